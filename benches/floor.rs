@@ -1,8 +1,9 @@
-//! The floor that `scripts/bench` measures against: only the kernel messages that cannot be left out, made in advance,
-//! sent one after the other by one process. Nothing is looked up, recorded, verified or undone. It is never shipped.
+//! The floor that `scripts/bench` measures against: only the kernel messages that cannot be left
+//! out, made in advance, sent one after the other by one process. Nothing is looked up, recorded,
+//! verified or undone. It is never shipped.
 //!
-//! `floor attach|detach NETNS ORDER`, one line `NAME IFINDEX ADDRESS/PREFIX` for each NIC on stdin. Prints the microseconds from
-//! the first message to the last answer. The orders:
+//! `floor attach|detach NETNS ORDER`, one line `NAME IFINDEX ADDRESS/PREFIX` for each NIC on stdin.
+//! Prints the microseconds from the first message to the last answer. The orders:
 //!
 //! - `each`: all that one NIC needs, then the next NIC.
 //! - `moves`: all moves first.
@@ -26,7 +27,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
@@ -35,8 +38,12 @@ use nix::sched::{CloneFlags, setns};
 use rdma_netlink::devconf;
 
 /// What rdmaprep sets in the container.
-const SYSCTLS: [(&str, &str); 4] =
-    [("arp_announce", "2"), ("arp_ignore", "1"), ("arp_filter", "1"), ("rp_filter", "1")];
+const SYSCTLS: [(&str, &str); 4] = [
+    ("arp_announce", "2"),
+    ("arp_ignore", "1"),
+    ("arp_filter", "1"),
+    ("rp_filter", "1"),
+];
 
 struct Nic {
     index: u32,
@@ -59,7 +66,9 @@ fn main() -> Result<()> {
     let (way, path) = args.next().zip(args.next()).context(usage)?;
     let order = args.next().context(usage)?;
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("reading NICs from stdin")?;
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .context("reading NICs from stdin")?;
     let nics = text.lines().map(nic).collect::<Result<Vec<_>>>()?;
 
     // A socket stays in the namespace in which it was opened; from here on this process is inside.
@@ -73,13 +82,23 @@ fn main() -> Result<()> {
         "detach" => (&container, outside.as_raw_fd(), &host, false),
         _ => bail!("{way:?} is neither attach nor detach"),
     };
-    let work: Vec<Work> = nics.iter().map(|nic| Work::of(nic, target, attach)).collect();
+    let work: Vec<Work> = nics
+        .iter()
+        .map(|nic| Work::of(nic, target, attach))
+        .collect();
     let start = Instant::now();
-    let all = |socket: &Socket, part: fn(&Work) -> &[u8]| work.iter().try_for_each(|one| ask(socket, part(one)));
-    let at_once = |socket: &Socket, part: fn(&Work) -> &[u8]| ask_all(socket, work.iter().map(part));
+    let all = |socket: &Socket, part: fn(&Work) -> &[u8]| {
+        work.iter().try_for_each(|one| ask(socket, part(one)))
+    };
+    let at_once =
+        |socket: &Socket, part: fn(&Work) -> &[u8]| ask_all(socket, work.iter().map(part));
     if order.starts_with("down") {
-        if order == "down" { all(from, |w| &w.down) } else { at_once(from, |w| &w.down) }
-            .context("setting links down")?;
+        if order == "down" {
+            all(from, |w| &w.down)
+        } else {
+            at_once(from, |w| &w.down)
+        }
+        .context("setting links down")?;
     }
     match order.as_str() {
         "each" => {
@@ -110,13 +129,18 @@ fn nic(line: &str) -> Result<Nic> {
         let mut words = line.split(' ');
         let index = words.nth(1)?.parse().ok()?;
         let (address, prefix) = words.next()?.split_once('/')?;
-        Some(Nic { index, address: address.parse().ok()?, prefix: prefix.parse().ok()? })
+        Some(Nic {
+            index,
+            address: address.parse().ok()?,
+            prefix: prefix.parse().ok()?,
+        })
     };
     parse().with_context(|| format!("{line:?} is no NAME IFINDEX ADDRESS/PREFIX"))
 }
 
 impl Work {
-    /// The index is kept over the move: it is free in a namespace that has nothing but what comes from this one.
+    /// The index is kept over the move: it is free in a namespace that has nothing but what comes
+    /// from this one.
     fn of(nic: &Nic, target: RawFd, attach: bool) -> Work {
         let mut to = LinkMessage::default();
         to.header.index = nic.index;
@@ -126,15 +150,21 @@ impl Work {
         let mut up = down.clone();
         up.header.flags = LinkFlags::Up;
         if attach {
-            let values: Vec<_> = SYSCTLS.iter().filter_map(|(leaf, value)| devconf::settable(leaf, value)).collect();
-            up.attributes.push(LinkAttribute::Other(devconf::setting(&values)));
+            let values: Vec<_> = SYSCTLS
+                .iter()
+                .filter_map(|(leaf, value)| devconf::settable(leaf, value))
+                .collect();
+            up.attributes
+                .push(LinkAttribute::Other(devconf::setting(&values)));
         }
         let mut address = AddressMessage::default();
         address.header.family = AddressFamily::Inet;
         address.header.prefix_len = nic.prefix;
         address.header.index = nic.index;
         let ip = IpAddr::V4(nic.address);
-        address.attributes.extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
+        address
+            .attributes
+            .extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
         Work {
             down: bytes(Message::SetLink(down), 0),
             to: bytes(Message::SetLink(to), 0),
@@ -156,18 +186,26 @@ fn bytes(message: Message, flags: u16) -> Vec<u8> {
 fn socket() -> Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE).context("opening a route netlink socket")?;
     socket.bind_auto().context("binding it")?;
-    socket.connect(&SocketAddr::new(0, 0)).context("connecting it to the kernel")?;
+    socket
+        .connect(&SocketAddr::new(0, 0))
+        .context("connecting it to the kernel")?;
     Ok(socket)
 }
 
 /// Sends one message and waits for its answer.
 fn ask(socket: &Socket, message: &[u8]) -> Result<()> {
-    ensure!(socket.send(message, 0)? == message.len(), "a message was cut");
+    ensure!(
+        socket.send(message, 0)? == message.len(),
+        "a message was cut"
+    );
     answer(socket)
 }
 
 /// Sends all in one message, and then waits for all answers.
-fn ask_all<'a>(socket: &Socket, mut messages: impl Iterator<Item = &'a [u8]> + Clone) -> Result<()> {
+fn ask_all<'a>(
+    socket: &Socket,
+    mut messages: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Result<()> {
     let all = messages.clone().collect::<Vec<_>>().concat();
     ensure!(socket.send(&all, 0)? == all.len(), "a message was cut");
     messages.try_for_each(|_| answer(socket))

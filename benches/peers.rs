@@ -1,7 +1,8 @@
-//! How long many nodes take to agree over one TCPStore, and what the server pays for it; beside it the way in which every node
-//! reads what every other has published.
-//! `cargo bench --bench peers -- [--server HOST:PORT --pid PID] [--all-to-all] NODES...`: without a server, the tests' own one
-//! serves, within this very process. `scripts/peers-interop bench` brings PyTorch's.
+//! How long many nodes take to agree over one TCPStore, and what the server pays for it; beside it
+//! the way in which every node reads what every other has published.
+//! `cargo bench --bench peers -- [--server HOST:PORT --pid PID] [--all-to-all] NODES...`: without a
+//! server, the tests' own one serves, within this very process. `scripts/peers-interop bench`
+//! brings PyTorch's.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,14 +27,22 @@ use rail_agreement::{Store, agree};
 use support_peers::fake::{Fake, Manner};
 use support_peers::setup;
 
-const RAILS: [&str; 8] = ["rdma0", "rdma1", "rdma2", "rdma3", "rdma4", "rdma5", "rdma6", "rdma7"];
+const RAILS: [&str; 8] = [
+    "rdma0", "rdma1", "rdma2", "rdma3", "rdma4", "rdma5", "rdma6", "rdma7",
+];
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// User and system time of a process so far, in seconds (proc(5), stat, fields 14 and 15, in ticks of 10 ms).
+/// User and system time of a process so far, in seconds (proc(5), stat, fields 14 and 15, in ticks
+/// of 10 ms).
 fn cpu(pid: Option<u32>) -> f64 {
     let Some(pid) = pid else { return f64::NAN };
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server has gone");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
@@ -52,10 +61,24 @@ fn all_to_all(store: &mut C10d, rank: u32, nodes: u32, attempt: u64) {
     let value = setup(rank, nodes, &RAILS, attempt).offer.encode().unwrap();
     store.put(&[(key(rank), value)]).unwrap();
     let keys: Vec<String> = (0..nodes).map(key).collect();
-    assert_eq!(store.get(&keys, Instant::now() + LIMIT).unwrap().unwrap().len(), nodes as usize);
+    assert_eq!(
+        store
+            .get(&keys, Instant::now() + LIMIT)
+            .unwrap()
+            .unwrap()
+            .len(),
+        nodes as usize
+    );
 }
 
-fn run(to: &Endpoint, pid: Option<u32>, nodes: u32, name: &str, part: fn(&mut C10d, u32, u32, u64), nth: usize) {
+fn run(
+    to: &Endpoint,
+    pid: Option<u32>,
+    nodes: u32,
+    name: &str,
+    part: fn(&mut C10d, u32, u32, u64),
+    nth: usize,
+) {
     let before = cpu(pid);
     let (start, connected) = (Instant::now(), Arc::new(Barrier::new(nodes as usize + 1)));
     // No two attempts have a nonce in common.
@@ -63,19 +86,27 @@ fn run(to: &Endpoint, pid: Option<u32>, nodes: u32, name: &str, part: fn(&mut C1
     let one = |rank: u32| {
         let (to, connected) = (to.clone(), connected.clone());
         let body = move || {
-            let mut store =
-                C10d::connect(to, Instant::now() + LIMIT, Duration::from_millis(u64::from(rank % 50))).unwrap();
+            let mut store = C10d::connect(
+                to,
+                Instant::now() + LIMIT,
+                Duration::from_millis(u64::from(rank % 50)),
+            )
+            .unwrap();
             connected.wait();
             part(&mut store, rank, nodes, attempt);
         };
-        std::thread::Builder::new().stack_size(256 << 10).spawn(body).unwrap()
+        std::thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(body)
+            .unwrap()
     };
     let all: Vec<_> = (0..nodes).map(one).collect();
     connected.wait();
     let (meeting, paid) = (Instant::now(), cpu(pid));
     all.into_iter().for_each(|t| t.join().unwrap());
     println!(
-        "{nodes:>6} nodes, {name:<10}: {:6.2} s ({:.2} s to connect), server CPU {:5.2} s ({:.2} s to connect)",
+        "{nodes:>6} nodes, {name:<10}: {:6.2} s ({:.2} s to connect), server CPU {:5.2} s ({:.2} \
+        s to connect)",
         start.elapsed().as_secs_f64(),
         (meeting - start).as_secs_f64(),
         cpu(pid) - before,
@@ -98,7 +129,10 @@ fn main() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let fake = server.is_none().then(|| Fake::start(Manner::Libuv));
-    let to = server.unwrap_or_else(|| fake.as_ref().unwrap().address.to_string()).parse().expect("HOST:PORT");
+    let to = server
+        .unwrap_or_else(|| fake.as_ref().unwrap().address.to_string())
+        .parse()
+        .expect("HOST:PORT");
     let counts = if counts.is_empty() { vec![256] } else { counts };
     for (nth, nodes) in counts.into_iter().enumerate() {
         run(&to, pid, nodes, "leader", leader, nth);

@@ -54,7 +54,11 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
     let request = request()?;
     let selection = select(&request, &host, &[])?;
     let plan = Plan::new("default", &request, &host, &selection, &Options::default());
-    let empty = Snapshot { netdevs: Vec::new(), routes: Vec::new(), ..host.clone() };
+    let empty = Snapshot {
+        netdevs: Vec::new(),
+        routes: Vec::new(),
+        ..host.clone()
+    };
     let Attach { held, .. } = attach(&plan, &host, &empty)?;
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     let record = Record {
@@ -92,26 +96,57 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
     measure("observe: links of a dump", &mut || {
         black_box(netdevs(black_box(&links)));
     });
-    measure("select", &mut || drop(black_box(select(&request, black_box(&host), &[]))));
-    measure("plan", &mut || {
-        black_box(Plan::new("default", &request, black_box(&host), &selection, &Options::default()));
+    measure("select", &mut || {
+        drop(black_box(select(&request, black_box(&host), &[])))
     });
-    measure("attach", &mut || drop(black_box(attach(black_box(&plan), &host, &empty))));
-    measure("journal: print", &mut || drop(black_box(black_box(&record).print())));
-    measure("journal: parse", &mut || drop(black_box(Record::parse(black_box(&stored)))));
-    measure("verify", &mut || drop(black_box(verify::drift(black_box(&states), &host))));
-    measure("restore", &mut || drop(black_box(plan_restore(black_box(&held), &empty, Some(&host), Goal::Exact))));
+    measure("plan", &mut || {
+        black_box(Plan::new(
+            "default",
+            &request,
+            black_box(&host),
+            &selection,
+            &Options::default(),
+        ));
+    });
+    measure("attach", &mut || {
+        drop(black_box(attach(black_box(&plan), &host, &empty)))
+    });
+    measure("journal: print", &mut || {
+        drop(black_box(black_box(&record).print()))
+    });
+    measure("journal: parse", &mut || {
+        drop(black_box(Record::parse(black_box(&stored))))
+    });
+    measure("verify", &mut || {
+        drop(black_box(verify::drift(black_box(&states), &host)))
+    });
+    measure("restore", &mut || {
+        drop(black_box(plan_restore(
+            black_box(&held),
+            &empty,
+            Some(&host),
+            Goal::Exact,
+        )))
+    });
     Ok(())
 }
 
 fn request() -> Result<Request> {
     let host = Host::new(&Global::default(), &Config::default());
-    Request::new(None, &SelectArgs::default(), host, SelectOptions::default(), |_| None)
+    Request::new(
+        None,
+        &SelectArgs::default(),
+        host,
+        SelectOptions::default(),
+        |_| None,
+    )
 }
 
 /// One HCA with one port, one netdev, one address for each NIC, and an uplink.
 fn host(count: usize) -> Result<Snapshot> {
-    let sysctls: BTreeMap<String, &str> = (0..SYSCTLS).map(|i| (format!("ipv4/conf/leaf{i}"), "0")).collect();
+    let sysctls: BTreeMap<String, &str> = (0..SYSCTLS)
+        .map(|i| (format!("ipv4/conf/leaf{i}"), "0"))
+        .collect();
     let netdev = |i: usize| {
         json!({
             "name": format!("rdma{i}"), "ifindex": i + 3, "link_type": 1, "mac": mac(i), "permanent_mac": mac(i), "mtu": 9000,
@@ -146,7 +181,8 @@ fn host(count: usize) -> Result<Snapshot> {
         "hops": [{"dev": "uplink", "gateway": "192.0.2.1"}],
     }));
     let mut netdevs = all(&netdev);
-    netdevs.push(json!({"name": "uplink", "ifindex": 2, "link_type": 1, "up": true, "running": true}));
+    netdevs
+        .push(json!({"name": "uplink", "ifindex": 2, "link_type": 1, "up": true, "running": true}));
     let text = json!({
         "schema": 1, "boot_id": "b", "netns": 1, "hcas": all(&hca), "netdevs": netdevs, "routes": routes,
         "paths": {"paths": []},
@@ -195,7 +231,9 @@ fn links(count: usize) -> Result<Vec<Vec<u8>>> {
 }
 
 fn netdevs(links: &[Vec<u8>]) -> usize {
-    let parsed = links.iter().filter_map(|bytes| NetlinkMessage::<Message>::deserialize(bytes).ok());
+    let parsed = links
+        .iter()
+        .filter_map(|bytes| NetlinkMessage::<Message>::deserialize(bytes).ok());
     let links: Vec<LinkMessage> = parsed
         .filter_map(|m| match m.payload {
             netlink_packet_core::NetlinkPayload::InnerMessage(Message::NewLink(link)) => Some(link),
@@ -203,5 +241,8 @@ fn netdevs(links: &[Vec<u8>]) -> usize {
         })
         .collect();
     let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
-    links.iter().filter_map(|link| rtnl::netdev(link, &names)).count()
+    links
+        .iter()
+        .filter_map(|link| rtnl::netdev(link, &names))
+        .count()
 }

@@ -1,7 +1,8 @@
-//! Looking at a /sys and telling what a container sees of it, against a loop that opens, reads and closes the same files and
-//! does nothing else: on a node of 560 PCI functions and 18 HCAs, and on nodes of 1 to 512 NICs.
-//! `cargo bench --bench sysfs` prints the ratio, and what it takes of memory; with `make DIR`, then `ours DIR` or `bare DIR`,
-//! each is done a single time, for `strace -c`.
+//! Looking at a /sys and telling what a container sees of it, against a loop that opens, reads and
+//! closes the same files and does nothing else: on a node of 560 PCI functions and 18 HCAs, and on
+//! nodes of 1 to 512 NICs. `cargo bench --bench sysfs` prints the ratio, and what it takes of
+//! memory; with `make DIR`, then `ours DIR` or `bare DIR`, each is done a single time, for
+//! `strace -c`.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,13 +39,23 @@ fn main() {
         [_, "make", dir, ..] => {
             fs::create_dir(dir).unwrap();
             LARGE.write(Path::new(dir));
-            let files: Vec<String> = files(Path::new(dir)).iter().map(|f| f.display().to_string()).collect();
+            let files: Vec<String> = files(Path::new(dir))
+                .iter()
+                .map(|f| f.display().to_string())
+                .collect();
             fs::write(format!("{dir}.files"), files.join("\n")).unwrap();
         }
         [_, "ours", dir, ..] => {
             let survey = ours(Path::new(dir));
             let status = fs::read_to_string("/proc/self/status").unwrap();
-            println!("{} in memory at most", status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim());
+            println!(
+                "{} in memory at most",
+                status
+                    .lines()
+                    .find_map(|l| l.strip_prefix("VmHWM:"))
+                    .unwrap()
+                    .trim()
+            );
             drop(survey);
         }
         [_, "bare", dir, ..] => {
@@ -64,7 +75,11 @@ fn bench() {
         nics(&mut criterion, count);
     }
     criterion.final_summary();
-    let once = Command::new(std::env::current_exe().unwrap()).arg("ours").arg(dir.path()).output().unwrap();
+    let once = Command::new(std::env::current_exe().unwrap())
+        .arg("ours")
+        .arg(dir.path())
+        .output()
+        .unwrap();
     print!("{}", String::from_utf8(once.stdout).unwrap());
     ratio(dir.path());
 }
@@ -72,7 +87,11 @@ fn bench() {
 /// A disk's filesystem takes its own time, which sysfs does not.
 fn in_memory() -> TempDir {
     let shm = Path::new("/dev/shm");
-    if shm.is_dir() { TempDir::new_in(shm).unwrap() } else { TempDir::new().unwrap() }
+    if shm.is_dir() {
+        TempDir::new_in(shm).unwrap()
+    } else {
+        TempDir::new().unwrap()
+    }
 }
 
 /// Observe, select, render, for both carriers.
@@ -86,7 +105,8 @@ fn ours(root: &Path) -> Survey {
         SelectOptions::default(),
         |_| None,
     );
-    // Without route netlink no netdev has an address for select() to judge by: half() chooses by position.
+    // Without route netlink no netdev has an address for select() to judge by: half() chooses by
+    // position.
     let _ = black_box(select(&request.unwrap(), &facts, &[]));
     let keep = half(&facts);
     black_box(view::snapshot(&keep, &facts, survey.whole()));
@@ -95,7 +115,14 @@ fn ours(root: &Path) -> Survey {
 }
 
 fn half(seen: &Snapshot) -> Keep {
-    Keep::hcas(seen.hcas.iter().map(|h| h.name.clone()).step_by(2).collect(), seen)
+    Keep::hcas(
+        seen.hcas
+            .iter()
+            .map(|h| h.name.clone())
+            .step_by(2)
+            .collect(),
+        seen,
+    )
 }
 
 fn files(root: &Path) -> Vec<PathBuf> {
@@ -114,7 +141,9 @@ fn bare(files: &[PathBuf]) {
 fn large(criterion: &mut Criterion, root: &Path) {
     let files = files(root);
     let mut group = criterion.benchmark_group("sysfs of 560 functions and 18 HCAs");
-    group.sample_size(20).throughput(Throughput::Elements(files.len() as u64));
+    group
+        .sample_size(20)
+        .throughput(Throughput::Elements(files.len() as u64));
     group.bench_function("observe, select, render", |b| b.iter(|| ours(root)));
     group.bench_function("open, read, close", |b| b.iter(|| bare(&files)));
     group.finish();
@@ -123,14 +152,27 @@ fn large(criterion: &mut Criterion, root: &Path) {
 /// Cards with one function; nothing else grows.
 fn nics(criterion: &mut Criterion, count: usize) {
     let dir = in_memory();
-    Shape { cards: count, functions: 1, vfs: 0, gids: 16, total: 0, ..LARGE }.write(dir.path());
+    Shape {
+        cards: count,
+        functions: 1,
+        vfs: 0,
+        gids: 16,
+        total: 0,
+        ..LARGE
+    }
+    .write(dir.path());
     let survey = Survey::open(dir.path()).unwrap();
     let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
     assert_eq!(facts.hcas.len(), count);
     let (whole, links, keep) = (survey.whole(), survey.links(), half(&facts));
     let mut group = criterion.benchmark_group("sysfs by NICs");
-    group.sample_size(10).measurement_time(Duration::from_secs(3)).throughput(Throughput::Elements(count as u64));
-    group.bench_function(BenchmarkId::new("observe, select, render", count), |b| b.iter(|| ours(dir.path())));
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(3))
+        .throughput(Throughput::Elements(count as u64));
+    group.bench_function(BenchmarkId::new("observe, select, render", count), |b| {
+        b.iter(|| ours(dir.path()))
+    });
     group.bench_function(BenchmarkId::new("render: snapshot", count), |b| {
         b.iter(|| view::snapshot(&keep, &facts, black_box(whole.clone())));
     });
@@ -148,14 +190,18 @@ fn ratio(root: &Path) {
         work();
         start.elapsed()
     };
-    let mut rounds: Vec<(Duration, Duration)> =
-        (0..ROUNDS).map(|_| (time(&|| drop(ours(root))), time(&|| bare(&files)))).collect();
+    let mut rounds: Vec<(Duration, Duration)> = (0..ROUNDS)
+        .map(|_| (time(&|| drop(ours(root))), time(&|| bare(&files))))
+        .collect();
     rounds.sort_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b)));
     let (us, loop_) = rounds[ROUNDS / 2];
     println!(
-        "{} files: {us:?} on {} cores against {loop_:?} of the bare loop, which has one, {:.2} times (median of {ROUNDS})",
+        "{} files: {us:?} on {} cores against {loop_:?} of the bare loop, which has one, {:.2} \
+        times (median of {ROUNDS})",
         files.len(),
-        std::thread::available_parallelism().map_or(1, usize::from).min(8),
+        std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(8),
         ratio_of(&(us, loop_))
     );
 }

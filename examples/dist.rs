@@ -1,5 +1,6 @@
-//! Writes what a package has beside the program, from the command line's own types: completions, manual pages, and the notices of
-//! the crates that are linked in. `cargo run --example dist -- DIR`; scripts/package calls it.
+//! Writes what a package has beside the program, from the command line's own types: completions,
+//! manual pages, and the notices of the crates that are linked in.
+//! `cargo run --example dist -- DIR`; scripts/package calls it.
 #![allow(clippy::print_stderr, reason = "a tool for who builds packages")]
 
 use std::fs;
@@ -29,7 +30,11 @@ fn main() -> ExitCode {
 /// By the names under which the three shells look for them.
 fn completions(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
-    for (shell, name) in [(Shell::Bash, "rdmaprep"), (Shell::Zsh, "_rdmaprep"), (Shell::Fish, "rdmaprep.fish")] {
+    for (shell, name) in [
+        (Shell::Bash, "rdmaprep"),
+        (Shell::Zsh, "_rdmaprep"),
+        (Shell::Fish, "rdmaprep.fish"),
+    ] {
         let mut text = Vec::new();
         generate(shell, &mut rdmaprep::cli::command(), "rdmaprep", &mut text);
         fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))?;
@@ -46,8 +51,15 @@ fn manual(folder: &Path) -> Result<()> {
 }
 
 fn page(folder: &Path, command: clap::Command, name: &str) -> Result<()> {
-    for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-        page(folder, below.clone(), &format!("{name}-{}", below.get_name()))?;
+    for below in command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+    {
+        page(
+            folder,
+            below.clone(),
+            &format!("{name}-{}", below.get_name()),
+        )?;
     }
     let text = rendered(command, name).with_context(|| format!("rendering {name}"))?;
     fs::write(folder.join(format!("{name}.1")), text).with_context(|| format!("writing {name}.1"))

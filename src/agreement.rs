@@ -1,4 +1,5 @@
-//! This node's part in the agreement of all nodes: its plan's rails, under the names by which the nodes compare them.
+//! This node's part in the agreement of all nodes: its plan's rails, under the names by which the
+//! nodes compare them.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ impl<'a> RailNames<'a> {
         selection: &'a Selection,
         seen: &'a Snapshot,
     ) -> RailNames<'a> {
-        // A netdev on top of a NIC, or one without RDMA, has no index of its own, unless it is kept.
+        // A netdev on top of a NIC, or one without RDMA, has no index of its own, unless it is
+        // kept.
         let own = |v: &&Verdict| match &v.dropped {
             None => true,
             Some(drop) => v.hca.is_some() && drop.code != DropCode::Child,
@@ -36,10 +38,16 @@ impl<'a> RailNames<'a> {
         let label = |v: &Verdict| natural::key(&v.label());
         all.sort_by_cached_key(|v| (v.pci.is_none(), v.pci, label(v)));
         let places = all.into_iter().filter_map(|v| v.netdev.as_ref()).collect();
-        RailNames { policy, labels, seen, places }
+        RailNames {
+            policy,
+            labels,
+            seen,
+            places,
+        }
     }
 
-    /// The rail of an InfiniBand HCA without a netdev: its label or its own name, as it has no address.
+    /// The rail of an InfiniBand HCA without a netdev: its label or its own name, as it has no
+    /// address.
     pub fn hca_key(&self, hca: &HcaName) -> Option<RailKey> {
         match self.policy.by {
             Match::Label => self.labels.get(&hca.as_str().parse().ok()?).cloned(),
@@ -61,20 +69,36 @@ impl<'a> RailNames<'a> {
         match self.policy.by {
             Match::Name => netdev.as_str().parse().ok(),
             Match::Label => self.labels.get(netdev).cloned(),
-            Match::Index => self.places.iter().position(|n| *n == netdev)?.to_string().parse().ok(),
+            Match::Index => self
+                .places
+                .iter()
+                .position(|n| *n == netdev)?
+                .to_string()
+                .parse()
+                .ok(),
             Match::Subnet => {
                 let mut addresses = self.seen.netdev(netdev)?.addresses.iter();
                 let first = addresses.find(|a| counts(a, self.policy.family))?;
                 let at = first.peer.unwrap_or(first.address);
-                IpNet::new(at, first.prefix).ok()?.trunc().to_string().parse().ok()
+                IpNet::new(at, first.prefix)
+                    .ok()?
+                    .trunc()
+                    .to_string()
+                    .parse()
+                    .ok()
             }
         }
     }
 }
 
-/// Fills an offer with the plan's rails, and with the NICs that were dropped. Also returns the devices of the plan that have no name by
-/// the policy.
-pub fn fill_offer(offer: Offer, plan: &Plan, selection: &Selection, names: &RailNames) -> (Offer, Vec<String>) {
+/// Fills an offer with the plan's rails, and with the NICs that were dropped. Also returns the
+/// devices of the plan that have no name by the policy.
+pub fn fill_offer(
+    offer: Offer,
+    plan: &Plan,
+    selection: &Selection,
+    names: &RailNames,
+) -> (Offer, Vec<String>) {
     let (mut rails, mut nameless) = (Vec::new(), Vec::new());
     for nic in plan.rails() {
         let iface = nic.identity.name.clone();
@@ -95,13 +119,25 @@ pub fn fill_offer(offer: Offer, plan: &Plan, selection: &Selection, names: &Rail
             (Some(netdev), _) => names.key(netdev)?,
             (None, hca) => names.hca_key(hca.as_ref()?)?,
         };
-        (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(DroppedRail(key, known(drop.code)))
+        (!plain && !rails.iter().any(|Rail(k, _)| *k == key))
+            .then_some(DroppedRail(key, known(drop.code)))
     };
     let dropped = selection.dropped().filter_map(dropped).collect();
-    (Offer { rails, dropped, ..offer }, nameless)
+    (
+        Offer {
+            rails,
+            dropped,
+            ..offer
+        },
+        nameless,
+    )
 }
 
 /// A code that all versions of the protocol's messages have.
 fn known(code: DropCode) -> DropCode {
-    if code == DropCode::SlowerHca { DropCode::Excluded } else { code }
+    if code == DropCode::SlowerHca {
+        DropCode::Excluded
+    } else {
+        code
+    }
 }

@@ -10,12 +10,19 @@ use rdma_model::step::{Step, links_to_gateways};
 
 use crate::kernel::{World, faults};
 
-/// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
-/// record: [`crate::restore::plan`] finds NICs wherever a failure left them.
+/// Does the steps in order and stops at the first that fails. What was done until then is for the
+/// caller to undo, from the record: [`crate::restore::plan`] finds NICs wherever a failure left
+/// them.
 ///
 /// # Errors
-/// [`ErrorClass::Kernel`] with the step that failed, [`ErrorClass::Timeout`] when the deadline passed before a step.
-pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done: impl FnMut(&Step)) -> Result<()> {
+/// [`ErrorClass::Kernel`] with the step that failed, [`ErrorClass::Timeout`] when the deadline
+/// passed before a step.
+pub fn apply(
+    steps: &[Step],
+    world: &mut dyn World,
+    deadline: Instant,
+    mut done: impl FnMut(&Step),
+) -> Result<()> {
     for step in steps {
         if Instant::now() >= deadline {
             return Err(ErrorClass::Timeout.error(format!("the deadline passed before {step}")));
@@ -29,29 +36,49 @@ pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done:
     Ok(())
 }
 
-/// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the host.
+/// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the
+/// host.
 pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
-    let attempt = |step: &Step| perform(step, world, deadline).map_err(|e| e.context(step.to_string())).err();
+    let attempt = |step: &Step| {
+        perform(step, world, deadline)
+            .map_err(|e| e.context(step.to_string()))
+            .err()
+    };
     steps.iter().filter_map(attempt).collect()
 }
 
-/// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes lead to its gateways, which are deleted
-/// then. No record has these routes, so a restore deletes those that a crash leaves.
+/// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes
+/// lead to its gateways, which are deleted then. No record has these routes, so a restore deletes
+/// those that a crash leaves.
 fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> {
-    let mut once = |step: &Step| faults::around(format_args!("step {step}"), || world.perform(step, deadline));
+    let mut once = |step: &Step| {
+        faults::around(format_args!("step {step}"), || {
+            world.perform(step, deadline)
+        })
+    };
     let result = once(step);
     let Err(refused) = &result else { return result };
-    let errno = refused.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    let errno = refused
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::raw_os_error);
     if !matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL)) {
         return result;
     }
     let mut links = links_to_gateways(step);
-    links.retain(|(side, route)| once(&Step::RouteAdd { side: *side, route: route.clone() }).is_ok());
+    links.retain(|(side, route)| {
+        once(&Step::RouteAdd {
+            side: *side,
+            route: route.clone(),
+        })
+        .is_ok()
+    });
     if links.is_empty() {
         return result;
     }
     let again = once(step);
-    let undone = links.into_iter().map(|(side, route)| once(&Step::RouteDelete { side, route }));
+    let undone = links
+        .into_iter()
+        .map(|(side, route)| once(&Step::RouteDelete { side, route }));
     let undone = undone.fold(Ok(()), Result::and);
     again.or(result).and(undone)
 }

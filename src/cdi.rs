@@ -1,12 +1,13 @@
-//! A specification for the Container Device Interface (SPEC.md of github.com/cncf-tags/container-device-interface): each rail as
-//! a device.
+//! A specification for the Container Device Interface (SPEC.md of
+//! github.com/cncf-tags/container-device-interface): each rail as a device.
 //!
-//! Devices are edits of config.json that an engine adds up, in the order in which they are asked for. The environment of a later
-//! one overwrites that of an earlier one and of the user, so NCCL's settings, which depend on all that is asked for, are not in
-//! it: each device has a hook that names its rails, and the first of these hooks to run takes the rails of all of them (see
-//! [`device_request`]), moves just these, and puts NCCL's settings into `/etc/nccl.conf`. An image can set any environment, but it
-//! has no hooks. The crate container-device-interface 1.1.1 would need Rust 1.86, an HTTP client and a C library for TLS, for a
-//! schema of six structures.
+//! Devices are edits of config.json that an engine adds up, in the order in which they are asked
+//! for. The environment of a later one overwrites that of an earlier one and of the user, so NCCL's
+//! settings, which depend on all that is asked for, are not in it: each device has a hook that
+//! names its rails, and the first of these hooks to run takes the rails of all of them (see
+//! [`device_request`]), moves just these, and puts NCCL's settings into `/etc/nccl.conf`. An image
+//! can set any environment, but it has no hooks. The crate container-device-interface 1.1.1 would
+//! need Rust 1.86, an HTTP client and a C library for TLS, for a schema of six structures.
 
 pub mod device_request;
 mod rail;
@@ -27,7 +28,8 @@ pub const KIND: &str = "rdmaprep.io/rail";
 pub const ALL: &str = "all";
 /// The flag of a hook that names a rail.
 pub const FLAG: &str = "--rail";
-/// The prefix of the variable for a rail; the device's name follows, so that none overwrites another.
+/// The prefix of the variable for a rail; the device's name follows, so that none overwrites
+/// another.
 pub const VARIABLE: &str = "RDMAPREP_RAIL_";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +64,8 @@ pub struct Edits {
     pub hooks: Vec<Hook>,
 }
 
-/// A device node. Its numbers are written here, not looked up by the engine: soft-RoCE gets its node inside when its link is made again.
+/// A device node. Its numbers are written here, not looked up by the engine: soft-RoCE gets its
+/// node inside when its link is made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
@@ -97,49 +100,91 @@ pub struct Hook {
 }
 
 impl Spec {
-    /// Devices for these rails; `hooks` are a container's that gets all of them, without a word on which rails. Rails whose name
-    /// cannot be a device's are in [`ALL`] alone: the second value says so.
+    /// Devices for these rails; `hooks` are a container's that gets all of them, without a word on
+    /// which rails. Rails whose name cannot be a device's are in [`ALL`] alone: the second value
+    /// says so.
     pub fn from_rails(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
         let (mut devices, mut notes): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
         for rail in rails {
             let name = rail.name.as_str();
             match unfit(name, devices.iter().any(|d| d.name == name)) {
-                Some(why) => notes.push(format!("{name} is no device of its own, only part of {KIND}={ALL}: {why}")),
+                Some(why) => notes.push(format!(
+                    "{name} is no device of its own, only part of {KIND}={ALL}: {why}"
+                )),
                 None => devices.push(device(name, std::slice::from_ref(rail), hooks)),
             }
         }
         devices.push(device(ALL, rails, hooks));
-        let is_common = |h: &&HookEdit| matches!(h.stage, Stage::CreateContainer | Stage::Poststart | Stage::Poststop);
+        let is_common = |h: &&HookEdit| {
+            matches!(
+                h.stage,
+                Stage::CreateContainer | Stage::Poststart | Stage::Poststop
+            )
+        };
         let common = hooks.iter().filter(is_common);
-        let container_edits = Edits { hooks: common.map(|h| hook(h, &[])).collect(), ..Edits::default() };
-        (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, notes)
+        let container_edits = Edits {
+            hooks: common.map(|h| hook(h, &[])).collect(),
+            ..Edits::default()
+        };
+        (
+            Spec {
+                cdi_version: version(&devices).to_owned(),
+                kind: KIND.to_owned(),
+                devices,
+                container_edits,
+            },
+            notes,
+        )
     }
 
     /// [`ErrorClass::Refused`]: another program wrote the file.
     pub fn parse(text: &str) -> Result<Spec> {
-        ensure!(text.len() <= LIMIT, ErrorClass::Refused.error(format!("has {} bytes: it is not ours", text.len())));
+        ensure!(
+            text.len() <= LIMIT,
+            ErrorClass::Refused.error(format!("has {} bytes: it is not ours", text.len()))
+        );
         let spec: Spec = serde_json::from_str(text).class(ErrorClass::Refused, "is not ours")?;
-        ensure!(spec.kind == KIND, ErrorClass::Refused.error(format!("is of kind {:?}, not {KIND}", spec.kind)));
+        ensure!(
+            spec.kind == KIND,
+            ErrorClass::Refused.error(format!("is of kind {:?}, not {KIND}", spec.kind))
+        );
         Ok(spec)
     }
 
     pub fn lost<'s>(&'s self, newer: &Spec) -> Vec<&'s str> {
         let names = |spec: &'s Spec| spec.devices.iter().map(|d| d.name.as_str());
-        names(self).filter(|name| !newer.devices.iter().any(|d| d.name == *name)).collect()
+        names(self)
+            .filter(|name| !newer.devices.iter().any(|d| d.name == *name))
+            .collect()
     }
 }
 
 impl Device {
     /// The rails that its hook names.
     pub fn rails(&self) -> Vec<RailName> {
-        self.container_edits.hooks.iter().flat_map(|h| device_request::named(&h.args)).collect()
+        self.container_edits
+            .hooks
+            .iter()
+            .flat_map(|h| device_request::named(&h.args))
+            .collect()
     }
 
     /// HCA and port of a rail, by its variable.
     pub fn hca(&self, rail: &RailName) -> Option<&str> {
-        let pair = |env: &'_ String| env.strip_prefix(VARIABLE)?.split_once('=').map(|(n, _)| n == rail.as_str());
-        let entry = self.container_edits.env.iter().find(|env| pair(env) == Some(true))?;
-        entry.split_once('=').map(|(_, hca)| hca).filter(|hca| !hca.is_empty())
+        let pair = |env: &'_ String| {
+            env.strip_prefix(VARIABLE)?
+                .split_once('=')
+                .map(|(n, _)| n == rail.as_str())
+        };
+        let entry = self
+            .container_edits
+            .env
+            .iter()
+            .find(|env| pair(env) == Some(true))?;
+        entry
+            .split_once('=')
+            .map(|(_, hca)| hca)
+            .filter(|hca| !hca.is_empty())
     }
 }
 
@@ -150,7 +195,9 @@ fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
         // A name with `=` could not be read again: it would end there.
         if !rail.name.as_str().contains('=') {
             let hca = rail.hca.as_deref().unwrap_or_default();
-            edits.env.push(format!("{VARIABLE}{}={hca}", rail.name.as_str()));
+            edits
+                .env
+                .push(format!("{VARIABLE}{}={hca}", rail.name.as_str()));
         }
         for node in &rail.nodes {
             let path = format!("/dev/infiniband/{}", node.name);
@@ -160,7 +207,8 @@ fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
                     kind: "c".to_owned(),
                     major: node.major,
                     minor: node.minor,
-                    // Verbs are for every user inside: the kernel guards each object by the process that made it.
+                    // Verbs are for every user inside: the kernel guards each object by the process
+                    // that made it.
                     file_mode: 0o666,
                     permissions: "rw".to_owned(),
                     uid: 0,
@@ -169,14 +217,29 @@ fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
             }
         }
     }
-    let words: Vec<String> = rails.iter().flat_map(|r| [FLAG.to_owned(), r.name.to_string()]).collect();
-    edits.hooks = hooks.iter().filter(|h| h.stage == Stage::CreateRuntime).map(|h| hook(h, &words)).collect();
-    Device { name: name.to_owned(), container_edits: edits }
+    let words: Vec<String> = rails
+        .iter()
+        .flat_map(|r| [FLAG.to_owned(), r.name.to_string()])
+        .collect();
+    edits.hooks = hooks
+        .iter()
+        .filter(|h| h.stage == Stage::CreateRuntime)
+        .map(|h| hook(h, &words))
+        .collect();
+    Device {
+        name: name.to_owned(),
+        container_edits: edits,
+    }
 }
 
 fn hook(edit: &HookEdit, more: &[String]) -> Hook {
     let args = edit.args.iter().chain(more).cloned().collect();
-    Hook { hook_name: edit.stage, path: edit.path.clone(), args, timeout: edit.timeout }
+    Hook {
+        hook_name: edit.stage,
+        path: edit.path.clone(),
+        args,
+        timeout: edit.timeout,
+    }
 }
 
 /// Why that is no name for a device (SPEC.md, "CDI Devices"), or none for one more.
@@ -186,9 +249,15 @@ fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
     match name {
         ALL => Some("that device is all rails"),
         _ if is_taken => Some("a netdev and an HCA have this name"),
-        _ if ends(name.chars().next()) && ends(name.chars().next_back()) && name.chars().all(inner) => None,
+        _ if ends(name.chars().next())
+            && ends(name.chars().next_back())
+            && name.chars().all(inner) =>
+        {
+            None
+        }
         _ => Some(
-            "CDI allows letters, digits, '-', '_', '.', ':' in a device's name, the first and last none of these signs",
+            "CDI allows letters, digits, '-', '_', '.', ':' in a device's name, the first and \
+            last none of these signs",
         ),
     }
 }
@@ -196,5 +265,9 @@ fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
 /// Before 0.5.0, a device's name began with a letter.
 fn version(devices: &[Device]) -> &'static str {
     let digit = |d: &Device| d.name.starts_with(|c: char| c.is_ascii_digit());
-    if devices.iter().any(digit) { "0.5.0" } else { "0.3.0" }
+    if devices.iter().any(digit) {
+        "0.5.0"
+    } else {
+        "0.3.0"
+    }
 }

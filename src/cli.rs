@@ -1,7 +1,8 @@
 //! The command line as types: every flag with its environment variable, and no logic.
 //!
-//! The options that select NICs are text here, and [`crate::config::select_args`] parses them: a hook runs for every container of
-//! the host, and a stray variable in its environment must not fail containers that did not ask for a NIC.
+//! The options that select NICs are text here, and [`crate::config::select_args`] parses them: a
+//! hook runs for every container of the host, and a stray variable in its environment must not fail
+//! containers that did not ask for a NIC.
 
 mod cdi;
 mod cni;
@@ -46,8 +47,8 @@ pub use test_bootstrap::{CheckCommand, TestBootstrapArgs};
 
 /// Gives a container its RDMA NICs and returns them to the host unchanged
 ///
-/// `prepare` chooses NICs and stores the choice as a plan. When a container that names the plan starts, the OCI hook
-/// moves the NICs into it; when the container stops, the hook restores them.
+/// `prepare` chooses NICs and stores the choice as a plan. When a container that names the plan
+/// starts, the OCI hook moves the NICs into it; when the container stops, the hook restores them.
 #[derive(Debug, Parser)]
 #[command(name = "rdmaprep", version, max_term_width = 100)]
 pub struct Cli {
@@ -79,33 +80,39 @@ pub enum Command {
     Env(Box<EnvArgs>),
     /// Edit an OCI config.json from stdin to stdout, as podman's precreate hook does
     ///
-    /// Makes the same edits as `prepare --bundle`. Prints the config.json of a container that did not opt in (see `hook`)
-    /// unchanged. For plan `auto`, makes one for this container and does not store it.
+    /// Makes the same edits as `prepare --bundle`. Prints the config.json of a container that did
+    /// not opt in (see `hook`) unchanged. For plan `auto`, makes one for this container and does
+    /// not store it.
     Spec(Box<SpecArgs>),
     /// Run as an OCI hook; the runtime's state JSON is on stdin
     ///
-    /// Changes nothing and exits with 0 for a container that did not opt in. A container opts in by the annotation
-    /// rdmaprep.io/plan, by --plan, or by `plan` in the host's config file. The plan has to be stored; for `auto` the hook makes one.
+    /// Changes nothing and exits with 0 for a container that did not opt in. A container opts in by
+    /// the annotation rdmaprep.io/plan, by --plan, or by `plan` in the host's config file. The plan
+    /// has to be stored; for `auto` the hook makes one.
     Hook(Box<HookArgs>),
     /// Run as a CNI plugin; the network configuration is on stdin
     ///
-    /// CNI_COMMAND says what to do: ADD, DEL, CHECK, GC, STATUS or VERSION. A CNI runtime finds the plugin as `rdmaprep` in its
-    /// CNI_PATH: without arguments, and with CNI_COMMAND set, this program runs this command. docs/kubernetes.md has a configuration.
+    /// CNI_COMMAND says what to do: ADD, DEL, CHECK, GC, STATUS or VERSION. A CNI runtime finds the
+    /// plugin as `rdmaprep` in its CNI_PATH: without arguments, and with CNI_COMMAND set, this
+    /// program runs this command. docs/kubernetes.md has a configuration.
     Cni,
     /// Keep a plan's NICs in a network namespace that containers join, until a signal
     ///
-    /// Makes the namespace /run/netns/ID, moves the NICs into it, prints one line, and waits. Containers whose
-    /// config.json names that path get no NIC moved, but need the hooks as well. On SIGTERM, SIGINT or SIGHUP the NICs
-    /// return to the host: at once, or when the last container leaves the namespace.
+    /// Makes the namespace /run/netns/ID, moves the NICs into it, prints one line, and waits.
+    /// Containers whose config.json names that path get no NIC moved, but need the hooks as well.
+    /// On SIGTERM, SIGINT or SIGHUP the NICs return to the host: at once, or when the last
+    /// container leaves the namespace.
     Hold(Box<HoldArgs>),
     /// Read a file that another rdmaprep process keeps open
     #[command(subcommand)]
     Handle(HandleCommand),
     /// Run as an OCI runtime: edit config.json, then execute runc, crun or another
     ///
-    /// Makes the edits of `spec`. For engines that take the path of a runtime: a link `rdmaprep-runtime` to this program does the same, and
-    /// `rdmaprep-runtime-crun` (or runc, runsc, youki, nvidia) executes that runtime. All arguments are passed on unchanged.
-    /// `runtime` in the host's config file names the runtime [default: the first of runc and crun in PATH].
+    /// Makes the edits of `spec`. For engines that take the path of a runtime: a link
+    /// `rdmaprep-runtime` to this program does the same, and `rdmaprep-runtime-crun` (or runc,
+    /// runsc, youki, nvidia) executes that runtime. All arguments are passed on unchanged.
+    /// `runtime` in the host's config file names the runtime [default: the first of runc and crun
+    /// in PATH].
     #[command(disable_help_flag = true)]
     Runtime(RuntimeArgs),
     /// Describe each rail as a device for engines (Container Device Interface)
@@ -119,7 +126,8 @@ pub enum Command {
     Plan(PlanCommand),
     /// Return the NICs that a container holds to the host
     ///
-    /// Of an id that an engine made, the first 6 digits are enough. docs/recovery.md says when NICs return without this command.
+    /// Of an id that an engine made, the first 6 digits are enough. docs/recovery.md says when NICs
+    /// return without this command.
     #[command(after_help = "Examples:
   rdmaprep restore --all --dry-run
   rdmaprep restore --plan train
@@ -127,7 +135,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Show which container holds which NIC, and why hooks failed lately
     ///
-    /// Shows the newest three failures of the last hour: many engines report just the exit status of a hook.
+    /// Shows the newest three failures of the last hour: many engines report just the exit status
+    /// of a hook.
     #[command(after_help = "Examples:
   rdmaprep status
   rdmaprep status --json")]
@@ -143,8 +152,9 @@ pub enum Command {
     Check(Box<CheckCommand>),
     /// Look for known failures: what was seen, why it matters, and the fix
     ///
-    /// Changes nothing. Examines the NICs that `prepare` would choose, and those that only a port or GID keeps out. Exits
-    /// with 11 if a finding breaks jobs, with 0 if there are warnings alone. docs/doctor.md lists the checks.
+    /// Changes nothing. Examines the NICs that `prepare` would choose, and those that only a port
+    /// or GID keeps out. Exits with 11 if a finding breaks jobs, with 0 if there are warnings
+    /// alone. docs/doctor.md lists the checks.
     #[command(after_help = "Examples:
   rdmaprep doctor
   rdmaprep doctor --ifaces \"rdma0 rdma1\"
@@ -155,7 +165,8 @@ pub enum Command {
     TryNodes(TryNodesArgs),
     /// Show where NICs and GPUs are, draw it, or write a topology file for NCCL
     ///
-    /// Prints the PCI tree by NCCL's levels: each NIC kept or left out and why, and its nearest GPU. Changes nothing.
+    /// Prints the PCI tree by NCCL's levels: each NIC kept or left out and why, and its nearest
+    /// GPU. Changes nothing.
     Topo(Box<TopoArgs>),
     /// Show which nodes of a job have published their rails, and which are missing
     ///
@@ -164,8 +175,9 @@ pub enum Command {
     JobStatus(Box<JobStatusArgs>),
     /// Register rdmaprep with podman, CRI-O, Docker, containerd, systemd
     ///
-    /// Writes or edits the targets' files and keeps what is in them. Restarts nothing, and prints what to run next. A second
-    /// run changes nothing. docs/engines.md has a section for each engine.
+    /// Writes or edits the targets' files and keeps what is in them. Restarts nothing, and prints
+    /// what to run next. A second run changes nothing. docs/engines.md has a section for each
+    /// engine.
     #[command(after_help = "Examples:
   rdmaprep install --dry-run
   rdmaprep install --podman
@@ -186,14 +198,24 @@ pub struct SnapshotArgs {
     #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Print what a restore compares, one fact a line
-    #[arg(long, env = "RDMAPREP_NORMAL", value_parser = BoolishValueParser::new(), conflicts_with = "json")]
+    #[arg(
+        long,
+        env = "RDMAPREP_NORMAL",
+        value_parser = BoolishValueParser::new(),
+        conflicts_with = "json"
+    )]
     pub normal: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct PrepareArgs {
     /// Name of the plan
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "RDMAPREP_PLAN",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// Edit the config.json of this bundle
@@ -201,8 +223,8 @@ pub struct PrepareArgs {
     pub bundle: Option<PathBuf>,
     /// The runtime: a command line, or a name
     ///
-    /// For gVisor: `runsc --rdmaproxy`, or the name of a runtime in Docker's or containerd's configuration, such as
-    /// `runsc`. It decides what `--sysfs auto` means.
+    /// For gVisor: `runsc --rdmaproxy`, or the name of a runtime in Docker's or containerd's
+    /// configuration, such as `runsc`. It decides what `--sysfs auto` means.
     #[arg(long, env = "RDMAPREP_RUNTIME", value_name = "COMMAND")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub runtime: Option<String>,
@@ -229,11 +251,21 @@ pub struct PrepareArgs {
 #[derive(Debug, Args)]
 pub struct EnvArgs {
     /// Name of the plan
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "RDMAPREP_PLAN",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// Print as sh, docker, json or conf
-    #[arg(long, env = "RDMAPREP_FORMAT", value_name = "FORMAT", default_value = "sh")]
+    #[arg(
+        long,
+        env = "RDMAPREP_FORMAT",
+        value_name = "FORMAT",
+        default_value = "sh"
+    )]
     pub format: Format,
     /// Leave out what this bundle's config.json sets
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
@@ -269,7 +301,11 @@ pub struct SpecArgs {
 #[derive(Debug, Args)]
 pub struct RuntimeArgs {
     /// The runtime's options, command and arguments
-    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "ARG",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     pub args: Vec<OsString>,
 }
 
@@ -296,14 +332,19 @@ impl Cli {
     }
 }
 
-/// An empty variable counts as unset; clap takes the empty text for a path or a number. Of the options that select NICs, which are
-/// text, [`crate::config::select_args`] decides.
+/// An empty variable counts as unset; clap takes the empty text for a path or a number. Of the
+/// options that select NICs, which are text, [`crate::config::select_args`] decides.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let is_own = |name: &OsStr| name.as_encoded_bytes().starts_with(b"RDMAPREP_");
-    let set = |arg: Arg| match arg.get_env().is_some_and(|name| is_own(name) && is_empty(name)) {
+    let set = |arg: Arg| match arg
+        .get_env()
+        .is_some_and(|name| is_own(name) && is_empty(name))
+    {
         true => arg.env(Resettable::Reset),
         false => arg,
     };
-    command.mut_args(set).mut_subcommands(without_empty_variables)
+    command
+        .mut_args(set)
+        .mut_subcommands(without_empty_variables)
 }

@@ -1,5 +1,6 @@
-//! How long a hook may take. A NIC took 22 to 37 ms to move in and 28 to 52 ms to return, on two cores with six times as much to
-//! do (64 to 512 veths); firmware adds to that. 100 ms are reckoned for each, both ways.
+//! How long a hook may take. A NIC took 22 to 37 ms to move in and 28 to 52 ms to return, on two
+//! cores with six times as much to do (64 to 512 veths); firmware adds to that. 100 ms are reckoned
+//! for each, both ways.
 
 /// Seconds that an engine gives to a hook, at the least.
 const TIMEOUT: u32 = 60;
@@ -10,7 +11,8 @@ pub fn attach(nics: usize) -> u32 {
     10 + each(nics)
 }
 
-/// Seconds that their undo takes. A NIC that is cut off halfway costs more than waiting a little less for a port.
+/// Seconds that their undo takes. A NIC that is cut off halfway costs more than waiting a little
+/// less for a port.
 fn undo(nics: usize) -> u32 {
     5 + each(nics)
 }
@@ -19,7 +21,8 @@ fn each(nics: usize) -> u32 {
     u32::try_from(nics.div_ceil(10)).unwrap_or(3600).min(3600)
 }
 
-/// The timeout that an engine has to keep for hooks of that many NICs: their deadline and the undo after it fit in.
+/// The timeout that an engine has to keep for hooks of that many NICs: their deadline and the undo
+/// after it fit in.
 pub fn timeout(nics: usize) -> u32 {
     TIMEOUT.max(attach(nics) + undo(nics))
 }
@@ -29,8 +32,8 @@ pub fn before(timeout: u32, nics: usize) -> u32 {
     timeout.saturating_sub(undo(nics).min(timeout / 2)).max(1)
 }
 
-/// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a port may take or its
-/// NICs need; else what these need.
+/// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a
+/// port may take or its NICs need; else what these need.
 pub fn for_hook(given: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
     let within = |timeout| before(timeout, nics).min(PORT.max(attach(nics)));
     given.unwrap_or_else(|| timeout.map_or(attach(nics), within))
@@ -50,21 +53,39 @@ mod tests {
         for nics in [0, 1, 8, 64, 256, 512, 1024] {
             for timeout in [timeout(nics), 300] {
                 let deadline = for_hook(None, Some(timeout), nics);
-                assert!(deadline + undo(nics) <= timeout, "{nics} NICs: {deadline} of {timeout} s");
-                assert!(deadline >= attach(nics), "{nics} NICs: {deadline} of {timeout} s");
+                assert!(
+                    deadline + undo(nics) <= timeout,
+                    "{nics} NICs: {deadline} of {timeout} s"
+                );
+                assert!(
+                    deadline >= attach(nics),
+                    "{nics} NICs: {deadline} of {timeout} s"
+                );
             }
         }
     }
 
     #[test]
     fn few_nics_have_what_they_had() {
-        assert_eq!((timeout(8), before(60, 8), for_hook(None, None, 0)), (60, 54, 10));
         assert_eq!(
-            (for_hook(None, Some(60), 50), for_hook(None, Some(300), 8), for_hook(Some(7), Some(300), 512)),
+            (timeout(8), before(60, 8), for_hook(None, None, 0)),
+            (60, 54, 10)
+        );
+        assert_eq!(
+            (
+                for_hook(None, Some(60), 50),
+                for_hook(None, Some(300), 8),
+                for_hook(Some(7), Some(300), 512)
+            ),
             (50, 50, 7)
         );
         assert_eq!(
-            (timeout(512), before(timeout(512), 512), for_hook(None, None, 512), hold(None, 512)),
+            (
+                timeout(512),
+                before(timeout(512), 512),
+                for_hook(None, None, 512),
+                hold(None, 512)
+            ),
             (119, 62, 62, 62)
         );
     }

@@ -1,5 +1,6 @@
-//! Known failures of a node, or of a container's part of it. A check is a function of an [`Examination`], which returns nothing
-//! where all is well. What could not be examined is reported as such, never as healthy.
+//! Known failures of a node, or of a container's part of it. A check is a function of an
+//! [`Examination`], which returns nothing where all is well. What could not be examined is reported
+//! as such, never as healthy.
 
 mod arp;
 pub mod collect;
@@ -117,7 +118,8 @@ pub struct Diagnosis {
     pub checked: Checked,
     /// The worst first.
     pub findings: Vec<Finding>,
-    /// Checks that were not made, as what they look at is not here: a live machine, its network, or NICs that containers have.
+    /// Checks that were not made, as what they look at is not here: a live machine, its network, or
+    /// NICs that containers have.
     pub not_checked: Vec<Check>,
 }
 
@@ -153,8 +155,18 @@ enum Needs {
 
 use Needs::{Devices, Live, Network, Places, Routes};
 
-const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&CheckContext) -> Vec<Finding>) -> Rule {
-    Rule { check, run, inside, needs }
+const fn rule(
+    check: Check,
+    inside: bool,
+    needs: Needs,
+    run: fn(&CheckContext) -> Vec<Finding>,
+) -> Rule {
+    Rule {
+        check,
+        run,
+        inside,
+        needs,
+    }
 }
 
 const RULES: [Rule; 22] = [
@@ -184,7 +196,9 @@ const RULES: [Rule; 22] = [
 
 /// Every check, what it looks at, and whether it is made for a container, too: for docs/doctor.md.
 pub fn checks() -> impl Iterator<Item = (Check, &'static str, bool)> {
-    RULES.iter().map(|r| (r.check, r.check.looks_at(), r.inside))
+    RULES
+        .iter()
+        .map(|r| (r.check, r.check.looks_at(), r.inside))
 }
 
 impl Check {
@@ -192,14 +206,18 @@ impl Check {
         match self {
             Check::RdmaModules => "the kernel's RDMA modules",
             Check::KernelFeatures => "features that this kernel is too old for",
-            Check::VerbsNodes => "`/dev/infiniband/uverbs*`: whether each exists, is the right device and opens",
+            Check::VerbsNodes => {
+                "`/dev/infiniband/uverbs*`: whether each exists, is the right device and opens"
+            }
             Check::Memlock => "`RLIMIT_MEMLOCK`, since RDMA pins memory",
             Check::PeerMemory => "whether NICs can reach the memory of GPUs (GPUDirect RDMA)",
             Check::PortDown => "ports that are not ACTIVE",
             Check::Gids => "RoCE v2 GIDs that are missing, stale or only link-local",
             Check::LeftOut => "NICs that were asked for and that the selection leaves out",
             Check::Plans => "stored plans that no longer fit the host",
-            Check::Mtu => "whether the MTU has room for a RoCE packet, and is the same on all rails",
+            Check::Mtu => {
+                "whether the MTU has room for a RoCE packet, and is the same on all rails"
+            }
             Check::Arp => "the effective ARP profile and reverse path filter",
             Check::FlowControl => "PFC and ECN",
             Check::Uplink => "whether one of the NICs is the host's uplink",
@@ -210,8 +228,12 @@ impl Check {
             Check::StaleRecords => "records of NICs whose container has ended",
             Check::OrphanedRules => "policy routing rules that lead to no route",
             Check::RenameFights => "network managers that configure the same NICs",
-            Check::PodAnnotations => "containerd's pods whose annotations do not reach the create hook",
-            Check::EngineHooks => "whether an engine of this host knows rdmaprep, where a plan is stored",
+            Check::PodAnnotations => {
+                "containerd's pods whose annotations do not reach the create hook"
+            }
+            Check::EngineHooks => {
+                "whether an engine of this host knows rdmaprep, where a plan is stored"
+            }
         }
     }
 }
@@ -229,8 +251,21 @@ impl Rule {
 }
 
 impl Finding {
-    fn new(check: Check, severity: Severity, seen: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
-        Finding { check, severity, seen: seen.into(), why: why.to_owned(), fix: fix.into(), run: Vec::new() }
+    fn new(
+        check: Check,
+        severity: Severity,
+        seen: impl Into<String>,
+        why: &str,
+        fix: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            check,
+            severity,
+            seen: seen.into(),
+            why: why.to_owned(),
+            fix: fix.into(),
+            run: Vec::new(),
+        }
     }
 
     fn run(mut self, command: impl Into<String>) -> Finding {
@@ -251,14 +286,17 @@ impl fmt::Display for Check {
     }
 }
 
-/// What was asked, without what would end the selection: a NIC without an address, or one that has gone, or an address that is
-/// not here, is a finding, and not the end of the others.
+/// What was asked, without what would end the selection: a NIC without an address, or one that has
+/// gone, or an address that is not here, is a finding, and not the end of the others.
 fn lenient(examination: &Examination) -> Request {
     let mut request = without_unknown(examination.request, examination.snapshot, examination.held);
     request.select.no_auto_skip = false;
     if examination.container.is_some() {
         // These are the host's.
-        (request.select.bootstrap_address, request.select.peer_address) = (None, None);
+        (
+            request.select.bootstrap_address,
+            request.select.peer_address,
+        ) = (None, None);
     }
     network::unguarded(&mut request, examination.snapshot);
     request
@@ -268,11 +306,18 @@ fn lenient(examination: &Examination) -> Request {
 pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let request = lenient(examination);
     let selection = judge(&request, examination.snapshot, examination.held)?;
-    let context = CheckContext { of: examination, selection: &selection };
-    let (made, skipped): (Vec<&Rule>, Vec<&Rule>) =
-        RULES.iter().filter(|r| r.inside || !context.is_inside()).partition(|r| r.can_be_made(&context));
-    let mut findings: Vec<Finding> =
-        made.iter().flat_map(|r| (r.run)(&context).into_iter().map(|f| context.safe(r, f))).collect();
+    let context = CheckContext {
+        of: examination,
+        selection: &selection,
+    };
+    let (made, skipped): (Vec<&Rule>, Vec<&Rule>) = RULES
+        .iter()
+        .filter(|r| r.inside || !context.is_inside())
+        .partition(|r| r.can_be_made(&context));
+    let mut findings: Vec<Finding> = made
+        .iter()
+        .flat_map(|r| (r.run)(&context).into_iter().map(|f| context.safe(r, f)))
+        .collect();
     findings.extend(stale_records::unread(&context));
     findings.extend(node::no_driver(&context));
     findings.sort_by_key(|f| f.severity);
@@ -302,5 +347,9 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
 }
 
 fn join<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
-    names.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+    names
+        .into_iter()
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -1,4 +1,5 @@
-//! The PCI tree as a picture: where the GPUs and NICs are, which NICs are kept, and which GPU each is nearest to.
+//! The PCI tree as a picture: where the GPUs and NICs are, which NICs are kept, and which GPU each
+//! is nearest to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +19,11 @@ pub use text::text;
 
 pub const SCHEMA: u32 = 1;
 
-/// How a NIC's GPU is chosen; printed below every picture, so that two people draw the same conclusion.
-pub const RULE: &str = "nearest GPU: by the way there (PIX, PXB, PHB, SYS), then by links; of equals the GPU that fewer NICs \
-                        have so far, kept NICs and those without a choice first, then in PCI order; then the lower PCI address";
+/// How a NIC's GPU is chosen; printed below every picture, so that two people draw the same
+/// conclusion.
+pub const RULE: &str = "nearest GPU: by the way there (PIX, PXB, PHB, SYS), then by links; of \
+    equals the GPU that fewer NICs have so far, kept NICs and those without a choice first, then \
+    in PCI order; then the lower PCI address";
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Picture {
@@ -52,7 +55,8 @@ pub struct Gpu {
     /// From 0, in PCI order, as nvidia-smi counts.
     pub number: usize,
     pub place: Place,
-    /// Where no kept NIC is nearest to it: the nearest kept one that it reaches without the processor.
+    /// Where no kept NIC is nearest to it: the nearest kept one that it reaches without the
+    /// processor.
     pub shares: Option<HcaName>,
 }
 
@@ -83,53 +87,98 @@ pub struct Nearest {
 
 pub type Fates = BTreeMap<HcaName, Option<Drop>>;
 
-/// The fates by a selection. An HCA is kept if any of its ports is; one without a verdict is dropped.
+/// The fates by a selection. An HCA is kept if any of its ports is; one without a verdict is
+/// dropped.
 pub fn fates(selection: &Selection, snapshot: &Snapshot) -> Fates {
     let mut fates = Fates::new();
     for verdict in &selection.verdicts {
         let Some(hca) = &verdict.hca else { continue };
-        let fate = fates.entry(hca.clone()).or_insert_with(|| verdict.dropped.clone());
+        let fate = fates
+            .entry(hca.clone())
+            .or_insert_with(|| verdict.dropped.clone());
         fate.take_if(|_| verdict.dropped.is_none());
     }
     let unjudged = || drop("nothing was decided about it", "");
-    snapshot.hcas.iter().for_each(|h| drop_unless_known(&mut fates, h, unjudged));
+    snapshot
+        .hcas
+        .iter()
+        .for_each(|h| drop_unless_known(&mut fates, h, unjudged));
     fates
 }
 
 pub fn listed(keep: &BTreeSet<HcaName>, snapshot: &Snapshot) -> Fates {
     let fate = |h: &Hca| {
         let kept = keep.contains(&h.name);
-        (h.name.clone(), (!kept).then(|| drop("it is not in --hca", "add it to --hca (RDMAPREP_HCA)")))
+        (
+            h.name.clone(),
+            (!kept).then(|| drop("it is not in --hca", "add it to --hca (RDMAPREP_HCA)")),
+        )
     };
     snapshot.hcas.iter().map(fate).collect()
 }
 
 fn drop(why: &str, fix: &str) -> Drop {
-    Drop { code: DropCode::Excluded, also: Vec::new(), why: why.to_owned(), fix: fix.to_owned() }
+    Drop {
+        code: DropCode::Excluded,
+        also: Vec::new(),
+        why: why.to_owned(),
+        fix: fix.to_owned(),
+    }
 }
 
 fn drop_unless_known(fates: &mut Fates, hca: &Hca, otherwise: impl FnOnce() -> Drop) {
-    fates.entry(hca.name.clone()).or_insert_with(|| Some(otherwise()));
+    fates
+        .entry(hca.name.clone())
+        .or_insert_with(|| Some(otherwise()));
 }
 
 pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     let levels = Levels::new(snapshot);
     let mut gpus: Vec<BusId> = snapshot.gpus().map(|g| g.address).collect();
     gpus.sort_unstable();
-    let mut gpus: Vec<Gpu> =
-        gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at), shares: None }).collect();
-    let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, snapshot, fates)).collect();
+    let mut gpus: Vec<Gpu> = gpus
+        .iter()
+        .enumerate()
+        .map(|(number, at)| Gpu {
+            number,
+            place: place(&levels, *at),
+            shares: None,
+        })
+        .collect();
+    let mut nics: Vec<Nic> = snapshot
+        .hcas
+        .iter()
+        .map(|hca| nic(&levels, hca, snapshot, fates))
+        .collect();
     // Rail order, as the selection has it.
-    let rail = |n: &Nic| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone());
+    let rail = |n: &Nic| {
+        (
+            n.place.is_none(),
+            n.place.as_ref().map(|p| p.address),
+            n.hca.clone(),
+        )
+    };
     nics.sort_by_cached_key(rail);
     let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
-    kept.enumerate().for_each(|(rail, nic)| nic.rail = Some(rail));
+    kept.enumerate()
+        .for_each(|(rail, nic)| nic.rail = Some(rail));
     pair(&levels, &gpus, &mut nics);
-    gpus.iter_mut().for_each(|gpu| gpu.shares = shared(&levels, gpu, &nics));
-    let places = gpus.iter().map(|g| &g.place).chain(nics.iter().filter_map(|n| n.place.as_ref()));
+    gpus.iter_mut()
+        .for_each(|gpu| gpu.shares = shared(&levels, gpu, &nics));
+    let places = gpus
+        .iter()
+        .map(|g| &g.place)
+        .chain(nics.iter().filter_map(|n| n.place.as_ref()));
     let switches: BTreeSet<BusId> = places.flat_map(|p| levels.switches(p.address)).collect();
     let switches = switches.into_iter().map(|at| place(&levels, at)).collect();
-    Picture { schema: SCHEMA, gpus, nics, switches, rule: RULE, hint: snapshot.lacks_rdma_driver() }
+    Picture {
+        schema: SCHEMA,
+        gpus,
+        nics,
+        switches,
+        rule: RULE,
+        hint: snapshot.lacks_rdma_driver(),
+    }
 }
 
 fn place(levels: &Levels, address: BusId) -> Place {
@@ -138,17 +187,34 @@ fn place(levels: &Levels, address: BusId) -> Place {
     let speed = speed.trim_end_matches(" PCIe");
     let speed = speed.replace(".0 GT/s", " GT/s");
     let link = (!speed.is_empty() && width > 0).then(|| format!("{speed} x{width}"));
-    Place { address, switch: levels.switches(address).first().copied(), numa: levels.numa(address), link }
+    Place {
+        address,
+        switch: levels.switches(address).first().copied(),
+        numa: levels.numa(address),
+        link,
+    }
 }
 
 fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
     let beside = snapshot.netdev_beside(hca).map(|n| n.name.clone());
-    let place = hca.pci.filter(|pci| levels.function(*pci).is_some()).map(|pci| place(levels, pci));
-    let rate = hca.ports.iter().find_map(|p| p.rate.as_deref()).and_then(|r| r.split(" Gb/sec").next());
+    let place = hca
+        .pci
+        .filter(|pci| levels.function(*pci).is_some())
+        .map(|pci| place(levels, pci));
+    let rate = hca
+        .ports
+        .iter()
+        .find_map(|p| p.rate.as_deref())
+        .and_then(|r| r.split(" Gb/sec").next());
     Nic {
         hca: hca.name.clone(),
         place,
-        netdevs: hca.ports.iter().filter_map(|p| p.netdev.clone()).chain(beside).collect(),
+        netdevs: hca
+            .ports
+            .iter()
+            .filter_map(|p| p.netdev.clone())
+            .chain(beside)
+            .collect(),
         rate: rate.filter(|r| !r.is_empty()).map(|r| format!("{r}G")),
         rail: None,
         dropped: fates.get(&hca.name).cloned().flatten(),
@@ -161,10 +227,24 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     let mut choices: Vec<(usize, Vec<Nearest>)> = Vec::new();
     for (at, nic) in nics.iter().enumerate() {
         let Some(place) = &nic.place else { continue };
-        let ways: Vec<_> = gpus.iter().map(|g| (g.number, levels.between(place.address, g.place.address))).collect();
-        let Some(best) = ways.iter().map(|(_, way)| *way).min() else { continue };
-        let near = ways.into_iter().filter(|(_, way)| *way == best).map(|(gpu, _)| gpu).collect::<Vec<_>>();
-        let nearest = |gpu: &usize| Nearest { gpu: *gpu, distance: best.0, hops: best.1, equals: near.len() };
+        let ways: Vec<_> = gpus
+            .iter()
+            .map(|g| (g.number, levels.between(place.address, g.place.address)))
+            .collect();
+        let Some(best) = ways.iter().map(|(_, way)| *way).min() else {
+            continue;
+        };
+        let near = ways
+            .into_iter()
+            .filter(|(_, way)| *way == best)
+            .map(|(gpu, _)| gpu)
+            .collect::<Vec<_>>();
+        let nearest = |gpu: &usize| Nearest {
+            gpu: *gpu,
+            distance: best.0,
+            hops: best.1,
+            equals: near.len(),
+        };
         choices.push((at, near.iter().map(nearest).collect()));
     }
     choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
@@ -178,10 +258,20 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
 /// The kept NIC of another GPU that a GPU without one of its own is nearest to.
 fn shared(levels: &Levels, gpu: &Gpu, nics: &[Nic]) -> Option<HcaName> {
     let kept = || nics.iter().filter(|n| n.dropped.is_none());
-    if kept().any(|n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu.number && n.is_close())) {
+    if kept().any(|n| {
+        n.nearest
+            .as_ref()
+            .is_some_and(|n| n.gpu == gpu.number && n.is_close())
+    }) {
         return None;
     }
-    let way = |n: &Nic| Some((levels.between(n.place.as_ref()?.address, gpu.place.address), n.rail, n.hca.clone()));
+    let way = |n: &Nic| {
+        Some((
+            levels.between(n.place.as_ref()?.address, gpu.place.address),
+            n.rail,
+            n.hca.clone(),
+        ))
+    };
     let ((distance, _), _, hca) = kept().filter_map(way).min()?;
     (distance <= Distance::Pxb).then_some(hca)
 }
@@ -193,8 +283,17 @@ impl Nearest {
     }
 
     pub fn words(&self) -> String {
-        let tie = if self.equals > 1 { format!(", tie of {}", self.equals) } else { String::new() };
-        format!("GPU {}, {}, {} links{tie}", self.gpu, self.distance.name(), self.hops)
+        let tie = if self.equals > 1 {
+            format!(", tie of {}", self.equals)
+        } else {
+            String::new()
+        };
+        format!(
+            "GPU {}, {}, {} links{tie}",
+            self.gpu,
+            self.distance.name(),
+            self.hops
+        )
     }
 }
 
@@ -203,12 +302,19 @@ impl Picture {
         let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
         let (gpus, hcas) = (count(self.gpus.len(), "GPU"), count(self.nics.len(), "HCA"));
-        format!("{gpus}, {hcas}: {kept} kept, {} dropped", self.nics.len() - kept)
+        format!(
+            "{gpus}, {hcas}: {kept} kept, {} dropped",
+            self.nics.len() - kept
+        )
     }
 
     /// The NICs that belong to a GPU: it is their nearest, and no processor is between.
     pub fn nics_of(&self, gpu: usize) -> impl Iterator<Item = &Nic> {
-        self.nics.iter().filter(move |n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu && n.is_close()))
+        self.nics.iter().filter(move |n| {
+            n.nearest
+                .as_ref()
+                .is_some_and(|n| n.gpu == gpu && n.is_close())
+        })
     }
 
     pub fn lacks(&self, gpu: &Gpu) -> bool {
@@ -221,7 +327,11 @@ impl Picture {
     }
 
     pub fn numa_nodes(&self) -> BTreeSet<i32> {
-        let places = self.gpus.iter().map(|g| &g.place).chain(self.nics.iter().filter_map(|n| n.place.as_ref()));
+        let places = self
+            .gpus
+            .iter()
+            .map(|g| &g.place)
+            .chain(self.nics.iter().filter_map(|n| n.place.as_ref()));
         places.map(|p| p.numa).collect()
     }
 
@@ -230,26 +340,47 @@ impl Picture {
     }
 
     pub fn above(&self, place: &Place) -> Vec<&Place> {
-        std::iter::successors(place.switch.and_then(|s| self.switch(s)), |s| self.switch(s.switch?)).collect()
+        std::iter::successors(place.switch.and_then(|s| self.switch(s)), |s| {
+            self.switch(s.switch?)
+        })
+        .collect()
     }
 
-    /// What was dropped for which reason, each reason once: its code, who, the sentence with what to do.
+    /// What was dropped for which reason, each reason once: its code, who, the sentence with what
+    /// to do.
     pub fn reasons(&self) -> Vec<(String, Vec<&HcaName>, String)> {
         let mut reasons: Vec<(&Drop, Vec<&HcaName>)> = Vec::new();
-        for (nic, drop) in self.nics.iter().filter_map(|n| Some((n, n.dropped.as_ref()?))) {
+        for (nic, drop) in self
+            .nics
+            .iter()
+            .filter_map(|n| Some((n, n.dropped.as_ref()?)))
+        {
             match reasons.iter_mut().find(|(known, _)| *known == drop) {
                 Some((_, nics)) => nics.push(&nic.hca),
                 None => reasons.push((drop, vec![&nic.hca])),
             }
         }
-        let fix = |drop: &Drop| if drop.fix.is_empty() { String::new() } else { format!(" → {}", drop.fix) };
-        reasons.into_iter().map(|(d, nics)| (d.code.to_string(), nics, format!("{}{}", d.why, fix(d)))).collect()
+        let fix = |drop: &Drop| {
+            if drop.fix.is_empty() {
+                String::new()
+            } else {
+                format!(" → {}", drop.fix)
+            }
+        };
+        reasons
+            .into_iter()
+            .map(|(d, nics)| (d.code.to_string(), nics, format!("{}{}", d.why, fix(d))))
+            .collect()
     }
 }
 
 /// The address's place in a NUMA node, in words.
 fn numa_name(numa: i32) -> String {
-    if numa < 0 { "NUMA node unknown".to_owned() } else { format!("NUMA node {numa}") }
+    if numa < 0 {
+        "NUMA node unknown".to_owned()
+    } else {
+        format!("NUMA node {numa}")
+    }
 }
 
 /// A text in lines of at most that many characters, broken at blanks.
@@ -258,7 +389,9 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     for word in text.split(' ') {
         let last = lines.last().map_or(0, |l| l.chars().count());
         match lines.last_mut() {
-            Some(line) if last > 0 && last + 1 + word.chars().count() <= width => line.push_str(&format!(" {word}")),
+            Some(line) if last > 0 && last + 1 + word.chars().count() <= width => {
+                line.push_str(&format!(" {word}"))
+            }
             Some(line) if last == 0 => line.push_str(word),
             _ => lines.push(word.to_owned()),
         }
@@ -271,5 +404,8 @@ fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    text.chars()
+        .take(width.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }

@@ -67,7 +67,9 @@ impl<'a> Hook<'a> {
 
     /// The namespace, where there is no container in it yet.
     fn bare_netns(&self) -> Option<&'a dyn Container> {
-        self.keeper.map(|keeper| keeper.container).or_else(|| self.cni?.container)
+        self.keeper
+            .map(|keeper| keeper.container)
+            .or_else(|| self.cni?.container)
     }
 
     /// Whether a member is what this hook is called for.
@@ -80,12 +82,14 @@ impl<'a> Hook<'a> {
     }
 }
 
-/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where both are known. A
-/// sandbox and its attachments have one id.
+/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to
+/// agree where both are known. A sandbox and its attachments have one id.
 fn is_of(member: &Member, state: &State, cni: Option<&Attachment>) -> bool {
     member.id == state.id
         && match (&member.cni, cni) {
-            (None, None) => state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle,
+            (None, None) => {
+                state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle
+            }
             (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
             _ => false,
         }
@@ -95,7 +99,8 @@ fn states_inside(record: &Record) -> Vec<NicState> {
     record.held.iter().map(|h| h.inside.clone()).collect()
 }
 
-/// Gives equal routes and rules inside the order that they had on the host; where one cannot have it, a note says so.
+/// Gives equal routes and rules inside the order that they had on the host; where one cannot have
+/// it, a note says so.
 fn put_in_order(world: &mut dyn World, record: &Record) -> Result<Arrangement> {
     let order = record.precedence.inside(&record.held);
     if order.is_empty() {
@@ -108,7 +113,10 @@ fn put_in_order(world: &mut dyn World, record: &Record) -> Result<Arrangement> {
         let now = world.observe(Side::Inside, &Scope::links())?;
         notes.extend(order.drift(&now).iter().map(|d| format!("inside: {d}")));
     }
-    Ok(Arrangement { steps: arranged.steps, notes })
+    Ok(Arrangement {
+        steps: arranged.steps,
+        notes,
+    })
 }
 
 fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification> {
@@ -118,22 +126,35 @@ fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification>
     drift.extend(verify::rdma_drift(&record.held, &now));
     drift.extend(rails::drift(&states, &now));
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
-        drift.extend(rdma_mode::drift(plan, &world.observe(Side::Host, &Scope::links())?, &now));
+        drift.extend(rdma_mode::drift(
+            plan,
+            &world.observe(Side::Host, &Scope::links())?,
+            &now,
+        ));
     }
     let rails = rails::describe(&states, &now);
-    Ok(Verification { rails, drift: drift.iter().map(ToString::to_string).collect(), inside: now })
+    Ok(Verification {
+        rails,
+        drift: drift.iter().map(ToString::to_string).collect(),
+        inside: now,
+    })
 }
 
-/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's runtime also calls hooks that
-/// are installed for all, of containers that never had a NIC.
+/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's
+/// runtime also calls hooks that are installed for all, of containers that never had a NIC.
 fn is_able(hook: &Hook) -> Result<bool> {
-    let Err(lacking) = hook.machine.require_capabilities() else { return Ok(true) };
+    let Err(lacking) = hook.machine.require_capabilities() else {
+        return Ok(true);
+    };
     // Such a user may not even read the records.
-    let has_nics = hook.records().is_ok_and(|records| hook.own(&records).is_some());
+    let has_nics = hook
+        .records()
+        .is_ok_and(|records| hook.own(&records).is_some());
     if has_nics { Err(lacking) } else { Ok(false) }
 }
 
-/// poststart: the payload has begun. A runtime with its own network stack has removed the addresses by now.
+/// poststart: the payload has begun. A runtime with its own network stack has removed the addresses
+/// by now.
 pub fn start(hook: &Hook) -> Ended {
     let mut outcome = Outcome::since(hook.begun);
     let result = give_again(hook, &mut outcome);
@@ -156,7 +177,9 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     let _lock = hook.store.lock(hook.deadline)?;
     outcome.watch.lap(PhaseName::Lock);
     let records = hook.records()?;
-    let Some(record) = hook.own(&records) else { return Ok(()) };
+    let Some(record) = hook.own(&records) else {
+        return Ok(());
+    };
     outcome.plan = Some(record.plan.clone());
     outcome.nics = nic_names(&record.held);
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
@@ -165,8 +188,12 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     }
     let states = states_inside(record);
     let now = world.observe(Side::Inside, &Scope::against(&states))?;
-    // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the container's config asks for.
-    outcome.notes = rails::drift(&states, &now).iter().map(ToString::to_string).collect();
+    // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
+    // container's config asks for.
+    outcome.notes = rails::drift(&states, &now)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     outcome.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
     outcome.watch.lap(PhaseName::Observe);
@@ -182,32 +209,56 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// The record of a container's NICs, or of an attachment's.
-pub fn record_of<'r>(records: &'r Records, state: &State, cni: Option<&Attachment>) -> Option<&'r Record> {
+pub fn record_of<'r>(
+    records: &'r Records,
+    state: &State,
+    cni: Option<&Attachment>,
+) -> Option<&'r Record> {
     let mut away = records.current().filter(|r| !r.is_back());
     away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
 /// Whether another container that lives has this one's id: the report of that id is its.
 pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> bool {
-    let Ok(records) = Records::read(store, machine.boot_id()) else { return false };
-    let is_other = |r: &Record, m: &Member| {
-        m.id == state.id && m.cni.is_none() && Some(i64::from(m.pid)) != state.pid && machine.is_alive(r, m)
+    let Ok(records) = Records::read(store, machine.boot_id()) else {
+        return false;
     };
-    records.current().any(|r| r.members.iter().any(|m| is_other(r, m)))
+    let is_other = |r: &Record, m: &Member| {
+        m.id == state.id
+            && m.cni.is_none()
+            && Some(i64::from(m.pid)) != state.pid
+            && machine.is_alive(r, m)
+    };
+    records
+        .current()
+        .any(|r| r.members.iter().any(|m| is_other(r, m)))
 }
 
-pub fn nics_of(state: &State, cni: Option<&Attachment>, store: &Store, machine: &dyn Namespaces) -> usize {
+pub fn nics_of(
+    state: &State,
+    cni: Option<&Attachment>,
+    store: &Store,
+    machine: &dyn Namespaces,
+) -> usize {
     let records = Records::read(store, machine.boot_id());
-    records.map_or(0, |records| record_of(&records, state, cni).map_or(0, |record| record.held.len()))
+    records.map_or(0, |records| {
+        record_of(&records, state, cni).map_or(0, |record| record.held.len())
+    })
 }
 
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
-    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && hook.machine.is_alive(r, m));
+    let ours = |r: &Record| {
+        r.netns == netns
+            && r.members
+                .iter()
+                .any(|m| m.pid == pid && hook.machine.is_alive(r, m))
+    };
     Ok(hook.records()?.readable().any(ours))
 }
 
-/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none of ours.
+/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none
+/// of ours.
 pub fn check(hook: &Hook) -> Ended {
     let mut outcome = Outcome::since(hook.begun);
     let result = compare(hook, &mut outcome);
@@ -218,34 +269,50 @@ fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     hook.machine.require_capabilities()?;
     let _lock = hook.store.lock(hook.deadline)?;
     let records = hook.records()?;
-    let Some(record) = hook.own(&records) else { return Ok(()) };
+    let Some(record) = hook.own(&records) else {
+        return Ok(());
+    };
     outcome.nics = nic_names(&record.held);
     let is_here = |netns: &dyn Container| netns.netns() == record.netns;
     let here = hook.cni.and_then(|cni| cni.container).is_some_and(is_here);
-    let away = || ErrorClass::State.error("the NICs are in another namespace, or not all of them are attached");
+    let away = || {
+        ErrorClass::State
+            .error("the NICs are in another namespace, or not all of them are attached")
+    };
     ensure!(here && record.phase == Phase::Attached, away());
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    outcome.add_verification(verify_inside(&mut *world, record)?).map(drop)
+    outcome
+        .add_verification(verify_inside(&mut *world, record)?)
+        .map(drop)
 }
 
 /// Whether other containers that still run have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
-    let Ok(records) = hook.records() else { return false };
-    hook.own(&records).is_some_and(|record| others(hook, record) > 0)
+    let Ok(records) = hook.records() else {
+        return false;
+    };
+    hook.own(&records)
+        .is_some_and(|record| others(hook, record) > 0)
 }
 
 fn others(hook: &Hook, record: &Record) -> usize {
-    record.members.iter().filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m)).count()
+    record
+        .members
+        .iter()
+        .filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m))
+        .count()
 }
 
 /// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.
 pub fn create_container(hook: &Hook) -> Ended {
     let mut outcome = Outcome::since(hook.begun);
-    let result = late_conf::mount_late_conf(hook.state, hook.store).map(|why| outcome.notes.extend(why));
+    let result =
+        late_conf::mount_late_conf(hook.state, hook.store).map(|why| outcome.notes.extend(why));
     outcome.end(result)
 }
 
-/// poststop: the container has ended. Its NICs are restored with the last container of the namespace.
+/// poststop: the container has ended. Its NICs are restored with the last container of the
+/// namespace.
 pub fn stop(hook: &Hook) -> Ended {
     let mut outcome = Outcome::since(hook.begun);
     let result = restore(hook, &mut outcome);
@@ -256,37 +323,57 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
-    let removed = hook.store.remove_late_conf(&hook.state.id, &hook.state.bundle);
-    outcome.notes.extend(removed.err().map(|e| format!("{e:#}")));
+    let removed = hook
+        .store
+        .remove_late_conf(&hook.state.id, &hook.state.bundle);
+    outcome
+        .notes
+        .extend(removed.err().map(|e| format!("{e:#}")));
     let records = hook.records()?;
     if hook.own(&records).is_none() {
         // It may be the one of this very container.
-        outcome.notes.extend(records.damaged().map(|(path, e)| hook.store.unreadable(path, e)));
+        outcome.notes.extend(
+            records
+                .damaged()
+                .map(|(path, e)| hook.store.unreadable(path, e)),
+        );
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
     outcome.watch.lap(PhaseName::Lock);
     // Another hook may have restored them during the wait.
     let mut records = hook.records()?;
-    let Some(mut record) = hook.own(&records).cloned() else { return Ok(()) };
+    let Some(mut record) = hook.own(&records).cloned() else {
+        return Ok(());
+    };
     outcome.plan = Some(record.plan.clone());
     outcome.nics = nic_names(&record.held);
     let others = others(hook, &record);
     if others > 0 {
-        outcome.notes.push(format!("{others} other containers keep the NICs"));
+        outcome
+            .notes
+            .push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !hook.is_for(m));
         outcome.notes.extend(records.save_later(&record)?);
         return Ok(());
     }
-    if let Some(pid) = record.hold.as_ref().and_then(|_| hook.machine.occupant(record.netns, None)) {
+    if let Some(pid) = record
+        .hold
+        .as_ref()
+        .and_then(|_| hook.machine.occupant(record.netns, None))
+    {
         // A process without hooks has joined what `rdmaprep hold` made for all.
-        outcome.notes.push(format!("process {pid} is still in the namespace and keeps the NICs"));
+        outcome.notes.push(format!(
+            "process {pid} is still in the namespace and keeps the NICs"
+        ));
         return Ok(());
     }
     let done = run::restore(hook.machine, &mut records, record)?;
     outcome.steps = done.steps;
     outcome.notes.extend(done.notes);
     outcome.watch.lap(PhaseName::Undo);
-    outcome.notes.extend(reclaim(hook.machine, &mut records, |_| false)?);
+    outcome
+        .notes
+        .extend(reclaim(hook.machine, &mut records, |_| false)?);
     Ok(())
 }

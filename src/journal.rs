@@ -1,7 +1,8 @@
-//! The write-ahead record: everything that restoring NICs takes, written before the first of them moves; one per container
-//! namespace. It is replaced as a whole, so it is valid at every instant; another schema is refused by name rather than guessed
-//! at. Within a schema fields are added, never required: an older rdmaprep restores what a newer one took away, without what it
-//! does not know. A required field is a new schema.
+//! The write-ahead record: everything that restoring NICs takes, written before the first of them
+//! moves; one per container namespace. It is replaced as a whole, so it is valid at every instant;
+//! another schema is refused by name rather than guessed at. Within a schema fields are added,
+//! never required: an older rdmaprep restores what a newer one took away, without what it does not
+//! know. A required field is a new schema.
 
 mod salvage;
 
@@ -48,7 +49,8 @@ pub struct Member {
     /// Whether its runtime is runsc, of which `delete` alone calls the stop hooks, and not `kill`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sandboxed: bool,
-    /// Set where a CNI runtime keeps the namespace. The process is that of the plugin then, which ends with ADD.
+    /// Set where a CNI runtime keeps the namespace. The process is that of the plugin then, which
+    /// ends with ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni: Option<Attachment>,
 }
@@ -72,7 +74,8 @@ pub struct Attachment {
     pub netns: PathBuf,
 }
 
-/// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
+/// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that
+/// join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldNetns {
     pub path: PathBuf,
@@ -91,7 +94,8 @@ pub struct Record {
     pub plan: String,
     /// Containers in the namespace; the NICs return with the last.
     pub members: Vec<Member>,
-    /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
+    /// The plan that was carried out: a further container in the namespace gets the rest of it,
+    /// too.
     pub given: Option<Box<Plan>>,
     /// The mode of `given` where older versions do not know it: there it is `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +110,8 @@ pub struct Record {
     /// The NICs that are back, and what their managers have still to do; empty while any is away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<String>,
-    /// Rules of the host that concern no NIC: networkd deletes those that it has not made when a link appears.
+    /// Rules of the host that concern no NIC: networkd deletes those that it has not made when a
+    /// link appears.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_rules: Vec<Rule>,
     /// The order that the host's equal routes and rules had; that of older versions has none.
@@ -120,13 +125,15 @@ impl Record {
         self.netns > LAST_NETNS
     }
 
-    /// Numbers that no namespace has. The kernel may give the namespace's own to the next one, whose NICs may wait as well.
+    /// Numbers that no namespace has. The kernel may give the namespace's own to the next one,
+    /// whose NICs may wait as well.
     pub fn numbers_when_back(&self) -> impl Iterator<Item = u64> {
         let netns = self.netns;
         (1..).map(move |round: u64| netns + round * (LAST_NETNS + 1))
     }
 
-    /// The record of those of its NICs that wait for their manager, which is no namespace's any more.
+    /// The record of those of its NICs that wait for their manager, which is no namespace's any
+    /// more.
     pub fn waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
         Record {
             netns: number,
@@ -135,7 +142,12 @@ impl Record {
             given_sysfs: None,
             held_back: Vec::new(),
             hold: None,
-            held: self.held.iter().filter(|h| nics.contains(&h.nic.identity.name)).cloned().collect(),
+            held: self
+                .held
+                .iter()
+                .filter(|h| nics.contains(&h.nic.identity.name))
+                .cloned()
+                .collect(),
             awaits,
             host_rules: Vec::new(),
             ..self.clone()
@@ -152,11 +164,15 @@ impl Record {
             schema: u32,
         }
         let record = serde_json::from_str::<Record>(text);
-        let version = record.as_ref().map_or_else(|_| serde_json::from_str(text), |r| Ok(Version { schema: r.schema }));
+        let version = record.as_ref().map_or_else(
+            |_| serde_json::from_str(text),
+            |r| Ok(Version { schema: r.schema }),
+        );
         let Version { schema } = version.map_err(|e| damage(&e))?;
         ensure!(
             schema == SCHEMA,
-            "the record has schema {schema}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it"
+            "the record has schema {schema}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep \
+            that wrote it"
         );
         record.map_err(|e| damage(&e))
     }
@@ -169,7 +185,14 @@ impl Record {
     pub fn giving(plan: Plan) -> (Box<Plan>, Option<SysfsMode>) {
         let mode = Some(plan.sysfs).filter(|mode| mode.is_proxy());
         let view = plan.view.clone();
-        (Box::new(if mode.is_some() { plan.with_sysfs(SysfsMode::Off, view) } else { plan }), mode)
+        (
+            Box::new(if mode.is_some() {
+                plan.with_sysfs(SysfsMode::Off, view)
+            } else {
+                plan
+            }),
+            mode,
+        )
     }
 
     /// The plan that was carried out, with its mode.
@@ -181,7 +204,9 @@ impl Record {
 
     /// Whether both are about the same move of the same NICs.
     pub fn is_of(&self, other: &Record) -> bool {
-        self.boot_id == other.boot_id && self.host_netns == other.host_netns && self.names().eq(other.names())
+        self.boot_id == other.boot_id
+            && self.host_netns == other.host_netns
+            && self.names().eq(other.names())
     }
 
     pub fn has(&self, id: &str) -> bool {

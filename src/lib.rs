@@ -1,30 +1,31 @@
 //! Gives a container its RDMA NICs, and returns them to the host unchanged.
 //!
-//! Every decision is a value before it is carried out, and every change of the host is recorded before it is made. A room is a
-//! folder or a file directly below `src/`; it imports from its own floor and from those below it. `scripts/layers.toml` sorts the
-//! rooms into floors, and `scripts/check-layers` checks the imports. The floors from the top; an indented line continues the floor
-//! of the line above it, and `;` separates what its rooms hold, in their order:
+//! Every decision is a value before it is carried out, and every change of the host is recorded
+//! before it is made. A room is a folder or a file directly below `src/`; it imports from its own
+//! floor and from those below it. `scripts/layers.toml` sorts the rooms into floors, and
+//! `scripts/check-layers` checks the imports. The floors from the top; an indented line continues
+//! the floor of the line above it, and `;` separates what its rooms hold, in their order:
 //!
 //! ```text
-//! commands, hook             a file for each command; a create, start or stop of a container, step by step
-//! doctor, install            known failures, each with its fix; files of engines, and the Manifest that undoes them
+//! commands, hook             a file for each command; a create, start or stop of a container
+//! doctor, install            known failures with their fixes; files of engines, and their undo
 //!   shim, report             rdmaprep-runtime; what a command or a hook prints and logs
-//! restore, container         Record + Snapshot ─► RestorePlan { steps }; mounts and settings that config.json lacks
+//! restore, container         Record + Snapshot ─► RestorePlan; what config.json leaves to mount
 //!   planner, cli             Request + host ─► Plan for one container; the command line as types
 //! apply                      runs steps, until one fails or the time is over
-//! kernel                     what the host is, and one step done to it, by the traits World and Namespaces
-//! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift between what was meant and what is
-//!   journal, precedence      Record of NICs that left the host, written before the first step; orders of routes and rules
-//! view, oci, cdi, cni        Plan ─► the /sys of a container, its config.json, its CDI devices, the answer to a CNI runtime;
+//! kernel                     what the host is, and one step done to it: World and Namespaces
+//! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift from what was meant
+//!   journal, precedence      Record of NICs that left the host; orders of routes and rules
+//! view, oci, cdi, cni        Plan ─► a container's /sys, config.json, CDI devices, CNI answer;
 //!   drawing                  the drawing of `topo`
-//! plan, nccl_env, agreement  Selection ─► Plan, with a routing table per rail; NCCL's settings; rails that all nodes have
-//! select                     Request + Snapshot ─► Selection: every NIC kept, or left out with a reason
-//! config, deadline, handle   flags + variables + config file ─► Request; clocks; files that another process keeps open
+//! plan, nccl_env, agreement  Selection ─► Plan; NCCL's settings; rails that all nodes have
+//! select                     Request + Snapshot ─► Selection: every NIC kept, or the reason
+//! config, deadline, handle   flags + variables + config file ─► Request; clocks; open files
 //! ```
 //!
-//! Below are crates without knowledge of this one: `rdma-model` (names, snapshots, steps, error classes), `rdma-netlink`
-//! (codecs, one socket), `nccl-rules` (what NCCL makes of its settings), `rail-agreement` (the protocol of all nodes, and its
-//! stores) and `bpf-hooks`.
+//! Below are crates without knowledge of this one: `rdma-model` (names, snapshots, steps, error
+//! classes), `rdma-netlink` (codecs, one socket), `nccl-rules` (what NCCL makes of its settings),
+//! `rail-agreement` (the protocol of all nodes, and its stores) and `bpf-hooks`.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,4 +1,5 @@
-//! What `prepare`, `spec` and the create hook decide alike: a plan, and what its container sees of /sys.
+//! What `prepare`, `spec` and the create hook decide alike: a plan, and what its container sees of
+//! /sys.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,20 +28,31 @@ use crate::view;
 
 pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapshot> {
     let seen = world.observe(Side::Host, &Scope::full())?;
-    Ok(Snapshot { paths: Some(world.host_paths(&seen, job)), ..seen })
+    Ok(Snapshot {
+        paths: Some(world.host_paths(&seen, job)),
+        ..seen
+    })
 }
 
-/// The stored plan that a container asks for; nothing where one is to be made for it: by the name `auto`, or since its devices name
-/// its NICs. Any other name is an error, [`NotStored`].
+/// The stored plan that a container asks for; nothing where one is to be made for it: by the name
+/// `auto`, or since its devices name its NICs. Any other name is an error, [`NotStored`].
 pub fn stored_plan(store: &Store, request: &Request, name: &PlanName) -> Result<Option<Plan>> {
     if name.is_auto() {
         return Ok(None);
     }
     match store.plan(name.as_str())? {
         None if request.narrowing.devices.is_none() => {
-            let stored = store.all_plans()?.into_iter().filter(|other| other != PlanName::AUTO).collect();
+            let stored = store
+                .all_plans()?
+                .into_iter()
+                .filter(|other| other != PlanName::AUTO)
+                .collect();
             let text = format!("plan {name} is not stored");
-            Err(NotStored { name: name.clone(), stored }).class(ErrorClass::Refused, text)
+            Err(NotStored {
+                name: name.clone(),
+                stored,
+            })
+            .class(ErrorClass::Refused, text)
         }
         plan => Ok(plan),
     }
@@ -56,10 +68,15 @@ pub struct NotStored {
 impl fmt::Display for NotStored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, stored) = (&self.name, names_of(&self.stored));
-        let first = if self.stored.is_empty() { "; run" } else { ": name one of these, or run" };
+        let first = if self.stored.is_empty() {
+            "; run"
+        } else {
+            ": name one of these, or run"
+        };
         write!(
             f,
-            "{stored}{first} `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start"
+            "{stored}{first} `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is \
+            made at each start"
         )
     }
 }
@@ -76,20 +93,36 @@ pub fn names_of(stored: &[String]) -> String {
     }
 }
 
-pub fn fresh_plan(request: &Request, name: &str, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
+pub fn fresh_plan(
+    request: &Request,
+    name: &str,
+    world: &mut dyn World,
+    busy: &[BusyNic],
+) -> Result<Plan> {
     let snapshot = observe_host(world, &request.job())?;
     Ok(plan_with(request, name, &snapshot, busy, options(request))?.0)
 }
 
-/// What a plan's container sees of /sys, by the observation that the plan was made from; `others` are PCI functions that it has
-/// besides the plan's.
-pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, world: &mut dyn World) -> Result<Option<Tree>> {
+/// What a plan's container sees of /sys, by the observation that the plan was made from; `others`
+/// are PCI functions that it has besides the plan's.
+pub fn view_of(
+    plan: &Plan,
+    others: BTreeSet<BusId>,
+    seen: &Snapshot,
+    world: &mut dyn World,
+) -> Result<Option<Tree>> {
     let survey = world.survey()?;
-    Ok(view::of_plan(plan, others, seen, || survey.links(), || survey.whole()))
+    Ok(view::of_plan(
+        plan,
+        others,
+        seen,
+        || survey.links(),
+        || survey.whole(),
+    ))
 }
 
-/// A plan from that observation, without NICs that are busy, but with all that are asked for by name; with the selection that explains
-/// it.
+/// A plan from that observation, without NICs that are busy, but with all that are asked for by
+/// name; with the selection that explains it.
 pub fn plan_with(
     request: &Request,
     name: &str,
@@ -103,13 +136,19 @@ pub fn plan_with(
 }
 
 /// That a plan of [`plan_of_any`] has what was asked for.
-pub fn check_taken(request: &Request, plan: &Plan, selection: &Selection, snapshot: &Snapshot) -> Result<()> {
+pub fn check_taken(
+    request: &Request,
+    plan: &Plan,
+    selection: &Selection,
+    snapshot: &Snapshot,
+) -> Result<()> {
     selection.named(request)?;
     selection.some()?;
     rdma_mode::check(&plan.nics, &plan.ib, snapshot)
 }
 
-/// The same for a node that others wait for: it may be that no NIC is left, and a plan without any is never stored.
+/// The same for a node that others wait for: it may be that no NIC is left, and a plan without any
+/// is never stored.
 pub fn plan_of_any(
     request: &Request,
     name: &str,
@@ -122,23 +161,60 @@ pub fn plan_of_any(
     Ok((plan, selection))
 }
 
-/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now, `lo` alone where that is unknown.
+/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now,
+/// `lo` alone where that is unknown.
 pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
-    let lo = || host.netdevs.iter().filter(|n| n.name.as_str() == "lo").cloned().collect();
+    let lo = || {
+        host.netdevs
+            .iter()
+            .filter(|n| n.name.as_str() == "lo")
+            .cloned()
+            .collect()
+    };
     let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
-    let kept = |h: &&Hca| plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name));
+    let kept = |h: &&Hca| {
+        plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name))
+    };
     let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
-    let over = |r: &&Route| plan.nics.iter().any(|n| r.hops.iter().any(|h| h.dev.as_ref() == Some(&n.identity.name)));
+    let over = |r: &&Route| {
+        plan.nics.iter().any(|n| {
+            r.hops
+                .iter()
+                .any(|h| h.dev.as_ref() == Some(&n.identity.name))
+        })
+    };
     // A default route of the host comes along where it was asked for, and never as the second one.
     let theirs = |r: &Route| {
-        pod.is_some_and(|pod| pod.routes.iter().any(|p| leads_everywhere(p) && p.destination == r.destination))
+        pod.is_some_and(|pod| {
+            pod.routes
+                .iter()
+                .any(|p| leads_everywhere(p) && p.destination == r.destination)
+        })
     };
-    let defaults = rails::winners(host.routes.iter().filter(|_| plan.default_route).filter(over)).into_iter();
-    let near = host.routes.iter().filter(over).filter(|r| r.destination.prefix_len() > 0);
+    let defaults = rails::winners(
+        host.routes
+            .iter()
+            .filter(|_| plan.default_route)
+            .filter(over),
+    )
+    .into_iter();
+    let near = host
+        .routes
+        .iter()
+        .filter(over)
+        .filter(|r| r.destination.prefix_len() > 0);
     let carried = near.chain(defaults.filter(|r| !theirs(r)));
     Snapshot {
-        routes: pod.iter().flat_map(|pod| &pod.routes).chain(carried).cloned().collect(),
-        netdevs: there.into_iter().chain(host.netdevs.iter().filter(moved).cloned()).collect(),
+        routes: pod
+            .iter()
+            .flat_map(|pod| &pod.routes)
+            .chain(carried)
+            .cloned()
+            .collect(),
+        netdevs: there
+            .into_iter()
+            .chain(host.netdevs.iter().filter(moved).cloned())
+            .collect(),
         hcas: host.hcas.iter().filter(kept).cloned().collect(),
         pci: host.pci.clone(),
         netns: pod.map_or(host.netns, |pod| pod.netns),
@@ -151,12 +227,20 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
     let list = request.host_ifname.as_deref()?;
     let patterns = Patterns::interfaces(Some(list), Version::NEWEST)?;
     let goes = |n: &Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
-    let meant = host.netdevs.iter().filter(|n| !n.addresses.is_empty() && patterns.takes(n.name.as_str(), None));
+    let meant = host
+        .netdevs
+        .iter()
+        .filter(|n| !n.addresses.is_empty() && patterns.takes(n.name.as_str(), None));
     let (gone, left): (Vec<&Netdev>, Vec<&Netdev>) = meant.partition(|n| goes(n));
-    let names = gone.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = gone
+        .iter()
+        .map(|n| n.name.as_str())
+        .collect::<Vec<_>>()
+        .join(", ");
     (!gone.is_empty() && left.is_empty()).then(|| {
         format!(
-            "NCCL_SOCKET_IFNAME={list} of this host fits nothing but {names}: NCCL on the host itself would not start"
+            "NCCL_SOCKET_IFNAME={list} of this host fits nothing but {names}: NCCL on the host \
+            itself would not start"
         )
     })
 }
@@ -164,8 +248,17 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
 pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     let mut all = Vec::new();
     for record in records.current().filter(|r| !r.is_back()) {
-        let holder = record.members.iter().find(|m| machine.is_alive(record, m)).or(record.members.first());
-        let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
+        let holder = record
+            .members
+            .iter()
+            .find(|m| machine.is_alive(record, m))
+            .or(record.members.first());
+        let keeps = |m: &Member| {
+            record
+                .hold
+                .as_ref()
+                .is_some_and(|hold| m.bundle == *hold.path.to_string_lossy())
+        };
         let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
             true => format!("rdmaprep hold {}", m.id),
             false => format!("container {}", m.id),
@@ -181,8 +274,9 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     all
 }
 
-/// NICs that are named one by one, where no plan is stored: with the others alone, a container would have less than what its
-/// config.json was edited for. [`ErrorClass::Locked`] names the container that holds one.
+/// NICs that are named one by one, where no plan is stored: with the others alone, a container
+/// would have less than what its config.json was edited for. [`ErrorClass::Locked`] names the
+/// container that holds one.
 pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
     match busy.iter().find(|held| wanted(&held.netdev)) {
@@ -192,17 +286,21 @@ pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
 }
 
 fn taken(what: &str) -> anyhow::Error {
-    ErrorClass::Locked.error(format!("{what}: stop that first, or wait for it (--wait, or hook_wait_s in {CONFIG})"))
+    ErrorClass::Locked.error(format!(
+        "{what}: stop that first, or wait for it (--wait, or hook_wait_s in {CONFIG})"
+    ))
 }
 
-/// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one; then
-/// [`ErrorClass::Locked`].
+/// A plan is older than the records: another container may hold a NIC of it by now, or what sits on
+/// one; then [`ErrorClass::Locked`].
 pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
     let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
     for held in busy {
         let what = match &held.over {
             _ if planned(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
-            Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
+            Some(below) if planned(below) => {
+                format!("{}, on {below}, is held by {}", held.netdev, held.by)
+            }
             _ => continue,
         };
         return Err(taken(&what));
@@ -210,50 +308,64 @@ pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
     Ok(())
 }
 
-/// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
-/// namespace would be overwritten.
+/// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and
+/// the record of this very namespace would be overwritten.
 pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan, host: &Snapshot) -> Result<()> {
-    let has_gone = plan.nics.iter().any(|n| host.netdev(&n.identity.name).is_none());
+    let has_gone = plan
+        .nics
+        .iter()
+        .any(|n| host.netdev(&n.identity.name).is_none());
     let store = records.store();
     for (path, e) in records.damaged() {
         let remains = store.remains(path);
         let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
         let may_be_its = remains.nics.is_empty() && has_gone;
         if store.netns_of(path) == Some(netns) || remains.nics.iter().any(planned) || may_be_its {
-            return Err(
-                ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.describe()))
-            );
+            return Err(ErrorClass::Refused.error(format!(
+                "{e:#}; {}; `rdmaprep status` says more",
+                remains.describe()
+            )));
         }
     }
     Ok(())
 }
 
-/// What all nodes agreed on is all or nothing: with a rail less, or another plan than the one that was committed, the job hangs at
-/// its first collective.
+/// What all nodes agreed on is all or nothing: with a rail less, or another plan than the one that
+/// was committed, the job hangs at its first collective.
 pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
     let Some(agreement) = &plan.agreement else {
         let text = |d| {
-            format!("plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all again", plan.name)
+            format!(
+                "plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all \
+                again",
+                plan.name
+            )
         };
         return digest.map_or(Ok(()), |d| Err(ErrorClass::Refused.error(text(d))));
     };
-    agreement.check().class(ErrorClass::Refused, format!("plan {}", plan.name))?;
+    agreement
+        .check()
+        .class(ErrorClass::Refused, format!("plan {}", plan.name))?;
     if let Some(other) = digest.filter(|d| *d != agreement.digest.as_str()) {
         return Err(ErrorClass::Refused.error(format!(
-            "plan {} is of digest {}, config.json of {other:.12}: prepare the bundle again, on all nodes",
+            "plan {} is of digest {}, config.json of {other:.12}: prepare the bundle again, on \
+            all nodes",
             plan.name,
             agreement.digest.short()
         )));
     }
-    let agreed: Vec<&str> =
-        agreement.ifaces().map(IfName::as_str).chain(agreement.hcas().map(HcaName::as_str)).collect();
+    let agreed: Vec<&str> = agreement
+        .ifaces()
+        .map(IfName::as_str)
+        .chain(agreement.hcas().map(HcaName::as_str))
+        .collect();
     let nics = plan.rails().map(|n| n.identity.name.as_str());
     let given: Vec<&str> = nics.chain(plan.ib.iter().map(HcaName::as_str)).collect();
     if agreed != given {
         let (agreed, given) = (agreed.join(" "), given.join(" "));
         return Err(ErrorClass::Refused.error(format!(
-            "{} nodes agreed on {agreed}, but this container would get {given}: its annotations, or the host's policy, are not \
-             those of then",
+            "{} nodes agreed on {agreed}, but this container would get {given}: its annotations, \
+            or the host's policy, are not those of then",
             agreement.nodes
         )));
     }
@@ -261,7 +373,12 @@ pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
 }
 
 pub fn options(request: &Request) -> Options {
-    let topo_file = request.select.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
+    let topo_file = request
+        .select
+        .nccl_topo
+        .as_ref()
+        .filter(|f| f.exists())
+        .map(|f| f.display().to_string());
     Options {
         debug_all: request.select.debug_all,
         topo_file,

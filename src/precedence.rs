@@ -1,10 +1,12 @@
-//! Which of several equals the kernel goes by: rules of one priority and routes of one key are tried in the order in which they
-//! are listed, and a new one is listed last (fib_nl_newrule in net/core/fib_rules.c, fib_table_insert in net/ipv4/fib_trie.c with
-//! NLM_F_APPEND, fib6_add_rt2node in net/ipv6/ip6_fib.c).
+//! Which of several equals the kernel goes by: rules of one priority and routes of one key are
+//! tried in the order in which they are listed, and a new one is listed last (fib_nl_newrule in
+//! net/core/fib_rules.c, fib_table_insert in net/ipv4/fib_trie.c with NLM_F_APPEND,
+//! fib6_add_rt2node in net/ipv6/ip6_fib.c).
 //!
-//! The record keeps that order for all equals of the NICs that leave, those of others included. A route of another NIC is never
-//! absent meanwhile: a stand-in, which differs in its protocol, takes its place until it is back. The record names the route, so
-//! a crash in between is repaired from it.
+//! The record keeps that order for all equals of the NICs that leave, those of others included. A
+//! route of another NIC is never absent meanwhile: a stand-in, which differs in its protocol, takes
+//! its place until it is back. The record names the route, so a crash in between is repaired from
+//! it.
 
 mod moves;
 
@@ -47,8 +49,18 @@ struct Key {
 }
 
 fn key(r: &Route) -> Key {
-    let tos = if r.destination.addr().is_ipv4() { r.tos } else { 0 };
-    Key { table: r.table, destination: r.destination, source: r.source, tos, metric: r.metric.unwrap_or(0) }
+    let tos = if r.destination.addr().is_ipv4() {
+        r.tos
+    } else {
+        0
+    };
+    Key {
+        table: r.table,
+        destination: r.destination,
+        source: r.source,
+        tos,
+        metric: r.metric.unwrap_or(0),
+    }
 }
 
 type Level = (u8, u32);
@@ -57,28 +69,36 @@ fn level(r: &Rule) -> Level {
     (r.family, r.priority)
 }
 
-/// Whether the order counts for it. Routes that are learned come again behind their equals whenever their router or daemon
-/// says so.
-/// IPv6 asks for link-local and multicast addresses by interface.
+/// Whether the order counts for it. Routes that are learned come again behind their equals whenever
+/// their router or daemon says so. IPv6 asks for link-local and multicast addresses by interface.
 fn ranks(r: &Route) -> bool {
-    let learned = r.other.contains_key(&RTA_EXPIRES) || LEARNED.contains(&r.protocol) || is_daemon(r.protocol);
+    let learned = r.other.contains_key(&RTA_EXPIRES)
+        || LEARNED.contains(&r.protocol)
+        || is_daemon(r.protocol);
     let broadcast = r.destination.addr().is_ipv4() && r.kind == BROADCAST;
     !learned && r.protocol != STAND_IN && (broadcast || !derived(r))
 }
 
-/// Whether a crash may have left it in the place of a broadcast route, which the kernel alone makes: [`Precedence::repairs`] puts
-/// that back.
+/// Whether a crash may have left it in the place of a broadcast route, which the kernel alone
+/// makes: [`Precedence::repairs`] puts that back.
 pub fn stands_for_broadcast(r: &Route) -> bool {
     r.protocol == STAND_IN && r.kind == BROADCAST && r.destination.addr().is_ipv4()
 }
 
 /// The legs of a nexthop object are not the route's, and change with the object.
 fn identity(r: &Route) -> Route {
-    let hops = if r.nexthop().is_some() { Vec::new() } else { r.hops.clone() };
+    let hops = if r.nexthop().is_some() {
+        Vec::new()
+    } else {
+        r.hops.clone()
+    };
     Route { hops, ..r.clone() }
 }
 
-fn grouped<'a, T: 'a, K: Ord>(all: impl Iterator<Item = &'a T>, key: impl Fn(&T) -> K) -> BTreeMap<K, Vec<&'a T>> {
+fn grouped<'a, T: 'a, K: Ord>(
+    all: impl Iterator<Item = &'a T>,
+    key: impl Fn(&T) -> K,
+) -> BTreeMap<K, Vec<&'a T>> {
     let mut groups: BTreeMap<K, Vec<&T>> = BTreeMap::new();
     for one in all {
         groups.entry(key(one)).or_default().push(one);
@@ -95,42 +115,82 @@ fn rules_of(snapshot: &Snapshot) -> BTreeMap<Level, Vec<&Rule>> {
 }
 
 impl Precedence {
-    /// The equals of NICs' routes and rules on a host. What other records know of the same keys is part of it: their NICs will
-    /// return to their places, too.
+    /// The equals of NICs' routes and rules on a host. What other records know of the same keys is
+    /// part of it: their NICs will return to their places, too.
     pub fn from_host<'a>(
         host: &Snapshot,
         states: impl Iterator<Item = &'a NicState> + Clone,
         others: &[Precedence],
     ) -> Precedence {
-        let keys: BTreeSet<Key> = states.clone().flat_map(|s| &s.routes).filter(|r| ranks(r)).map(key).collect();
+        let keys: BTreeSet<Key> = states
+            .clone()
+            .flat_map(|s| &s.routes)
+            .filter(|r| ranks(r))
+            .map(key)
+            .collect();
         let levels: BTreeSet<Level> = states.flat_map(|s| &s.rules).map(level).collect();
         let (mut routes, mut rules) = (routes_of(host), rules_of(host));
         routes.retain(|key, _| keys.contains(key));
         rules.retain(|level, _| levels.contains(level));
         for other in others {
-            grouped(other.routes.iter(), key).into_iter().for_each(|(key, known)| {
-                routes.entry(key).and_modify(|here| *here = merged(here, &known, identity));
-            });
-            grouped(other.rules.iter(), level).into_iter().for_each(|(level, known)| {
-                rules.entry(level).and_modify(|here| *here = merged(here, &known, Rule::clone));
-            });
+            grouped(other.routes.iter(), key)
+                .into_iter()
+                .for_each(|(key, known)| {
+                    routes
+                        .entry(key)
+                        .and_modify(|here| *here = merged(here, &known, identity));
+                });
+            grouped(other.rules.iter(), level)
+                .into_iter()
+                .for_each(|(level, known)| {
+                    rules
+                        .entry(level)
+                        .and_modify(|here| *here = merged(here, &known, Rule::clone));
+                });
         }
-        let routes = routes.into_values().filter(|g| g.len() > 1).flatten().cloned().collect();
-        let rules = rules.into_values().filter(|g| g.len() > 1).flatten().cloned().collect();
+        let routes = routes
+            .into_values()
+            .filter(|g| g.len() > 1)
+            .flatten()
+            .cloned()
+            .collect();
+        let rules = rules
+            .into_values()
+            .filter(|g| g.len() > 1)
+            .flatten()
+            .cloned()
+            .collect();
         Precedence { routes, rules }
     }
 
-    /// The order that NICs' routes and rules have inside: that of the host, where each of a group was one of the host's.
+    /// The order that NICs' routes and rules have inside: that of the host, where each of a group
+    /// was one of the host's.
     pub fn inside(&self, held: &[MovedNic]) -> Precedence {
         let leads = |r: &Route, h: &Route| {
-            key(r) == key(h) && r.hops.iter().all(|l| h.hops.iter().any(|o| (&o.dev, o.gateway) == (&l.dev, l.gateway)))
+            key(r) == key(h)
+                && r.hops.iter().all(|l| {
+                    h.hops
+                        .iter()
+                        .any(|o| (&o.dev, o.gateway) == (&l.dev, l.gateway))
+                })
         };
         let route = |r: &Route| self.routes.iter().position(|h| leads(r, h));
         let rule = |r: &Rule| self.rules.iter().position(|h| h == r);
-        let all = held.iter().flat_map(|h| &h.inside.routes).filter(|r| ranks(r));
-        let routes = grouped(all, key).into_values().filter_map(|g| sorted(g, route)).flatten().collect();
+        let all = held
+            .iter()
+            .flat_map(|h| &h.inside.routes)
+            .filter(|r| ranks(r));
+        let routes = grouped(all, key)
+            .into_values()
+            .filter_map(|g| sorted(g, route))
+            .flatten()
+            .collect();
         let all = held.iter().flat_map(|h| &h.inside.rules);
-        let rules = grouped(all, level).into_values().filter_map(|g| sorted(g, rule)).flatten().collect();
+        let rules = grouped(all, level)
+            .into_values()
+            .filter_map(|g| sorted(g, rule))
+            .flatten()
+            .collect();
         Precedence { routes, rules }
     }
 
@@ -138,33 +198,65 @@ impl Precedence {
     pub fn met(&self, now: &Snapshot) -> Precedence {
         let (here, there) = (routes_of(now), rules_of(now));
         let routes = grouped(self.routes.iter(), key).into_iter();
-        let routes =
-            routes.flat_map(|(k, known)| merged(&known, here.get(&k).map_or(&[], Vec::as_slice), identity)).cloned();
+        let routes = routes
+            .flat_map(|(k, known)| {
+                merged(&known, here.get(&k).map_or(&[], Vec::as_slice), identity)
+            })
+            .cloned();
         let rules = grouped(self.rules.iter(), level).into_iter();
-        let rules =
-            rules.flat_map(|(l, known)| merged(&known, there.get(&l).map_or(&[], Vec::as_slice), Rule::clone)).cloned();
-        Precedence { routes: routes.collect(), rules: rules.collect() }
+        let rules = rules
+            .flat_map(|(l, known)| {
+                merged(
+                    &known,
+                    there.get(&l).map_or(&[], Vec::as_slice),
+                    Rule::clone,
+                )
+            })
+            .cloned();
+        Precedence {
+            routes: routes.collect(),
+            rules: rules.collect(),
+        }
     }
 
     /// Takes over what another record knows of these routes' keys.
     pub fn take_over(&mut self, other: &Precedence, routes: &[Route]) {
         let known: BTreeSet<Key> = self.routes.iter().map(key).collect();
-        let keys: BTreeSet<Key> = routes.iter().map(key).filter(|k| !known.contains(k)).collect();
-        self.routes.extend(other.routes.iter().filter(|r| keys.contains(&key(r))).cloned());
+        let keys: BTreeSet<Key> = routes
+            .iter()
+            .map(key)
+            .filter(|k| !known.contains(k))
+            .collect();
+        self.routes.extend(
+            other
+                .routes
+                .iter()
+                .filter(|r| keys.contains(&key(r)))
+                .cloned(),
+        );
     }
 
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.rules.is_empty()
     }
 
-    /// What a crash left of a change of the order: routes that are missing while their stand-ins are there, and these.
+    /// What a crash left of a change of the order: routes that are missing while their stand-ins
+    /// are there, and these.
     pub fn repairs(&self, side: Side, now: &Snapshot) -> Vec<Vec<Step>> {
         let mut all = Vec::new();
         for (stand_in, route) in self.stand_ins(now) {
             let missing = !now.routes.iter().any(|r| identity(r) == identity(route));
-            let mut steps: Vec<Step> =
-                missing.then(|| Step::RouteAdd { side, route: route.clone() }).into_iter().collect();
-            steps.push(Step::RouteDelete { side, route: stand_in.clone() });
+            let mut steps: Vec<Step> = missing
+                .then(|| Step::RouteAdd {
+                    side,
+                    route: route.clone(),
+                })
+                .into_iter()
+                .collect();
+            steps.push(Step::RouteDelete {
+                side,
+                route: stand_in.clone(),
+            });
             all.push(steps);
         }
         all
@@ -172,17 +264,28 @@ impl Precedence {
 
     fn stand_ins<'a>(&'a self, now: &'a Snapshot) -> impl Iterator<Item = (&'a Route, &'a Route)> {
         let marked = now.routes.iter().filter(|r| r.protocol == STAND_IN);
-        marked.filter_map(|s| Some((s, self.routes.iter().find(|r| identity(&stand_in(r)) == identity(s))?)))
+        marked.filter_map(|s| {
+            Some((
+                s,
+                self.routes
+                    .iter()
+                    .find(|r| identity(&stand_in(r)) == identity(s))?,
+            ))
+        })
     }
 
-    /// The changes that give the equals their order: each is to be left at its first step that fails.
+    /// The changes that give the equals their order: each is to be left at its first step that
+    /// fails.
     pub fn steps(&self, side: Side, now: &Snapshot) -> Vec<Vec<Step>> {
         let here = routes_of(now);
         let mut all = Vec::new();
         for (key, known) in grouped(self.routes.iter(), key) {
             let have = here.get(&key).map_or(&[][..], Vec::as_slice);
             let want = wanted(&known, have, identity);
-            all.extend(want.into_iter().flat_map(|want| move_routes(side, have, &want)));
+            all.extend(
+                want.into_iter()
+                    .flat_map(|want| move_routes(side, have, &want)),
+            );
         }
         let here = rules_of(now);
         for (level, known) in grouped(self.rules.iter(), level) {
@@ -198,16 +301,31 @@ impl Precedence {
         let mut all = Vec::new();
         for (key, known) in grouped(self.routes.iter(), key) {
             let have = here.get(&key).map_or(&[][..], Vec::as_slice);
-            let Some(want) = wanted(&known, have, identity) else { continue };
-            let field = format!("order of routes to {} in table {}", key.destination, key.table);
-            all.push(differs(field, want.iter().map(|r| way(r)), have.iter().map(|r| way(r))));
+            let Some(want) = wanted(&known, have, identity) else {
+                continue;
+            };
+            let field = format!(
+                "order of routes to {} in table {}",
+                key.destination, key.table
+            );
+            all.push(differs(
+                field,
+                want.iter().map(|r| way(r)),
+                have.iter().map(|r| way(r)),
+            ));
         }
         let here = rules_of(now);
         for ((family, priority), known) in grouped(self.rules.iter(), level) {
             let have = here.get(&(family, priority)).map_or(&[][..], Vec::as_slice);
-            let Some(want) = wanted(&known, have, Rule::clone) else { continue };
+            let Some(want) = wanted(&known, have, Rule::clone) else {
+                continue;
+            };
             let field = format!("order of IPv{family} rules of priority {priority}");
-            all.push(differs(field, want.iter().map(|r| r.to_string()), have.iter().map(|r| r.to_string())));
+            all.push(differs(
+                field,
+                want.iter().map(|r| r.to_string()),
+                have.iter().map(|r| r.to_string()),
+            ));
         }
         all.extend(self.stand_ins(now).map(|(stand_in, route)| Drift {
             dev: "host".into(),
@@ -222,12 +340,19 @@ impl Precedence {
 /// The order of equals as lines of the normal form: only where it means something.
 pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     let text = |ways: Vec<String>| ways.join(", ");
-    let several = routes_of(snapshot).into_iter().filter(|(_, group)| group.len() > 1);
+    let several = routes_of(snapshot)
+        .into_iter()
+        .filter(|(_, group)| group.len() > 1);
     let routes = several.map(|(key, group)| {
         let ways = text(group.iter().map(|r| way(r)).collect());
-        format!("order of routes to {} metric {} table {}: {ways}", key.destination, key.metric, key.table)
+        format!(
+            "order of routes to {} metric {} table {}: {ways}",
+            key.destination, key.metric, key.table
+        )
     });
-    let several = rules_of(snapshot).into_iter().filter(|(_, group)| group.len() > 1);
+    let several = rules_of(snapshot)
+        .into_iter()
+        .filter(|(_, group)| group.len() > 1);
     let rules = several.map(|((family, priority), group)| {
         let selectors = text(group.iter().map(|r| r.to_string()).collect());
         format!("order of IPv{family} rules of priority {priority}: {selectors}")
@@ -235,18 +360,34 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     routes.chain(rules).collect()
 }
 
-fn differs(field: String, want: impl Iterator<Item = String>, have: impl Iterator<Item = String>) -> Drift {
+fn differs(
+    field: String,
+    want: impl Iterator<Item = String>,
+    have: impl Iterator<Item = String>,
+) -> Drift {
     let list = |all: Vec<String>| Some(all.join(", "));
-    Drift { dev: "host".into(), field, expected: list(want.collect()), observed: list(have.collect()) }
+    Drift {
+        dev: "host".into(),
+        field,
+        expected: list(want.collect()),
+        observed: list(have.collect()),
+    }
 }
 
 fn way(r: &Route) -> String {
     let legs: Vec<String> = r.hops.iter().map(Hop::to_string).collect();
-    if legs.is_empty() { r.to_string() } else { legs.join(" and ") }
+    if legs.is_empty() {
+        r.to_string()
+    } else {
+        legs.join(" and ")
+    }
 }
 
 /// Equals by their places on the host; none where one of them was not there.
-fn sorted<T: PartialEq + Clone>(group: Vec<&T>, place: impl Fn(&T) -> Option<usize>) -> Option<Vec<T>> {
+fn sorted<T: PartialEq + Clone>(
+    group: Vec<&T>,
+    place: impl Fn(&T) -> Option<usize>,
+) -> Option<Vec<T>> {
     let mut ranked: Vec<(usize, &T)> = Vec::new();
     for one in group {
         let at = place(one)?;
@@ -259,7 +400,11 @@ fn sorted<T: PartialEq + Clone>(group: Vec<&T>, place: impl Fn(&T) -> Option<usi
 }
 
 /// A list with what another one has besides, each behind what it is behind there.
-fn merged<'a, T, I: PartialEq>(list: &[&'a T], other: &[&'a T], identity: impl Fn(&T) -> I) -> Vec<&'a T> {
+fn merged<'a, T, I: PartialEq>(
+    list: &[&'a T],
+    other: &[&'a T],
+    identity: impl Fn(&T) -> I,
+) -> Vec<&'a T> {
     let mut all = list.to_vec();
     let mut behind = 0;
     for one in other {
@@ -274,13 +419,23 @@ fn merged<'a, T, I: PartialEq>(list: &[&'a T], other: &[&'a T], identity: impl F
     all
 }
 
-/// The order that a group should have; none where it has it. What the record does not know stays behind what it is behind.
-fn wanted<'a, T, I: PartialEq>(known: &[&T], have: &[&'a T], identity: impl Fn(&T) -> I) -> Option<Vec<&'a T>> {
-    let here: Vec<&'a T> =
-        known.iter().filter_map(|k| have.iter().find(|h| identity(h) == identity(k)).copied()).collect();
+/// The order that a group should have; none where it has it. What the record does not know stays
+/// behind what it is behind.
+fn wanted<'a, T, I: PartialEq>(
+    known: &[&T],
+    have: &[&'a T],
+    identity: impl Fn(&T) -> I,
+) -> Option<Vec<&'a T>> {
+    let here: Vec<&'a T> = known
+        .iter()
+        .filter_map(|k| have.iter().find(|h| identity(h) == identity(k)).copied())
+        .collect();
     let is_known = |h: &T| here.iter().any(|k| identity(k) == identity(h));
     let now = have.iter().filter(|h| is_known(h));
-    if now.map(|h| identity(h)).eq(here.iter().map(|h| identity(h))) {
+    if now
+        .map(|h| identity(h))
+        .eq(here.iter().map(|h| identity(h)))
+    {
         return None;
     }
     Some(merged(&here, have, identity))

@@ -1,5 +1,5 @@
-//! What people and programs read. Names, aliases and file contents come from the host or from a container; nothing of them
-//! reaches a terminal that could steer it.
+//! What people and programs read. Names, aliases and file contents come from the host or from a
+//! container; nothing of them reaches a terminal that could steer it.
 
 mod cdi;
 mod doctor;
@@ -65,7 +65,8 @@ pub struct Report {
     pub steps_done: usize,
     #[serde(default)]
     pub sysfs: Option<String>,
-    /// What was read out of the memory of the runtime's process, by handle: the view of `sysfs`, the `topology` file.
+    /// What was read out of the memory of the runtime's process, by handle: the view of `sysfs`,
+    /// the `topology` file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<String>,
     #[serde(default)]
@@ -104,20 +105,39 @@ impl Report {
         }
     }
 
-    /// With the notes of the container's create, where a later stage had nothing to move: each stage replaces the report of the one
-    /// before. `earlier` reads that.
+    /// With the notes of the container's create, where a later stage had nothing to move: each
+    /// stage replaces the report of the one before. `earlier` reads that.
     pub fn with_notes_of(&self, earlier: impl FnOnce() -> Option<String>) -> Report {
         let is_later = self.exit_code == 0 && self.steps_done == 0;
-        let earlier = is_later.then(earlier).flatten().and_then(|text| serde_json::from_str::<Report>(&text).ok());
+        let earlier = is_later
+            .then(earlier)
+            .flatten()
+            .and_then(|text| serde_json::from_str::<Report>(&text).ok());
         let is_create = |r: &Report| r.exit_code == 0 && r.command != "hook poststop";
-        let notes = earlier.filter(is_create).map(|r| r.notes).unwrap_or_default();
-        let new: Vec<String> = self.notes.iter().filter(|note| !notes.contains(note)).cloned().collect();
-        Report { notes: [notes, new].concat(), ..self.clone() }
+        let notes = earlier
+            .filter(is_create)
+            .map(|r| r.notes)
+            .unwrap_or_default();
+        let new: Vec<String> = self
+            .notes
+            .iter()
+            .filter(|note| !notes.contains(note))
+            .cloned()
+            .collect();
+        Report {
+            notes: [notes, new].concat(),
+            ..self.clone()
+        }
     }
 
     pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
-        let fault = result.as_ref().err().map(|e| (ErrorClass::of(e), format!("{e:#}")));
-        self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());
+        let fault = result
+            .as_ref()
+            .err()
+            .map(|e| (ErrorClass::of(e), format!("{e:#}")));
+        self.outcome = fault
+            .as_ref()
+            .map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());
         self.exit_code = fault.as_ref().map_or(0, |(fault, _)| fault.code());
         self.message = fault.map(|(_, text)| text);
         self.micros = watch.elapsed().as_micros() as u64;
@@ -128,7 +148,8 @@ impl Report {
     pub fn line(&self) -> String {
         let nics: Vec<&str> = self.nics.iter().map(IfName::as_str).collect();
         let mut pairs = vec![("command".to_owned(), self.command.clone())];
-        let mut add = |key: &str, value: Option<String>| pairs.extend(value.map(|v| (key.to_owned(), v)));
+        let mut add =
+            |key: &str, value: Option<String>| pairs.extend(value.map(|v| (key.to_owned(), v)));
         add("container", self.container.clone());
         add("plan", self.plan.clone());
         add("outcome", Some(self.outcome.clone()));
@@ -136,41 +157,65 @@ impl Report {
         add("nics", (!nics.is_empty()).then(|| nics.join(",")));
         add("steps", Some(self.steps_done.to_string()));
         add("sysfs", self.sysfs.clone());
-        add("taken", (!self.taken.is_empty()).then(|| self.taken.join(",")));
+        add(
+            "taken",
+            (!self.taken.is_empty()).then(|| self.taken.join(",")),
+        );
         add("settings", self.settings.clone());
         add("memlock", self.memlock.clone());
-        add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
+        add(
+            "drift",
+            (!self.drift.is_empty()).then(|| self.drift.join("; ")),
+        );
         add("total_ms", Some(millis(self.micros)));
-        self.phases.iter().for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));
-        add("notes", (!self.notes.is_empty()).then(|| self.notes.join("; ")));
+        self.phases
+            .iter()
+            .for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));
+        add(
+            "notes",
+            (!self.notes.is_empty()).then(|| self.notes.join("; ")),
+        );
         add("message", self.message.clone());
-        pairs.into_iter().map(|(key, value)| format!("{key}={}", quoted(&value))).collect::<Vec<_>>().join(" ")
+        pairs
+            .into_iter()
+            .map(|(key, value)| format!("{key}={}", quoted(&value)))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
 fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+    value
+        .to_possible_value()
+        .map(|v| v.get_name().to_owned())
+        .unwrap_or_default()
 }
 
 fn millis(micros: u64) -> String {
     format!("{}.{:03}", micros / 1000, micros % 1000)
 }
 
-/// Characters of a value in a log's line, and of a message: it may quote what a container's author wrote, of any length.
+/// Characters of a value in a log's line, and of a message: it may quote what a container's author
+/// wrote, of any length.
 pub const LONGEST: usize = 4096;
 
 /// A value for [`Report::line`]: bare where that is unambiguous.
 fn quoted(value: &str) -> String {
     let value = printable(&shortened(value, LONGEST));
     let bare = !value.is_empty() && !value.contains([' ', '"', '=']);
-    if bare { value } else { format!("\"{}\"", value.replace('"', "'")) }
+    if bare {
+        value
+    } else {
+        format!("\"{}\"", value.replace('"', "'"))
+    }
 }
 
 /// Chosen when a container starts, as its namespace decides ([`crate::nccl_env::meet`]).
-const SOCKETS: &str = "at start NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: the default route's interface, else a rail";
+const SOCKETS: &str =
+    "at start NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: the default route's interface, else a rail";
 
-/// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the other node. `is_stored`: for any
-/// container, and not in the config.json of one.
+/// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the
+/// other node. `is_stored`: for any container, and not in the config.json of one.
 pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
     let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let mut parts = vec![count(plan.nics.len(), "NIC")];
@@ -182,15 +227,31 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
     text.push_str(&selection_table(selection));
     text.push_str("\n\n");
     text.push_str(&plan.agreement.as_ref().map_or(String::new(), agreed));
-    text.push_str(&rdma_mode::describe(plan).map_or(String::new(), |line| format!("{}\n\n", printable(&line))));
-    plan.rails.notes.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
-    text.push_str(if plan.rails.notes.is_empty() { "" } else { "\n" });
-    text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
+    text.push_str(
+        &rdma_mode::describe(plan)
+            .map_or(String::new(), |line| format!("{}\n\n", printable(&line))),
+    );
+    plan.rails
+        .notes
+        .iter()
+        .for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    text.push_str(if plan.rails.notes.is_empty() {
+        ""
+    } else {
+        "\n"
+    });
+    text.push_str(if plan.env.is_empty() {
+        "NCCL settings: none\n"
+    } else {
+        "NCCL settings:\n"
+    });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
     if is_stored && !plan.nics.is_empty() {
         text.push_str(&format!("# {SOCKETS}\n"));
     }
-    plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
+    plan.unset
+        .iter()
+        .for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
     text.push('\n');
     text.push_str(&peer_line(plan));
     text
@@ -203,11 +264,18 @@ fn agreed(a: &Agreement) -> String {
     };
     let rails = a.rails.iter().map(rail).collect::<Vec<_>>().join(", ");
     let (run, digest) = (printable(&a.run.to_string()), a.digest.short());
-    let mut text = format!("{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n", a.nodes, a.policy);
-    a.lost.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    let mut text = format!(
+        "{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n",
+        a.nodes, a.policy
+    );
+    a.lost
+        .iter()
+        .for_each(|line| text.push_str(&format!("{}\n", printable(line))));
     text.push_str(&match &a.store_ifaces {
         Some(way) => format!("the store was reached over {}\n", printable(way)),
-        None => "over which interface the store was reached is not known: see that it is none of these\n".to_owned(),
+        None => "over which interface the store was reached is not known: see that it is none of \
+            these\n"
+            .to_owned(),
     });
     text.push('\n');
     text
@@ -215,14 +283,26 @@ fn agreed(a: &Agreement) -> String {
 
 /// `NAME=VALUE  # why`; a value that leaves no room for the reason has it in the line above.
 fn setting(var: &EnvVar) -> String {
-    let (value, why) = (format!("{}={}", printable(&var.name), printable(&var.value)), printable(&var.why));
+    let (value, why) = (
+        format!("{}={}", printable(&var.name), printable(&var.value)),
+        printable(&var.why),
+    );
     let fits = value.chars().count() + why.chars().count() + 4 <= usize::from(WIDTH);
-    if fits { format!("{value}  # {why}\n") } else { format!("# {why}\n{value}\n") }
+    if fits {
+        format!("{value}  # {why}\n")
+    } else {
+        format!("# {why}\n{value}\n")
+    }
 }
 
-/// `RDMA_PEER_IFACES="rdma0 rdma1"`. A name may hold what a shell would expand; then it is quoted so that it does not.
+/// `RDMA_PEER_IFACES="rdma0 rdma1"`. A name may hold what a shell would expand; then it is quoted
+/// so that it does not.
 fn peer_line(plan: &Plan) -> String {
-    let names = plan.rails().map(|n| n.identity.name.as_str()).collect::<Vec<_>>().join(" ");
+    let names = plan
+        .rails()
+        .map(|n| n.identity.name.as_str())
+        .collect::<Vec<_>>()
+        .join(" ");
     match names.contains(['"', '$', '`', '\\', '!']) {
         false => format!("RDMA_PEER_IFACES=\"{names}\""),
         true => format!("RDMA_PEER_IFACES='{}'", names.replace('\'', "'\\''")),
@@ -231,6 +311,16 @@ fn peer_line(plan: &Plan) -> String {
 
 /// What `prepare --bundle` did to a config.json, or would do.
 pub fn injected(injected: &Injected) -> String {
-    let changes = injected.changes.iter().map(|c| format!("+ {}\n", printable(c)));
-    changes.chain(injected.kept.iter().map(|k| format!("= {}\n", printable(k)))).collect()
+    let changes = injected
+        .changes
+        .iter()
+        .map(|c| format!("+ {}\n", printable(c)));
+    changes
+        .chain(
+            injected
+                .kept
+                .iter()
+                .map(|k| format!("= {}\n", printable(k))),
+        )
+        .collect()
 }

@@ -1,5 +1,6 @@
-//! `rdmaprep-runtime`: the command line of an OCI runtime, as far as a wrapper must understand it. All arguments are passed on
-//! unchanged; the wrapper needs to know whether a container is created, its config.json, and the engine's log.
+//! `rdmaprep-runtime`: the command line of an OCI runtime, as far as a wrapper must understand it.
+//! All arguments are passed on unchanged; the wrapper needs to know whether a container is created,
+//! its config.json, and the engine's log.
 
 pub mod exec;
 mod runtime_args;
@@ -23,8 +24,9 @@ const NAMED: [(&str, &str); 5] = [
     ("nvidia", "nvidia-container-runtime"),
 ];
 
-/// Runtimes that pass no inherited descriptor to other processes, as was seen of runc 1.1 and crun 1.21. runsc passes them to its
-/// sandbox and its gofer, which run as long as the container; youki's hooks have no environment with the handles.
+/// Runtimes that pass no inherited descriptor to other processes, as was seen of runc 1.1 and crun
+/// 1.21. runsc passes them to its sandbox and its gofer, which run as long as the container;
+/// youki's hooks have no environment with the handles.
 const DISCREET: [&str; 3] = ["runc", "crun", "nvidia-container-runtime"];
 
 /// The runtimes that are tried, in this order, if the host's config file names none.
@@ -60,27 +62,48 @@ pub enum RuntimeChoice {
 }
 
 impl Call {
-    /// `None` if the program was called by its own name and not as a runtime. `rdmaprep runtime` is parsed here, too: the options
-    /// behind it are the runtime's, though some have names of rdmaprep's options.
+    /// `None` if the program was called by its own name and not as a runtime. `rdmaprep runtime` is
+    /// parsed here, too: the options behind it are the runtime's, though some have names of
+    /// rdmaprep's options.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Call> {
         let mut args = args.into_iter();
         let name = PathBuf::from(args.next()?);
         let named = match name.file_name()?.to_str()?.strip_prefix(NAME) {
             Some("") => None,
             Some(rest) => Some(rest.strip_prefix('-')?.to_owned()),
-            None => return (args.next()? == "runtime").then(|| Call { named: None, args: args.collect() }),
+            None => {
+                return (args.next()? == "runtime").then(|| Call {
+                    named: None,
+                    args: args.collect(),
+                });
+            }
         };
-        Some(Call { named, args: args.collect() })
+        Some(Call {
+            named,
+            args: args.collect(),
+        })
     }
 }
 
-/// A container has no influence on the choice. [`ErrorClass::Usage`] for an empty name, and for a relative path.
+/// A container has no influence on the choice. [`ErrorClass::Usage`] for an empty name, and for a
+/// relative path.
 pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<RuntimeChoice> {
     if let Some(name) = configured {
-        let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };
-        ensure!(good, ErrorClass::Usage.error(format!("`runtime` is {name:?}: neither a name nor an absolute path")));
+        let good = if name.contains('/') {
+            name.starts_with('/')
+        } else {
+            !name.is_empty()
+        };
+        ensure!(
+            good,
+            ErrorClass::Usage.error(format!(
+                "`runtime` is {name:?}: neither a name nor an absolute path"
+            ))
+        );
     }
-    let path = configured.filter(|name| name.contains('/')).map(PathBuf::from);
+    let path = configured
+        .filter(|name| name.contains('/'))
+        .map(PathBuf::from);
     let Some(suffix) = named else {
         return Ok(match (path, configured) {
             (Some(path), _) => RuntimeChoice::Path(path),
@@ -89,22 +112,38 @@ pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<R
         });
     };
     let all = || NAMED.map(|(name, _)| name).join(", ");
-    let program = NAMED.iter().find(|(name, _)| *name == suffix).map(|(_, program)| *program);
+    let program = NAMED
+        .iter()
+        .find(|(name, _)| *name == suffix)
+        .map(|(_, program)| *program);
     let unknown = || anyhow::anyhow!("{NAME}-{suffix} names no known runtime; known: {}", all());
-    let program = program.ok_or_else(unknown).class(ErrorClass::Usage, "the name of this program")?;
+    let program = program
+        .ok_or_else(unknown)
+        .class(ErrorClass::Usage, "the name of this program")?;
     let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
-    Ok(path.filter(is_it).map_or_else(|| RuntimeChoice::Names(vec![program.to_owned()]), RuntimeChoice::Path))
+    Ok(path.filter(is_it).map_or_else(
+        || RuntimeChoice::Names(vec![program.to_owned()]),
+        RuntimeChoice::Path,
+    ))
 }
 
-/// Whether a runtime's process can keep a file open for its hooks without passing it to other processes of the container.
+/// Whether a runtime's process can keep a file open for its hooks without passing it to other
+/// processes of the container.
 pub fn is_discreet(program: &Path) -> bool {
-    DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
+    DISCREET
+        .iter()
+        .any(|name| program.file_name() == Some(OsStr::new(name)))
 }
 
 /// Where a program of these names may be: the absolute folders of `path`, one name after the other.
 pub fn places(names: &[String], path: &OsStr) -> Vec<PathBuf> {
-    let folders: Vec<PathBuf> = std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect();
-    names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).collect()
+    let folders: Vec<PathBuf> = std::env::split_paths(path)
+        .filter(|folder| folder.is_absolute())
+        .collect();
+    names
+        .iter()
+        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)))
+        .collect()
 }
 
 /// A line as runtimes write it into their log: logrus's, which engines read the reason from.
@@ -112,16 +151,28 @@ pub fn log_line(json: bool, level: &str, message: &str, time: &str) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     match json {
         true => {
-            format!(r#"{{"level":{},"msg":{},"time":{}}}"#, quoted(level), quoted(message), quoted(time))
+            format!(
+                r#"{{"level":{},"msg":{},"time":{}}}"#,
+                quoted(level),
+                quoted(message),
+                quoted(time)
+            )
         }
-        false => format!("time={} level={level} msg={}", quoted(time), quoted(message)),
+        false => format!(
+            "time={} level={level} msg={}",
+            quoted(time),
+            quoted(message)
+        ),
     }
 }
 
-/// The config.json of a bundle, or what is named instead; both as the runtime finds them, from where it was called.
+/// The config.json of a bundle, or what is named instead; both as the runtime finds them, from
+/// where it was called.
 fn config_file(bundle: Option<&OsStr>, named: Option<&OsStr>) -> PathBuf {
     match named {
         Some(file) => Path::new(".").join(file),
-        None => Path::new(".").join(bundle.unwrap_or_default()).join("config.json"),
+        None => Path::new(".")
+            .join(bundle.unwrap_or_default())
+            .join("config.json"),
     }
 }

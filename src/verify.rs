@@ -1,6 +1,6 @@
-//! "Equal", defined once: the normal form of a NIC's network state, and the difference between two. [`normal`] and [`lines`] say
-//! what is compared; of a host, the order of equal routes and rules as well ([`precedence`]). [`LEFT_OUT`] lists what the normal
-//! form leaves out, each with the reason.
+//! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
+//! [`normal`] and [`lines`] say what is compared; of a host, the order of equal routes and rules as
+//! well ([`precedence`]). [`LEFT_OUT`] lists what the normal form leaves out, each with the reason.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
@@ -8,32 +8,74 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::Mac;
-use rdma_model::snapshot::{Address, Hop, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
+use rdma_model::snapshot::{
+    Address, Hop, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD,
+};
 use rdma_model::step::{
-    NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router, of_generated,
+    NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router,
+    of_generated,
 };
 
 use crate::precedence;
 use rdma_model::upper_lower;
 
 pub const LEFT_OUT: &[(&str, &str)] = &[
-    ("an IPoIB interface's queue pair number", "a new one when it is re-created; it is in the address"),
-    ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
-    ("ifindex, link, lowers", "the kernel gives another index when the old one is taken meanwhile"),
-    ("how a name or address was set last (name_assign_type, addr_assign_type)", "the kernel has no call that sets it"),
-    ("the order of alternative names", "each is found by itself; one that was taken away is added behind the others"),
-    ("the order of links in lists of the kernel's", "a link that comes back is the last; nothing goes by it"),
-    ("operstate, running, port state", "the carrier follows the link, some time after the call"),
-    ("the default queueing discipline", "the kernel attaches it by itself, and none to a link that was never up"),
-    ("queueing disciplines inside", "those of the host come back to it; a container has the default, or its own"),
-    ("remaining lifetimes of addresses and routes", "they run down by themselves"),
-    ("address flags of the kernel", "tentative, secondary, deprecated are states, not settings"),
+    (
+        "an IPoIB interface's queue pair number",
+        "a new one when it is re-created; it is in the address",
+    ),
+    (
+        "queue_id and prio of a bond's members",
+        "not carried: neither counts for RDMA",
+    ),
+    (
+        "ifindex, link, lowers",
+        "the kernel gives another index when the old one is taken meanwhile",
+    ),
+    (
+        "how a name or address was set last (name_assign_type, addr_assign_type)",
+        "the kernel has no call that sets it",
+    ),
+    (
+        "the order of alternative names",
+        "each is found by itself; one that was taken away is added behind the others",
+    ),
+    (
+        "the order of links in lists of the kernel's",
+        "a link that comes back is the last; nothing goes by it",
+    ),
+    (
+        "operstate, running, port state",
+        "the carrier follows the link, some time after the call",
+    ),
+    (
+        "the default queueing discipline",
+        "the kernel attaches it by itself, and none to a link that was never up",
+    ),
+    (
+        "queueing disciplines inside",
+        "those of the host come back to it; a container has the default, or its own",
+    ),
+    (
+        "remaining lifetimes of addresses and routes",
+        "they run down by themselves",
+    ),
+    (
+        "address flags of the kernel",
+        "tentative, secondary, deprecated are states, not settings",
+    ),
     (
         "multicast and secondary link-layer addresses",
         "a move flushes them, and `ip maddr` has an ioctl alone to set them",
     ),
-    ("protodown, carrier", "a move keeps them, and no driver of an RDMA NIC lets user space set them"),
-    ("GSO and GRO sizes of VLANs and the like", "they follow the device below"),
+    (
+        "protodown, carrier",
+        "a move keeps them, and no driver of an RDMA NIC lets user space set them",
+    ),
+    (
+        "GSO and GRO sizes of VLANs and the like",
+        "they follow the device below",
+    ),
     (
         "flow rules, further RSS contexts, tunables and time stamping of ethtool",
         "an ioctl alone sets them, or asking for them stops some kernels",
@@ -42,26 +84,52 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "rx-flow-hash, coalescing of single queues, shapers, lanes, master-slave, PSP and QCN",
         "few drivers have them, and each has an interface of its own",
     ),
-    ("firmware and EEPROM of a card", "CAP_NET_ADMIN of a container that has the NIC is enough to write them"),
-    ("adaptive moderation and counters of an RDMA device", "a container that has the RDMA device may set them"),
-    ("MPLS routes, nft chains and flow tables on a NIC", "not read: a move ends them, or leaves them without the NIC"),
-    ("settings that the kernel, the driver or the peer decides on", "interrupt rates that adapt, what was negotiated"),
-    ("sizes of a port's buffers, and CEE", "drivers derive them; RoCE does not use it"),
-    ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
+    (
+        "firmware and EEPROM of a card",
+        "CAP_NET_ADMIN of a container that has the NIC is enough to write them",
+    ),
+    (
+        "adaptive moderation and counters of an RDMA device",
+        "a container that has the RDMA device may set them",
+    ),
+    (
+        "MPLS routes, nft chains and flow tables on a NIC",
+        "not read: a move ends them, or leaves them without the NIC",
+    ),
+    (
+        "settings that the kernel, the driver or the peer decides on",
+        "interrupt rates that adapt, what was negotiated",
+    ),
+    (
+        "sizes of a port's buffers, and CEE",
+        "drivers derive them; RoCE does not use it",
+    ),
+    (
+        "kernel-made link-local addresses",
+        "made again from the link-layer address when the link goes up",
+    ),
     (
         "the order of equal routes that are learned, or lead to link-local or multicast addresses",
         "a router's next message changes it; and a socket for such an address names the interface",
     ),
-    ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
     (
-        "IPv6 routes that the kernel learned from a router (`proto ra` or `kernel`, with a lifetime)",
-        "the kernel asks routers again when the link goes up; a route that a program adds, no router renews or withdraws",
+        "kernel-made local, multicast and link-local routes",
+        "made from addresses, some time after the call",
     ),
-    ("RDMA device indexes and minors", "assigned again when soft-RoCE is re-created"),
+    (
+        "IPv6 routes that the kernel learned from a router (`proto ra` or `kernel`, with a \
+        lifetime)",
+        "the kernel asks routers again when the link goes up; a route that a program adds, no \
+        router renews or withdraws",
+    ),
+    (
+        "RDMA device indexes and minors",
+        "assigned again when soft-RoCE is re-created",
+    ),
 ];
 
-/// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE,
-/// MCAUTOJOIN (include/uapi/linux/if_addr.h).
+/// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
+/// NOPREFIXROUTE, MCAUTOJOIN (include/uapi/linux/if_addr.h).
 const ADDRESS_SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
 
 pub fn normal(state: &NicState) -> NicState {
@@ -76,22 +144,40 @@ pub fn normal(state: &NicState) -> NicState {
     // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
     (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
     if upper_lower::is_ipoib(dev) {
-        // Of the address, 4 bytes are flags and the number of the queue pair (RFC 4391, section 9.1.1).
-        dev.mac = dev.mac.take().map(|mac| Mac(mac.0.into_iter().skip(4).collect()));
+        // Of the address, 4 bytes are flags and the number of the queue pair (RFC 4391, section
+        // 9.1.1).
+        dev.mac = dev
+            .mac
+            .take()
+            .map(|mac| Mac(mac.0.into_iter().skip(4).collect()));
         dev.permanent_mac = None;
     }
     dev.altnames.sort();
     // Those of one hook stay in their order.
-    dev.programs.iter_mut().for_each(|p| p.sort_by_key(|p| p.hook));
+    dev.programs
+        .iter_mut()
+        .for_each(|p| p.sort_by_key(|p| p.hook));
     dev.qdiscs.iter_mut().for_each(|q| q.sort());
-    dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
+    dev.addresses = state
+        .netdev
+        .addresses
+        .iter()
+        .filter(|a| !kernel_address(a, &state.netdev))
+        .map(address)
+        .collect();
     dev.addresses.sort();
     dev.neighbours.sort();
-    let passing = |r: &Route| of_generated(r, &state.netdev) || learned_from_router(r, &state.netdev);
+    let passing =
+        |r: &Route| of_generated(r, &state.netdev) || learned_from_router(r, &state.netdev);
     n.routes.retain(|r| !derived(r) && !passing(r));
-    n.routes.iter_mut().for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
+    n.routes
+        .iter_mut()
+        .for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
     // The kernel shows no weight of a group's only member; the group itself has it.
-    let through = n.routes.iter_mut().filter(|r| r.nexthop().is_some() && r.hops.len() == 1);
+    let through = n
+        .routes
+        .iter_mut()
+        .filter(|r| r.nexthop().is_some() && r.hops.len() == 1);
     through.flat_map(|r| &mut r.hops).for_each(|h| h.weight = 0);
     n.routes.sort();
     n.nexthops.sort();
@@ -99,15 +185,19 @@ pub fn normal(state: &NicState) -> NicState {
     n
 }
 
-/// Two states in normal form, to be compared. Link-local addresses of the kernel's count only where it has made another one
-/// than was recorded: it makes one some time after a link goes up, and none without a carrier.
+/// Two states in normal form, to be compared. Link-local addresses of the kernel's count only where
+/// it has made another one than was recorded: it makes one some time after a link goes up, and none
+/// without a carrier.
 pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
     let (was, is) = (&want.netdev, &have.netdev);
     let has = |dev: &Netdev, a: &Address| dev.addresses.iter().any(|x| x.address == a.address);
     let recorded = was.addresses.iter().any(generated);
-    // IN6_ADDR_GEN_MODE_NONE: else the kernel may have made its own only now, that of an ipvlan not by its address alone
-    // (addrconf_ifid_eui48() in include/net/addrconf.h).
-    let has_none = was.sysctls.get("ipv6/conf/addr_gen_mode").is_some_and(|mode| mode == "1");
+    // IN6_ADDR_GEN_MODE_NONE: else the kernel may have made its own only now, that of an ipvlan not
+    // by its address alone (addrconf_ifid_eui48() in include/net/addrconf.h).
+    let has_none = was
+        .sysctls
+        .get("ipv6/conf/addr_gen_mode")
+        .is_some_and(|mode| mode == "1");
     let strange = recorded && is.addresses.iter().any(|a| generated(a) && !has(was, a));
     let (mut wanted, mut found) = (normal(want), normal(have));
     let counts = |a: &&Address| !kernel_address(a, was) || strange && !has(is, a);
@@ -123,7 +213,12 @@ pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
 }
 
 pub fn address(a: &Address) -> Address {
-    Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, ..a.clone() }
+    Address {
+        flags: a.flags & ADDRESS_SETTINGS,
+        valid_lft: None,
+        preferred_lft: None,
+        ..a.clone()
+    }
 }
 
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
@@ -134,30 +229,60 @@ pub fn lines(state: &NicState) -> BTreeMap<String, String> {
 fn lines_of(n: &NicState) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let link = serde_json::to_value(&n.netdev).unwrap_or_default();
-    let listed_below = ["addresses", "neighbours", "sysctls", "options", "programs", "device"];
-    let fields = link.as_object().into_iter().flatten().filter(|(key, _)| !listed_below.contains(&key.as_str()));
+    let listed_below = [
+        "addresses",
+        "neighbours",
+        "sysctls",
+        "options",
+        "programs",
+        "device",
+    ];
+    let fields = link
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| !listed_below.contains(&key.as_str()));
     lines.extend(fields.map(|(key, value)| (key.clone(), value.to_string())));
     let options = serde_json::to_value(&n.netdev.options).unwrap_or_default();
     lines.extend(
-        options.as_object().into_iter().flatten().map(|(key, value)| (format!("link {key}"), value.to_string())),
+        options
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (format!("link {key}"), value.to_string())),
     );
     for (hook, programs) in by_hook(&n.netdev) {
-        lines.insert(format!("{PROGRAMS}{hook}"), format!("program {}", programs.join(" ")));
+        lines.insert(
+            format!("{PROGRAMS}{hook}"),
+            format!("program {}", programs.join(" ")),
+        );
     }
     for a in &n.netdev.addresses {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
-        lines.insert(format!("address {}/{}{peer}", a.address, a.prefix), a.to_string());
+        lines.insert(
+            format!("address {}/{}{peer}", a.address, a.prefix),
+            a.to_string(),
+        );
     }
     for neighbour in &n.netdev.neighbours {
         let proxy = if neighbour.proxy { " proxy" } else { "" };
-        lines.insert(format!("neighbour {}{proxy}", neighbour.address), neighbour.to_string());
+        lines.insert(
+            format!("neighbour {}{proxy}", neighbour.address),
+            neighbour.to_string(),
+        );
     }
     let mut seen: HashMap<_, usize> = HashMap::new();
     for route in &n.routes {
         // Equal keys may repeat with other legs: the position among equals tells them apart.
         let count = seen.entry((route.table, route.destination)).or_default();
         let equals = std::mem::replace(count, *count + 1);
-        lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), route.to_string());
+        lines.insert(
+            format!(
+                "route {} table {} #{equals}",
+                route.destination, route.table
+            ),
+            route.to_string(),
+        );
     }
     for nexthop in &n.nexthops {
         lines.insert(format!("nexthop {}", nexthop.id), nexthop.to_string());
@@ -179,28 +304,37 @@ const PROGRAMS: &str = "programs at ";
 fn by_hook(dev: &Netdev) -> BTreeMap<ProgramHook, Vec<String>> {
     let mut all = BTreeMap::<ProgramHook, Vec<String>>::new();
     for program in dev.programs.iter().flatten() {
-        all.entry(program.hook).or_default().push(program.id.to_string());
+        all.entry(program.hook)
+            .or_default()
+            .push(program.id.to_string());
     }
     all
 }
 
 /// Whether a NIC lacks a BPF program that it had: one that has ended cannot be put back.
 pub fn lacks_program(drift: &[Drift]) -> bool {
-    drift.iter().any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
+    drift
+        .iter()
+        .any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
 }
 
-/// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name, and
-/// queueing disciplines where it has none, are not compared.
+/// How the observed namespace differs from what each NIC's state should be; sysctls that `expected`
+/// does not name, and queueing disciplines where it has none, are not compared.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
     differences(expected, observed, apart)
 }
 
-/// IPv6 joins equal routes of two NICs to one with a leg over each (fib6_add_rt2node() in net/ipv6/ip6_fib.c): each NIC has
-/// its own.
+/// IPv6 joins equal routes of two NICs to one with a leg over each (fib6_add_rt2node() in
+/// net/ipv6/ip6_fib.c): each NIC has its own.
 fn apart(want: &NicState, mut have: NicState) -> NicState {
     let is_own = |hop: &&Hop| hop.dev.as_ref() == Some(&want.netdev.name);
-    let joined = |r: &Route| r.destination.addr().is_ipv6() && r.hops.len() > 1 && r.nexthop().is_none();
-    for route in have.routes.iter_mut().filter(|r| joined(r) && !want.routes.contains(r)) {
+    let joined =
+        |r: &Route| r.destination.addr().is_ipv6() && r.hops.len() > 1 && r.nexthop().is_none();
+    for route in have
+        .routes
+        .iter_mut()
+        .filter(|r| joined(r) && !want.routes.contains(r))
+    {
         let alone = route.with(route.hops.iter().filter(is_own).cloned().collect());
         if alone.hops.len() == 1 && want.routes.contains(&alone) {
             *route = alone;
@@ -210,24 +344,45 @@ fn apart(want: &NicState, mut have: NicState) -> NicState {
     have
 }
 
-/// What NICs lack in effect, and which of their settings differ: what other programs have added, or have put in the place
-/// of what was there, lacks nothing. What the kernel has made besides counts, unless a manager has the NIC; so does a route that
-/// should have been there for a moment only.
+/// What NICs lack in effect, and which of their settings differ: what other programs have added, or
+/// have put in the place of what was there, lacks nothing. What the kernel has made besides counts,
+/// unless a manager has the NIC; so does a route that should have been there for a moment only.
 pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
-    let is_managed = |dev: &Netdev| expected.iter().any(|h| h.managed.is_some() && h.before.netdev.name == dev.name);
+    let is_managed = |dev: &Netdev| {
+        expected
+            .iter()
+            .any(|h| h.managed.is_some() && h.before.netdev.name == dev.name)
+    };
     let states: Vec<NicState> = expected.iter().map(|h| h.before.clone()).collect();
     differences(&states, observed, |want, have| {
         let by_kernel = !is_managed(&want.netdev);
-        let mut lacking = NicState { netdev: have.netdev.clone(), ..want.clone() };
+        let mut lacking = NicState {
+            netdev: have.netdev.clone(),
+            ..want.clone()
+        };
         let is_there = |a: &Address| have.netdev.addresses.iter().any(|h| same_address(h, a));
-        lacking.netdev.addresses.retain(|a| by_kernel && generated(a) && !want.netdev.addresses.contains(a));
-        lacking.netdev.addresses.extend(want.netdev.addresses.iter().filter(|a| is_there(a)).cloned());
+        lacking
+            .netdev
+            .addresses
+            .retain(|a| by_kernel && generated(a) && !want.netdev.addresses.contains(a));
+        lacking.netdev.addresses.extend(
+            want.netdev
+                .addresses
+                .iter()
+                .filter(|a| is_there(a))
+                .cloned(),
+        );
         lacking.netdev.neighbours = common(&want.netdev.neighbours, &have.netdev.neighbours);
         lacking.nexthops = common(&want.nexthops, &have.nexthops);
         let missing = missing_routes(&want.routes, &have.routes);
         lacking.routes.retain(|r| !missing.contains(&r));
-        let made = have.routes.iter().filter(|r| is_temporary(r) || by_kernel && kernel_made(r, &have.netdev));
-        lacking.routes.extend(made.filter(|r| !want.routes.contains(r)).cloned());
+        let made = have
+            .routes
+            .iter()
+            .filter(|r| is_temporary(r) || by_kernel && kernel_made(r, &have.netdev));
+        lacking
+            .routes
+            .extend(made.filter(|r| !want.routes.contains(r)).cloned());
         lacking.routes.sort();
         let missing = compare_rules(&want.rules, &observed.rules).missing;
         lacking.rules.retain(|r| !missing.contains(&r));
@@ -238,7 +393,12 @@ pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
 /// A rule that should be there, of whatever `dev` names.
 pub fn missing_rule(dev: &str, rule: &Rule) -> Drift {
     let text = rule.to_string();
-    Drift { dev: dev.to_owned(), field: format!("rule {text}"), expected: Some(text), observed: None }
+    Drift {
+        dev: dev.to_owned(),
+        field: format!("rule {text}"),
+        expected: Some(text),
+        observed: None,
+    }
 }
 
 fn common<T: Clone + PartialEq>(want: &[T], have: &[T]) -> Vec<T> {
@@ -269,7 +429,9 @@ fn differences(
         now.rules.extend(besides);
         now.netdev.sysctls.keep_named(&state.netdev.sysctls);
         // A program may have learned more since.
-        now.netdev.neighbours.retain(|n| !n.extern_learn || state.netdev.neighbours.contains(n));
+        now.netdev
+            .neighbours
+            .retain(|n| !n.extern_learn || state.netdev.neighbours.contains(n));
         if state.netdev.programs.is_none() || now.netdev.programs.is_none() {
             now.netdev.programs.clone_from(&state.netdev.programs);
         }
@@ -301,18 +463,26 @@ fn differing_lines(wanted: &NicState, found: &NicState) -> Vec<Drift> {
     };
     let keys: BTreeSet<&String> = want.keys().chain(have.keys()).collect();
     let differing = keys.into_iter().filter(|k| want.get(*k) != have.get(*k));
-    let lines: Vec<Drift> = differing.map(|k| drift(k, want.get(k), have.get(k))).collect();
+    let lines: Vec<Drift> = differing
+        .map(|k| drift(k, want.get(k), have.get(k)))
+        .collect();
     if !lines.is_empty() {
         return lines;
     }
     // `ip` writes them alike.
     let whole = |state: &NicState| serde_json::to_string(state).ok();
-    vec![drift("state", whole(wanted).as_ref(), whole(found).as_ref())]
+    vec![drift(
+        "state",
+        whole(wanted).as_ref(),
+        whole(found).as_ref(),
+    )]
 }
 
 /// Which settings of a NIC's device are not what they were; none where they were not looked at.
 pub fn device_drift(was: &Netdev, is: &Netdev) -> Vec<Drift> {
-    let (Some(want), Some(have)) = (&was.device, &is.device) else { return Vec::new() };
+    let (Some(want), Some(have)) = (&was.device, &is.device) else {
+        return Vec::new();
+    };
     let is_untold = |value: Option<&String>| value.is_some_and(|v| v == UNTOLD);
     let differs = |(key, value): &(&String, &String)| {
         let now = have.get(*key);
@@ -327,11 +497,14 @@ pub fn device_drift(was: &Netdev, is: &Netdev) -> Vec<Drift> {
     want.iter().filter(differs).map(drift).collect()
 }
 
-/// The normal form of everything in a namespace, one line per fact: two equal hosts print equal texts.
+/// The normal form of everything in a namespace, one line per fact: two equal hosts print equal
+/// texts.
 pub fn normal_text(snapshot: &Snapshot) -> String {
     let mut all = String::new();
     for dev in &snapshot.netdevs {
-        let Some(state) = NicState::of(snapshot, &dev.name) else { continue };
+        let Some(state) = NicState::of(snapshot, &dev.name) else {
+            continue;
+        };
         for (field, value) in lines(&state) {
             all.push_str(&format!("{} {field} {value}\n", dev.name));
         }
@@ -341,11 +514,19 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
     for rule in rules {
         all.push_str(&format!("rule {rule}\n"));
     }
-    precedence::lines(snapshot).iter().for_each(|line| all.push_str(&format!("{line}\n")));
+    precedence::lines(snapshot)
+        .iter()
+        .for_each(|line| all.push_str(&format!("{line}\n")));
     for hca in &snapshot.hcas {
         for port in &hca.ports {
-            let dev = port.netdev.as_ref().map_or("-".to_owned(), ToString::to_string);
-            all.push_str(&format!("hca {} port {} netdev {dev}\n", hca.name, port.number));
+            let dev = port
+                .netdev
+                .as_ref()
+                .map_or("-".to_owned(), ToString::to_string);
+            all.push_str(&format!(
+                "hca {} port {} netdev {dev}\n",
+                hca.name, port.number
+            ));
         }
     }
     let mut sorted: Vec<&str> = all.lines().collect();
@@ -356,8 +537,12 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
 /// HCAs that are not behind their netdev as they should be, in the namespace that was observed.
 pub fn rdma_drift(held: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
     let wrong = |h: &&MovedNic| {
-        let (Some(hca), Some(port), false) = (&h.nic.hca, h.nic.port, h.nic.borrowed) else { return false };
-        let found = observed.hca(hca).and_then(|hca| hca.ports.iter().find(|p| p.number == port));
+        let (Some(hca), Some(port), false) = (&h.nic.hca, h.nic.port, h.nic.borrowed) else {
+            return false;
+        };
+        let found = observed
+            .hca(hca)
+            .and_then(|hca| hca.ports.iter().find(|p| p.number == port));
         found.and_then(|p| p.netdev.as_ref()) != Some(&h.nic.identity.name)
     };
     let drift = |h: &MovedNic| Drift {

@@ -1,11 +1,14 @@
-//! The filtered sysfs: what a container sees of the kept NICs, the GPUs and all bridges above them, and of no other NIC.
+//! The filtered sysfs: what a container sees of the kept NICs, the GPUs and all bridges above them,
+//! and of no other NIC.
 //!
-//! A NIC is a function that has an RDMA device or a netdev of its own, or is driven by a driver of such a one, or has one for its
-//! PF or VF; and every network controller, whatever drives it. The PCI class alone is not enough to know a NIC by: RDMA NICs
-//! carry 0x0200, 0x0207, 0x0280 and 0x0c06.
+//! A NIC is a function that has an RDMA device or a netdev of its own, or is driven by a driver of
+//! such a one, or has one for its PF or VF; and every network controller, whatever drives it. The
+//! PCI class alone is not enough to know a NIC by: RDMA NICs carry 0x0200, 0x0207, 0x0280 and
+//! 0x0c06.
 //!
-//! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
-//! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
+//! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own
+//! directories, so that all beneath stays the kernel's; and *snapshot*, the whole tree as files,
+//! for sandboxes with a kernel of their own.
 
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::nic::Nic;
@@ -21,8 +24,8 @@ mod hidden;
 
 use hidden::{Fate, Hidden, above, is_top};
 
-/// A tree that is mounted over a directory, read-only. What the container has mounted below that directory stays seen; no
-/// cover is below another.
+/// A tree that is mounted over a directory, read-only. What the container has mounted below that
+/// directory stays seen; no cover is below another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
     /// The directory below the container's root: `sys/class/infiniband`.
@@ -43,27 +46,55 @@ pub struct Keep {
 
 impl Keep {
     pub fn for_plan(plan: &Plan) -> Keep {
-        let renumbered = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe || plan.exclusive)?, n.uverbs.clone()?));
+        let renumbered = |n: &Nic| {
+            Some((
+                n.hca.clone().filter(|_| n.rxe || plan.exclusive)?,
+                n.uverbs.clone()?,
+            ))
+        };
         Keep {
-            hcas: plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect(),
+            hcas: plan
+                .nics
+                .iter()
+                .filter_map(|n| n.hca.clone())
+                .chain(plan.ib.iter().cloned())
+                .collect(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
             functions: BTreeSet::new(),
             verbs: plan.nics.iter().filter_map(renumbered).collect(),
         }
     }
 
-    /// Those of [`Keep::verbs`] that will be at another place: soft-RoCE's, which goes first, and what gets another number.
-    fn moved<'a>(&'a self, seen: &'a Snapshot) -> impl Iterator<Item = (&'a HcaName, &'a CharDevice)> {
-        let stays = |hca: &Hca, node: &CharDevice| !hca.is_rxe() && hca.uverbs.as_ref() == Some(node);
-        self.verbs.iter().filter(move |(name, node)| !seen.hca(name).is_some_and(|hca| stays(hca, node)))
+    /// Those of [`Keep::verbs`] that will be at another place: soft-RoCE's, which goes first, and
+    /// what gets another number.
+    fn moved<'a>(
+        &'a self,
+        seen: &'a Snapshot,
+    ) -> impl Iterator<Item = (&'a HcaName, &'a CharDevice)> {
+        let stays =
+            |hca: &Hca, node: &CharDevice| !hca.is_rxe() && hca.uverbs.as_ref() == Some(node);
+        self.verbs
+            .iter()
+            .filter(move |(name, node)| !seen.hca(name).is_some_and(|hca| stays(hca, node)))
     }
 
     /// These RDMA devices with the netdevs behind their ports.
     pub fn hcas(names: BTreeSet<HcaName>, seen: &Snapshot) -> Keep {
         let kept = seen.hcas.iter().filter(|h| names.contains(&h.name));
         let beside = |h: &Hca| seen.netdev_beside(h).map(|n| n.name.clone());
-        let netdevs = kept.flat_map(|h| h.ports.iter().filter_map(|p| p.netdev.clone()).chain(beside(h))).collect();
-        Keep { hcas: names, netdevs, ..Keep::default() }
+        let netdevs = kept
+            .flat_map(|h| {
+                h.ports
+                    .iter()
+                    .filter_map(|p| p.netdev.clone())
+                    .chain(beside(h))
+            })
+            .collect();
+        Keep {
+            hcas: names,
+            netdevs,
+            ..Keep::default()
+        }
     }
 }
 
@@ -74,7 +105,8 @@ pub fn shows(view: &Tree, keep: &Keep) -> bool {
     view.get(class).is_none() || seen == keep.hcas.iter().map(HcaName::as_str).collect()
 }
 
-/// What a plan's container shall see, from the observation that the plan was made from; nothing where its /sys stays as it is.
+/// What a plan's container shall see, from the observation that the plan was made from; nothing
+/// where its /sys stays as it is.
 pub fn of_plan(
     plan: &Plan,
     others: BTreeSet<BusId>,
@@ -82,7 +114,10 @@ pub fn of_plan(
     links: impl FnOnce() -> Tree,
     whole: impl FnOnce() -> Tree,
 ) -> Option<Tree> {
-    let keep = Keep { functions: others, ..Keep::for_plan(plan) };
+    let keep = Keep {
+        functions: others,
+        ..Keep::for_plan(plan)
+    };
     match plan.sysfs {
         SysfsMode::Off | SysfsMode::Proxy | SysfsMode::ProxyWarn => None,
         SysfsMode::Auto | SysfsMode::Live => Some(live(&keep, seen, &links())),
@@ -93,23 +128,37 @@ pub fn of_plan(
 /// What is left of the whole tree (`kernel::sysfs::Survey::whole`): the snapshot carrier.
 pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
     let mut hidden = Hidden::find(keep, seen, &whole);
-    let kept: BTreeSet<&str> = keep.netdevs.iter().map(IfName::as_str).chain(["lo"]).collect();
+    let kept: BTreeSet<&str> = keep
+        .netdevs
+        .iter()
+        .map(IfName::as_str)
+        .chain(["lo"])
+        .collect();
     for name in whole.names("class/net").filter(|name| !kept.contains(name)) {
         hidden.hide(&whole, format!("class/net/{name}"));
     }
-    let moved: Vec<_> = keep.moved(seen).map(|(hca, verbs)| (hca, verbs, place(&whole, seen, hca, verbs))).collect();
+    let moved: Vec<_> = keep
+        .moved(seen)
+        .map(|(hca, verbs)| (hca, verbs, place(&whole, seen, hca, verbs)))
+        .collect();
     let mut view = rest(whole, &hidden);
     for (hca, verbs, dir) in moved {
         let text = |text: String| Node::File(format!("{text}\n").into_bytes().into());
         view.put(&format!("{dir}/ibdev"), text(hca.to_string()));
-        view.put(&format!("{dir}/dev"), text(format!("{}:{}", verbs.major, verbs.minor)));
+        view.put(
+            &format!("{dir}/dev"),
+            text(format!("{}:{}", verbs.major, verbs.minor)),
+        );
         view.put(&format!("{dir}/abi_version"), text("1".to_owned()));
-        links_to(verbs, &dir).into_iter().for_each(|(path, link)| view.put(&path, link));
+        links_to(verbs, &dir)
+            .into_iter()
+            .for_each(|(path, link)| view.put(&path, link));
     }
     view
 }
 
-/// What is not hidden; and of the directories only those that something is in or a link leads to, as before.
+/// What is not hidden; and of the directories only those that something is in or a link leads to,
+/// as before.
 fn rest(whole: Tree, hidden: &Hidden) -> Tree {
     let fates = hidden.fates(&whole);
     let stay = stays(&whole, &fates);
@@ -119,8 +168,10 @@ fn rest(whole: Tree, hidden: &Hidden) -> Tree {
 fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     let all = || tree.iter().zip(fates).enumerate();
     let is_dir = |node: &Node| *node == Node::Dir;
-    let dirs: HashMap<&str, usize> =
-        all().filter(|(_, ((_, node), _))| is_dir(node)).map(|(at, ((path, _), _))| (path, at)).collect();
+    let dirs: HashMap<&str, usize> = all()
+        .filter(|(_, ((_, node), _))| is_dir(node))
+        .map(|(at, ((path, _), _))| (path, at))
+        .collect();
     // Whether something is in a directory, a link leads to it, a link that is seen does.
     let mut marks = vec![(false, false, false); tree.len()];
     let mut stay = vec![false; tree.len()];
@@ -129,7 +180,9 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     for (at, ((path, node), fate)) in all() {
         if parent(path) != within {
             (within, is_told) = (parent(path), false);
-            dirs.get(within).into_iter().for_each(|dir| marks[*dir].0 = true);
+            dirs.get(within)
+                .into_iter()
+                .for_each(|dir| marks[*dir].0 = true);
         }
         if let Some(dir) = fate.end.as_deref().and_then(|end| dirs.get(end)) {
             (marks[*dir].1, marks[*dir].2) = (true, marks[*dir].2 || fate.is_seen);
@@ -164,49 +217,89 @@ fn keep_above(path: &str, dirs: &HashMap<&str, usize>, stay: &mut [bool]) {
     }
 }
 
-/// The directories of links (`kernel::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
-/// NICs as empty directories: what [`covers`] makes mounts of.
+/// The directories of links (`kernel::sysfs::Survey::links`) in which something is hidden, without
+/// it, and the places of dropped NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::find(keep, seen, links);
     let fates = hidden.fates(links);
-    let entries = || links.iter().zip(&fates).map(|((path, node), fate)| (path, node, fate.is_seen));
+    let entries = || {
+        links
+            .iter()
+            .zip(&fates)
+            .map(|((path, node), fate)| (path, node, fate.is_seen))
+    };
     // Every namespace has a class/net of its own.
-    let gone = entries().filter(|(_, _, is_seen)| !is_seen).map(|(path, ..)| parent(path));
+    let gone = entries()
+        .filter(|(_, _, is_seen)| !is_seen)
+        .map(|(path, ..)| parent(path));
     let farms: BTreeSet<&str> = gone.filter(|dir| *dir != "class/net").collect();
-    let left =
-        entries().filter(|(path, node, is_seen)| *is_seen && **node != Node::Dir && farms.contains(parent(path)));
+    let left = entries().filter(|(path, node, is_seen)| {
+        *is_seen && **node != Node::Dir && farms.contains(parent(path))
+    });
     let mut view: Tree = left.map(|(path, node, _)| (path, node.clone())).collect();
     farms.iter().for_each(|dir| view.put(dir, Node::Dir));
-    // The places of software devices, and of nodes, come and go with them: nothing can be mounted there in advance.
-    let old: BTreeSet<String> =
-        keep.moved(seen).filter_map(|(hca, _)| seen.hca(hca)).flat_map(|h| nodes(links, h)).collect();
+    // The places of software devices, and of nodes, come and go with them: nothing can be mounted
+    // there in advance.
+    let old: BTreeSet<String> = keep
+        .moved(seen)
+        .filter_map(|(hca, _)| seen.hca(hca))
+        .flat_map(|h| nodes(links, h))
+        .collect();
     let passing = |dir: &&str| dir.starts_with("devices/virtual/") || old.contains(*dir);
-    hidden.dirs.iter().filter(|dir| !passing(dir)).for_each(|dir| view.put(dir, Node::Dir));
-    let moved = keep.moved(seen).flat_map(|(hca, verbs)| links_to(verbs, &place(links, seen, hca, verbs)));
-    moved.filter(|(path, _)| farms.contains(parent(path))).for_each(|(path, link)| view.put(&path, link));
+    hidden
+        .dirs
+        .iter()
+        .filter(|dir| !passing(dir))
+        .for_each(|dir| view.put(dir, Node::Dir));
+    let moved = keep
+        .moved(seen)
+        .flat_map(|(hca, verbs)| links_to(verbs, &place(links, seen, hca, verbs)));
+    moved
+        .filter(|(path, _)| farms.contains(parent(path)))
+        .for_each(|(path, link)| view.put(&path, link));
     view
 }
 
-/// The mounts of a live view, each over the directory of that path below /sys: the directories that hold no further ones.
+/// The mounts of a live view, each over the directory of that path below /sys: the directories that
+/// hold no further ones.
 pub fn covers(view: &Tree) -> Vec<Cover> {
-    let dirs = || view.iter().filter(|(_, node)| **node == Node::Dir).map(|(path, _)| path);
-    let above: BTreeSet<&str> = dirs().filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
+    let dirs = || {
+        view.iter()
+            .filter(|(_, node)| **node == Node::Dir)
+            .map(|(path, _)| path)
+    };
+    let above: BTreeSet<&str> = dirs()
+        .filter_map(|path| Some(path.rsplit_once('/')?.0))
+        .collect();
     let cover = |at: &str| {
         let node = |name: &str| Some((name.to_owned(), view.get(&format!("{at}/{name}"))?.clone()));
-        Cover { at: at.to_owned(), tree: view.names(at).filter_map(node).collect() }
+        Cover {
+            at: at.to_owned(),
+            tree: view.names(at).filter_map(node).collect(),
+        }
     };
-    dirs().filter(|path| !above.contains(path)).map(cover).collect()
+    dirs()
+        .filter(|path| !above.contains(path))
+        .map(cover)
+        .collect()
 }
 
 /// The directories of links as they are seen with the covers over them.
 pub fn laid_over(links: &Tree, view: &Tree) -> Tree {
     let covers = covers(view);
     let dirs: HashSet<&str> = covers.iter().map(|c| c.at.as_str()).collect();
-    let covered = |path: &str| above(path).any(|at| path.get(..at).is_some_and(|dir| dirs.contains(dir)));
-    let mut seen: Tree =
-        links.iter().filter(|(path, _)| !covered(path)).map(|(p, n)| (p.to_owned(), n.clone())).collect();
+    let covered =
+        |path: &str| above(path).any(|at| path.get(..at).is_some_and(|dir| dirs.contains(dir)));
+    let mut seen: Tree = links
+        .iter()
+        .filter(|(path, _)| !covered(path))
+        .map(|(p, n)| (p.to_owned(), n.clone()))
+        .collect();
     for cover in covers.iter().filter(|c| links.get(&c.at).is_some()) {
-        cover.tree.iter().for_each(|(name, node)| seen.put(&format!("{}/{name}", cover.at), node.clone()));
+        cover
+            .tree
+            .iter()
+            .for_each(|(name, node)| seen.put(&format!("{}/{name}", cover.at), node.clone()));
     }
     seen
 }
@@ -214,17 +307,29 @@ pub fn laid_over(links: &Tree, view: &Tree) -> Tree {
 /// Where an HCA's verbs node will be: beside where it is. A class device of soft-RoCE has no parent
 /// (drivers/infiniband/core/uverbs_main.c).
 fn place(links: &Tree, seen: &Snapshot, hca: &HcaName, verbs: &CharDevice) -> String {
-    let hardware = seen.hca(hca).filter(|h| !h.is_rxe()).and_then(|h| verbs_of(links, h.uverbs.as_ref()?));
-    let dir = hardware.as_deref().map_or("devices/virtual/infiniband_verbs", parent);
+    let hardware = seen
+        .hca(hca)
+        .filter(|h| !h.is_rxe())
+        .and_then(|h| verbs_of(links, h.uverbs.as_ref()?));
+    let dir = hardware
+        .as_deref()
+        .map_or("devices/virtual/infiniband_verbs", parent);
     format!("{dir}/{}", verbs.name)
 }
 
 /// The places of an HCA's nodes, which it leaves when it gets others.
 fn nodes(links: &Tree, hca: &Hca) -> Vec<String> {
     let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
-    let mads = hca.umad.iter().flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten());
+    let mads = hca
+        .umad
+        .iter()
+        .flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten());
     let mads = mads.filter_map(|name| end(links, &format!("class/infiniband_mad/{name}")));
-    hca.uverbs.iter().filter_map(|node| verbs_of(links, node)).chain(mads).collect()
+    hca.uverbs
+        .iter()
+        .filter_map(|node| verbs_of(links, node))
+        .chain(mads)
+        .collect()
 }
 
 fn verbs_of(links: &Tree, node: &CharDevice) -> Option<String> {
@@ -239,7 +344,8 @@ fn links_to(verbs: &CharDevice, dir: &str) -> [(String, Node); 2] {
     ]
 }
 
-/// Where a name of a directory of links leads, by its text alone: what is there need not be in the tree.
+/// Where a name of a directory of links leads, by its text alone: what is there need not be in the
+/// tree.
 fn end(tree: &Tree, path: &str) -> Option<String> {
     match tree.get(path)? {
         Node::Link(target) => Some(joined(path, target)),
@@ -250,7 +356,9 @@ fn end(tree: &Tree, path: &str) -> Option<String> {
 
 /// A link's target from the top, by its text.
 fn joined(link: &str, target: &str) -> String {
-    let mut path = link.rsplit_once('/').map_or(String::new(), |(dir, _)| dir.to_owned());
+    let mut path = link
+        .rsplit_once('/')
+        .map_or(String::new(), |(dir, _)| dir.to_owned());
     for part in target.split('/') {
         match part {
             "" | "." => {}

@@ -1,6 +1,6 @@
-//! kubelet's device plugin API, package `v1beta1`: the messages and fields that are used, by the numbers of
-//! staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto of Kubernetes 1.36. A dozen structures, so no protoc and no
-//! generated code.
+//! kubelet's device plugin API, package `v1beta1`: the messages and fields that are used, by the
+//! numbers of staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto of Kubernetes
+//! 1.36. A dozen structures, so no protoc and no generated code.
 
 use std::future::Future;
 use std::path::Path;
@@ -102,7 +102,8 @@ pub struct PreferredResponse {
     pub containers: Vec<Ids>,
 }
 
-/// ContainerPreferredAllocationResponse, ContainerAllocateRequest and PreStartContainerRequest: each has this one field.
+/// ContainerPreferredAllocationResponse, ContainerAllocateRequest and PreStartContainerRequest:
+/// each has this one field.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Ids {
     #[prost(string, repeated, tag = "1")]
@@ -136,7 +137,10 @@ pub struct CdiDevice {
 }
 
 /// Answers one call.
-pub async fn unary<Q, A, F>(request: http::Request<Body>, answer: impl Fn(Q) -> F) -> http::Response<Body>
+pub async fn unary<Q, A, F>(
+    request: http::Request<Body>,
+    answer: impl Fn(Q) -> F,
+) -> http::Response<Body>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
@@ -146,7 +150,9 @@ where
         let answer = answer(request.into_inner());
         async { answer.await.map(Response::new) }
     });
-    Server::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+    Server::new(ProstCodec::<A, Q>::default())
+        .unary(service, request)
+        .await
 }
 
 /// Answers one call with a stream.
@@ -158,19 +164,28 @@ where
 {
     let mut stream = Some(stream);
     let service = tower::service_fn(|_: Request<Q>| {
-        let stream = stream.take().ok_or_else(|| Status::internal("a call is answered once"));
+        let stream = stream
+            .take()
+            .ok_or_else(|| Status::internal("a call is answered once"));
         std::future::ready(stream.map(Response::new))
     });
-    Server::new(ProstCodec::<A, Q>::default()).server_streaming(service, request).await
+    Server::new(ProstCodec::<A, Q>::default())
+        .server_streaming(service, request)
+        .await
 }
 
 pub async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
-    Endpoint::from_shared(format!("unix://{}", socket.display()))?.connect().await
+    Endpoint::from_shared(format!("unix://{}", socket.display()))?
+        .connect()
+        .await
 }
 
 async fn ready(channel: Channel) -> Result<Client<Channel>, Status> {
     let mut client = Client::new(channel);
-    client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+    client
+        .ready()
+        .await
+        .map_err(|e| Status::unavailable(e.to_string()))?;
     Ok(client)
 }
 
@@ -179,16 +194,32 @@ where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
 {
-    let (mut client, path) = (ready(channel.clone()).await?, PathAndQuery::from_static(method));
-    Ok(client.unary(Request::new(message), path, ProstCodec::<Q, A>::default()).await?.into_inner())
+    let (mut client, path) = (
+        ready(channel.clone()).await?,
+        PathAndQuery::from_static(method),
+    );
+    Ok(client
+        .unary(Request::new(message), path, ProstCodec::<Q, A>::default())
+        .await?
+        .into_inner())
 }
 
 /// As the kubelet calls ListAndWatch; for the tests' stand-in.
-pub async fn call_streaming<Q, A>(channel: &Channel, method: &'static str, message: Q) -> Result<Streaming<A>, Status>
+pub async fn call_streaming<Q, A>(
+    channel: &Channel,
+    method: &'static str,
+    message: Q,
+) -> Result<Streaming<A>, Status>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
 {
-    let (mut client, path) = (ready(channel.clone()).await?, PathAndQuery::from_static(method));
-    Ok(client.server_streaming(Request::new(message), path, ProstCodec::<Q, A>::default()).await?.into_inner())
+    let (mut client, path) = (
+        ready(channel.clone()).await?,
+        PathAndQuery::from_static(method),
+    );
+    Ok(client
+        .server_streaming(Request::new(message), path, ProstCodec::<Q, A>::default())
+        .await?
+        .into_inner())
 }

@@ -1,4 +1,5 @@
-//! The machine as rails: those of the CDI file, where they are now, and whether a container can have them.
+//! The machine as rails: those of the CDI file, where they are now, and whether a container can
+//! have them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,34 +39,55 @@ pub struct Host {
 
 impl Host {
     pub fn new(cdi: PathBuf, store: Store) -> Result<Host> {
-        Ok(Host { cdi, store, machine: ThisMachine::new()?, pods: Mutex::default() })
+        Ok(Host {
+            cdi,
+            store,
+            machine: ThisMachine::new()?,
+            pods: Mutex::default(),
+        })
     }
 
     fn spec(&self) -> Result<Spec> {
         let path = self.cdi.display();
-        let text = files::read_through(&self.cdi).class(ErrorClass::Usage, format!("reading {path}"))?;
-        let missing = || ErrorClass::Usage.error(format!("there is no {path}; `rdmaprep cdi generate` writes it"));
-        Spec::parse(&text.ok_or_else(missing)?).map_err(|e| ErrorClass::of(&e).error(format!("{path}: {e:#}")))
+        let text =
+            files::read_through(&self.cdi).class(ErrorClass::Usage, format!("reading {path}"))?;
+        let missing = || {
+            ErrorClass::Usage.error(format!(
+                "there is no {path}; `rdmaprep cdi generate` writes it"
+            ))
+        };
+        Spec::parse(&text.ok_or_else(missing)?)
+            .map_err(|e| ErrorClass::of(&e).error(format!("{path}: {e:#}")))
     }
 
     /// Addresses to which the ways are asked, as the create hook does.
     fn job(&self, request: &Request) -> Result<JobAddresses> {
-        let plan = request.plan().map(|name| self.store.plan(name.as_str())).transpose()?.flatten();
-        Ok(plan.map(|plan| plan.job).unwrap_or_default().with(&request.job()))
+        let plan = request
+            .plan()
+            .map(|name| self.store.plan(name.as_str()))
+            .transpose()?
+            .flatten();
+        Ok(plan
+            .map(|plan| plan.job)
+            .unwrap_or_default()
+            .with(&request.job()))
     }
 
-    /// Whether the kubelet counts the holder of these NICs. It never says when a pod has ended, and asks for no rail again when a
-    /// container of a pod starts again, so what Allocate gave does not say who has a rail now; the cgroup of the record's
-    /// containers does, also after a restart of this program. A rail that a pod has stays healthy: the kubelet subtracts what its
-    /// pods have from the healthy ones, and would count it twice. It stays so while its containers have ended and it is not back,
-    /// for else the next pod would be refused for good (UnexpectedAdmissionError) instead of started a second later: the create
-    /// hook waits, or fails and is tried again.
+    /// Whether the kubelet counts the holder of these NICs. It never says when a pod has ended, and
+    /// asks for no rail again when a container of a pod starts again, so what Allocate gave does
+    /// not say who has a rail now; the cgroup of the record's containers does, also after a restart
+    /// of this program. A rail that a pod has stays healthy: the kubelet subtracts what its pods
+    /// have from the healthy ones, and would count it twice. It stays so while its containers have
+    /// ended and it is not back, for else the next pod would be refused for good
+    /// (UnexpectedAdmissionError) instead of started a second later: the create hook waits, or
+    /// fails and is tried again.
     fn is_pods(&self, record: &Record) -> bool {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         // The plugin of a CNI runtime has ended, and the kubelet counts no rail by it.
         let mut containers = record.members.iter().filter(|m| m.cni.is_none());
         if let Some(member) = containers.find(|m| self.machine.is_alive(record, m)) {
-            let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
+            let cgroup =
+                fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
             let is = record.hold.is_none() && is_kubernetes(&cgroup);
             pods.insert(record.netns, is);
             return is;
@@ -75,17 +97,26 @@ impl Host {
 
     fn held(&self, rail: &RailName, records: &Records) -> Option<Held> {
         let record = records.current().find(|record| record_has(record, rail))?;
-        let nic =
-            record.held.iter().find(|h| matches!(rail, RailName::Netdev(n) if *n == h.nic.identity.name)).cloned();
+        let nic = record
+            .held
+            .iter()
+            .find(|h| matches!(rail, RailName::Netdev(n) if *n == h.nic.identity.name))
+            .cloned();
         let why = match (record.held_back.is_empty(), self.is_pods(record)) {
             (false, _) => Some("it did not return whole: see `rdmaprep status`".to_owned()),
             (true, true) => None,
             (true, false) => {
-                let by = record.members.first().map(|m| m.id.chars().take(12).collect::<String>());
+                let by = record
+                    .members
+                    .first()
+                    .map(|m| m.id.chars().take(12).collect::<String>());
                 Some(format!("held by container {}", by.unwrap_or_default()))
             }
         };
-        Some(Held { nic: nic.map(Box::new), why })
+        Some(Held {
+            nic: nic.map(Box::new),
+            why,
+        })
     }
 }
 
@@ -101,34 +132,52 @@ fn record_has(record: &Record, rail: &RailName) -> bool {
     }
 }
 
-/// Whether a path of /proc/PID/cgroup is below the kubelet's root (`kubepods`, `kubepods.slice`), or a pod's, seen from a pod's own
-/// cgroup namespace (`/../podUID/…`).
+/// Whether a path of /proc/PID/cgroup is below the kubelet's root (`kubepods`, `kubepods.slice`),
+/// or a pod's, seen from a pod's own cgroup namespace (`/../podUID/…`).
 fn is_kubernetes(cgroup: &str) -> bool {
     let pod = |part: &str| {
         let uid = part.strip_prefix("pod").unwrap_or_default();
         uid.len() == 36 && uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
     };
-    cgroup.lines().flat_map(|line| line.split('/')).any(|part| part.starts_with("kubepods") || pod(part))
+    cgroup
+        .lines()
+        .flat_map(|line| line.split('/'))
+        .any(|part| part.starts_with("kubepods") || pod(part))
 }
 
 impl Inventory for Host {
     fn look(&self) -> Result<Vec<Rail>> {
         let (spec, config) = (self.spec()?, config()?);
-        // Records first: one that is written meanwhile is of a NIC that is still seen, and wakes us.
+        // Records first: one that is written meanwhile is of a NIC that is still seen, and wakes
+        // us.
         let records = Records::read(&self.store, self.machine.boot_id())?;
         let busy = busy_nics(&records, &self.machine);
         let devices = spec.devices.iter().filter(|d| d.name != ALL);
         let devices = devices.filter_map(|d| Some((d, d.rails().into_iter().next()?)));
-        let devices: Vec<_> = devices.map(|(d, name)| (d, asked(d, &name, &config).transpose(), name)).collect();
+        let devices: Vec<_> = devices
+            .map(|(d, name)| (d, asked(d, &name, &config).transpose(), name))
+            .collect();
         // All hooks of the file have the same flags.
-        let first = devices.iter().find_map(|(_, request, _)| request.as_ref().ok()?.as_ref());
-        let job = first.map(|request| self.job(request)).transpose()?.unwrap_or_default();
+        let first = devices
+            .iter()
+            .find_map(|(_, request, _)| request.as_ref().ok()?.as_ref());
+        let job = first
+            .map(|request| self.job(request))
+            .transpose()?
+            .unwrap_or_default();
         let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job)?;
         let levels = Levels::new(&seen);
         let mut rails = Vec::new();
         for (device, request, name) in devices {
             let held = self.held(&name, &records);
-            let mut rail = rail(&device.name, &name, device.hca(&name), held.as_ref(), &seen, &levels);
+            let mut rail = rail(
+                &device.name,
+                &name,
+                device.hca(&name),
+                held.as_ref(),
+                &seen,
+                &levels,
+            );
             if held.is_none() && rail.unhealthy.is_none() {
                 let judge = |r: Request| refused(&r, &name, &seen, &records, &busy);
                 let refused = request.and_then(|request| request.map_or(Ok(()), judge));
@@ -145,7 +194,9 @@ impl Inventory for Host {
 
 /// Of the hooks: with one that is wrong, they start no container that has devices.
 fn config() -> Result<Config> {
-    match files::read_through(Path::new(CONFIG)).class(ErrorClass::Usage, format!("reading {CONFIG}"))? {
+    match files::read_through(Path::new(CONFIG))
+        .class(ErrorClass::Usage, format!("reading {CONFIG}"))?
+    {
         Some(text) => ConfigFile::new(&text).config(),
         None => Ok(Config::default()),
     }
@@ -168,13 +219,26 @@ fn rail(
     let hca_name: Option<HcaName> = hca.and_then(|hca| hca.split(':').next()?.parse().ok());
     let number: Option<u32> = hca.and_then(|hca| hca.split_once(':')?.1.parse().ok());
     let its = hca_name.as_ref().and_then(|name| seen.hca(name));
-    let port = its.and_then(|h| h.ports.iter().find(|p| number.is_none_or(|n| n == p.number)));
-    let pci = netdev.and_then(|n| n.pci).or(its.and_then(|h| h.pci)).or(nic.and_then(|n| n.nic.identity.pci));
+    let port = its.and_then(|h| {
+        h.ports
+            .iter()
+            .find(|p| number.is_none_or(|n| n == p.number))
+    });
+    let pci = netdev
+        .and_then(|n| n.pci)
+        .or(its.and_then(|h| h.pci))
+        .or(nic.and_then(|n| n.nic.identity.pci));
     let numa = pci.map(|at| levels.numa(at)).filter(|n| *n >= 0);
-    let numa = numa.or(its.and_then(|h| h.numa)).or(nic.and_then(|n| n.nic.numa)).filter(|n| *n >= 0);
+    let numa = numa
+        .or(its.and_then(|h| h.numa))
+        .or(nic.and_then(|n| n.nic.numa))
+        .filter(|n| *n >= 0);
     let (unhealthy, unreported) = match held {
         Some(held) => (held.why.clone(), false),
-        None => match (link_fault(name, netdev), hca.and_then(|hca| port_fault(hca, port))) {
+        None => match (
+            link_fault(name, netdev),
+            hca.and_then(|hca| port_fault(hca, port)),
+        ) {
             (Some(why), _) => (Some(why), false),
             // No notification is of a port.
             (None, why) => (why.clone(), why.is_some()),
@@ -187,7 +251,9 @@ fn rail(
             .and_then(|p| p.rate.as_deref()?.split(' ').next()?.parse::<f64>().ok())
             .map(|rate| rate as u32),
         addresses: addresses(netdev.or(nic.map(|n| &n.before.netdev))),
-        distances: pci.map(|at| distances(at, seen, levels)).unwrap_or_default(),
+        distances: pci
+            .map(|at| distances(at, seen, levels))
+            .unwrap_or_default(),
         unhealthy,
         unreported,
     }
@@ -214,7 +280,8 @@ fn port_fault(hca: &str, port: Option<&Port>) -> Option<String> {
 
 fn addresses(netdev: Option<&Netdev>) -> Vec<IpNet> {
     let all = netdev.iter().flat_map(|n| &n.addresses);
-    all.filter_map(|a| IpNet::new(a.address, a.prefix).ok()).collect()
+    all.filter_map(|a| IpNet::new(a.address, a.prefix).ok())
+        .collect()
 }
 
 fn distances(nic: BusId, seen: &Snapshot, levels: &Levels) -> Vec<u8> {
@@ -243,8 +310,14 @@ mod tests {
             format!("12:cpu:/kubelet/kubepods/pod{uid}/123\n0::/"),
             format!("0::/../../pod{uid}/123"),
         ];
-        pods.iter().for_each(|text| assert!(is_kubernetes(text), "{text}"));
-        for other in ["0::/system.slice/docker-1.scope", "0::/machine.slice/libpod-1.scope", "", "0::/pods/podium"] {
+        pods.iter()
+            .for_each(|text| assert!(is_kubernetes(text), "{text}"));
+        for other in [
+            "0::/system.slice/docker-1.scope",
+            "0::/machine.slice/libpod-1.scope",
+            "",
+            "0::/pods/podium",
+        ] {
             assert!(!is_kubernetes(other), "{other}");
         }
     }

@@ -1,5 +1,5 @@
-//! `rdmaprep-device-plugin`: counts rails for the kubelet, and answers with their CDI devices. The create hook moves the NICs, as
-//! for every engine that knows CDI; nothing here changes the host.
+//! `rdmaprep-device-plugin`: counts rails for the kubelet, and answers with their CDI devices. The
+//! create hook moves the NICs, as for every engine that knows CDI; nothing here changes the host.
 //!
 //! ```text
 //! main                       flags, signals, one error
@@ -30,5 +30,9 @@ use std::io::Write;
 /// A line for the journal, or for the container's log.
 pub fn log(line: &str) {
     // Nothing is left to write to where that fails.
-    let _ = writeln!(std::io::stderr(), "rdmaprep-device-plugin: {}", line.replace('\n', " "));
+    let _ = writeln!(
+        std::io::stderr(),
+        "rdmaprep-device-plugin: {}",
+        line.replace('\n', " ")
+    );
 }

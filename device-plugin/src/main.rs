@@ -25,8 +25,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Events come in groups: a NIC that moves makes a dozen.
 const GROUP: Duration = Duration::from_millis(100);
-/// A look that failed is repeated, and that at a rail which may become healthy without a notification: after this time, and then
-/// after twice as long each time, up to the other.
+/// A look that failed is repeated, and that at a rail which may become healthy without a
+/// notification: after this time, and then after twice as long each time, up to the other.
 const SOON: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(60);
 
@@ -61,7 +61,8 @@ struct Args {
     /// The rails, as `rdmaprep cdi generate` wrote them
     #[arg(long, value_name = "FILE", default_value = cdi::FILE)]
     cdi: PathBuf,
-    /// Where rdmaprep keeps plans and records [default: that of rdmaprep's config file, or /run/rdmaprep]
+    /// Where rdmaprep keeps plans and records [default: that of rdmaprep's config file, or
+    /// /run/rdmaprep]
     #[arg(long, value_name = "FOLDER", env = "RDMAPREP_RUN_DIR")]
     run_dir: Option<PathBuf>,
     /// Where rdmaprep keeps copies of records [default: as above, or /var/lib/rdmaprep]
@@ -99,22 +100,47 @@ fn run(args: &Args) -> Result<()> {
     let node = |store| Node::new(Arc::new(Host::new(args.cdi.clone(), store)?), pools, log);
     if args.check {
         let shown = node(store)?.shown();
-        let text = if args.json { json(&shown)? } else { table(&shown) };
+        let text = if args.json {
+            json(&shown)?
+        } else {
+            table(&shown)
+        };
         return writeln!(std::io::stdout(), "{text}").class(ErrorClass::Other, "writing to stdout");
     }
     // So that they can be watched.
     store.prepare()?;
     let node = Arc::new(node(store)?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cdi = args.cdi.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let cdi = args
+        .cdi
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+        .to_owned();
     let config = Path::new(host::CONFIG).parent().map(Path::to_owned);
-    let folders = [run.join("records"), run.join("plans"), state.join("records"), cdi].into_iter().chain(config);
+    let folders = [
+        run.join("records"),
+        run.join("plans"),
+        state.join("records"),
+        cdi,
+    ]
+    .into_iter()
+    .chain(config);
     runtime.block_on(serve(args, &node, &folders.collect::<Vec<_>>()))
 }
 
 async fn serve(args: &Args, node: &Arc<Node>, folders: &[PathBuf]) -> Result<()> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let (files, network, devices) = (Wakes::of_folders()?, Wakes::of_network()?, Wakes::of_devices()?);
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let (files, network, devices) = (
+        Wakes::of_folders()?,
+        Wakes::of_network()?,
+        Wakes::of_devices()?,
+    );
     let look = async {
         let mut pause = SOON;
         loop {
@@ -154,8 +180,16 @@ fn folders(args: &Args) -> Result<(PathBuf, PathBuf)> {
         Some(text) => ConfigFile::new(&text).folders(),
         None => host::Config::default(),
     };
-    let run = args.run_dir.clone().or(folders.run_dir).unwrap_or_else(|| host::RUN.into());
-    let state = args.state_dir.clone().or(folders.state_dir).unwrap_or_else(|| host::STATE.into());
+    let run = args
+        .run_dir
+        .clone()
+        .or(folders.run_dir)
+        .unwrap_or_else(|| host::RUN.into());
+    let state = args
+        .state_dir
+        .clone()
+        .or(folders.state_dir)
+        .unwrap_or_else(|| host::STATE.into());
     Ok((run, state))
 }
 
@@ -165,20 +199,37 @@ fn json(shown: &Shown) -> Result<String> {
         resource: &'a str,
         rails: &'a [Rail],
     }
-    let all: Vec<Resource> = shown.iter().map(|(resource, rails)| Resource { resource, rails }).collect();
+    let all: Vec<Resource> = shown
+        .iter()
+        .map(|(resource, rails)| Resource { resource, rails })
+        .collect();
     report::json(&all)
 }
 
 fn table(shown: &Shown) -> String {
     let line = |rail: &Rail| {
         let numa = rail.numa.map_or("-".to_owned(), |n| n.to_string());
-        let speed = rail.speed_gbps.map_or("-".to_owned(), |s| format!("{s} Gb/s"));
-        let state = rail.unhealthy.as_ref().map_or("healthy".to_owned(), |why| format!("unhealthy: {why}"));
+        let speed = rail
+            .speed_gbps
+            .map_or("-".to_owned(), |s| format!("{s} Gb/s"));
+        let state = rail
+            .unhealthy
+            .as_ref()
+            .map_or("healthy".to_owned(), |why| format!("unhealthy: {why}"));
         format!("  {:<15}  NUMA {numa:<2}  {speed:<9}  {state}\n", rail.name)
     };
     let one = |(name, rails): &(String, Vec<Rail>)| {
         let healthy = rails.iter().filter(|r| r.unhealthy.is_none()).count();
-        format!("{name}: {healthy} of {} healthy\n{}", rails.len(), rails.iter().map(line).collect::<String>())
+        format!(
+            "{name}: {healthy} of {} healthy\n{}",
+            rails.len(),
+            rails.iter().map(line).collect::<String>()
+        )
     };
-    shown.iter().map(one).collect::<String>().trim_end().to_owned()
+    shown
+        .iter()
+        .map(one)
+        .collect::<String>()
+        .trim_end()
+        .to_owned()
 }

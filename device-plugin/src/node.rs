@@ -50,15 +50,26 @@ impl Node {
 
     pub fn rails(&self, resource: &str) -> Vec<Rail> {
         let shown = self.shown();
-        shown.iter().find(|(name, _)| name == resource).map(|(_, rails)| rails.clone()).unwrap_or_default()
+        shown
+            .iter()
+            .find(|(name, _)| name == resource)
+            .map(|(_, rails)| rails.clone())
+            .unwrap_or_default()
     }
 
     /// Looks again. What was seen last stays where that fails.
     pub async fn refresh(&self) -> Result<()> {
         let _one = self.looking.lock().await;
         let inventory = self.inventory.clone();
-        let rails = tokio::task::spawn_blocking(move || inventory.look()).await.context("looking at the rails")??;
-        self.show(self.pools.lock().unwrap_or_else(PoisonError::into_inner).sort(rails));
+        let rails = tokio::task::spawn_blocking(move || inventory.look())
+            .await
+            .context("looking at the rails")??;
+        self.show(
+            self.pools
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .sort(rails),
+        );
         Ok(())
     }
 
@@ -73,13 +84,18 @@ impl Node {
 
     /// Whether a rail may become healthy without a notification.
     pub fn is_unreported(&self) -> bool {
-        self.shown().iter().flat_map(|(_, rails)| rails).any(|rail| rail.unreported)
+        self.shown()
+            .iter()
+            .flat_map(|(_, rails)| rails)
+            .any(|rail| rail.unreported)
     }
 
     fn show(&self, shown: Shown) {
         let before = self.shown();
         if *before != shown {
-            changes(&before, &shown).iter().for_each(|line| (self.log)(line));
+            changes(&before, &shown)
+                .iter()
+                .for_each(|line| (self.log)(line));
             self.shown.send_replace(Arc::new(shown));
         }
     }
@@ -88,13 +104,23 @@ impl Node {
 /// A line for each rail that has become healthy or unhealthy, is new or is not listed any more.
 fn changes(before: &Shown, now: &Shown) -> Vec<String> {
     let states = |shown: &Shown| -> BTreeMap<String, Option<String>> {
-        shown.iter().flat_map(|(_, rails)| rails).map(|r| (r.name.clone(), r.unhealthy.clone())).collect()
+        shown
+            .iter()
+            .flat_map(|(_, rails)| rails)
+            .map(|r| (r.name.clone(), r.unhealthy.clone()))
+            .collect()
     };
     let (before, now) = (states(before), states(now));
-    let gone = before.keys().filter(|name| !now.contains_key(*name)).map(|name| format!("{name} is listed no more"));
-    let other = now.iter().filter(|(name, state)| before.get(*name) != Some(*state)).map(|(name, state)| match state {
-        Some(why) => format!("{name} is unhealthy: {why}"),
-        None => format!("{name} is healthy"),
-    });
+    let gone = before
+        .keys()
+        .filter(|name| !now.contains_key(*name))
+        .map(|name| format!("{name} is listed no more"));
+    let other = now
+        .iter()
+        .filter(|(name, state)| before.get(*name) != Some(*state))
+        .map(|(name, state)| match state {
+            Some(why) => format!("{name} is unhealthy: {why}"),
+            None => format!("{name} is healthy"),
+        });
     gone.chain(other).collect()
 }

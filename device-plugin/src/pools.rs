@@ -37,11 +37,22 @@ impl Resource {
 
     /// With any speed, where it is not known: another namespace may have the HCA.
     fn may_have(&self, rail: &Rail) -> bool {
-        let within = |nets: &Vec<IpNet>| nets.iter().any(|n| rail.addresses.iter().any(|a| n.contains(&a.addr())));
-        self.rails.as_ref().is_none_or(|names| names.contains(&rail.name))
+        let within = |nets: &Vec<IpNet>| {
+            nets.iter()
+                .any(|n| rail.addresses.iter().any(|a| n.contains(&a.addr())))
+        };
+        self.rails
+            .as_ref()
+            .is_none_or(|names| names.contains(&rail.name))
             && self.subnets.as_ref().is_none_or(within)
-            && self.numa.as_ref().is_none_or(|nodes| rail.numa.is_some_and(|n| nodes.contains(&n)))
-            && self.speed_gbps.as_ref().is_none_or(|speeds| rail.speed_gbps.is_none_or(|s| speeds.contains(&s)))
+            && self
+                .numa
+                .as_ref()
+                .is_none_or(|nodes| rail.numa.is_some_and(|n| nodes.contains(&n)))
+            && self
+                .speed_gbps
+                .as_ref()
+                .is_none_or(|speeds| rail.speed_gbps.is_none_or(|s| speeds.contains(&s)))
     }
 }
 
@@ -55,30 +66,50 @@ struct File {
 #[derive(Debug)]
 pub struct Pools {
     resources: Vec<Resource>,
-    /// The resource that a rail was given to: it stays there while the CDI file has the rail. A rail that is down has no speed and
-    /// may have no address; it has to be unhealthy where it was, not absent.
+    /// The resource that a rail was given to: it stays there while the CDI file has the rail. A
+    /// rail that is down has no speed and may have no address; it has to be unhealthy where it was,
+    /// not absent.
     given: BTreeMap<String, usize>,
 }
 
 impl Pools {
     pub fn new(resources: Vec<Resource>) -> Result<Pools> {
-        let default = || vec![Resource { name: KIND.to_owned(), ..Resource::default() }];
-        let resources = if resources.is_empty() { default() } else { resources };
+        let default = || {
+            vec![Resource {
+                name: KIND.to_owned(),
+                ..Resource::default()
+            }]
+        };
+        let resources = if resources.is_empty() {
+            default()
+        } else {
+            resources
+        };
         let mut names = BTreeSet::new();
         for resource in &resources {
             let name = &resource.name;
             if let Some(why) = misnamed(name) {
-                return Err(ErrorClass::Usage.error(format!("{name:?} is no name for a resource: {why}")));
+                return Err(
+                    ErrorClass::Usage.error(format!("{name:?} is no name for a resource: {why}"))
+                );
             }
-            ensure!(names.insert(name), ErrorClass::Usage.error(format!("two resources are named {name}")));
+            ensure!(
+                names.insert(name),
+                ErrorClass::Usage.error(format!("two resources are named {name}"))
+            );
         }
-        Ok(Pools { resources, given: BTreeMap::new() })
+        Ok(Pools {
+            resources,
+            given: BTreeMap::new(),
+        })
     }
 
     pub fn parse(text: &str) -> Result<Pools> {
         let file: Result<File, _> = toml::from_str(text);
         let file = file.map_err(|e| {
-            let line = e.span().map(|at| text.bytes().take(at.start).filter(|b| *b == b'\n').count() + 1);
+            let line = e
+                .span()
+                .map(|at| text.bytes().take(at.start).filter(|b| *b == b'\n').count() + 1);
             let line = line.map(|n| format!("line {n}: ")).unwrap_or_default();
             ErrorClass::Usage.error(format!("{line}{}", e.message().replace('\n', " ")))
         })?;
@@ -89,28 +120,38 @@ impl Pools {
         let path = named.unwrap_or(Path::new(CONFIG));
         let doing = || format!("reading {}", path.display());
         match files::read_through(path).class(ErrorClass::Usage, doing())? {
-            Some(text) => {
-                Pools::parse(&text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
-            }
+            Some(text) => Pools::parse(&text)
+                .map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display()))),
             None if named.is_none() => Pools::new(Vec::new()),
-            None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
+            None => Err(ErrorClass::Usage
+                .error(format!("the config file {} does not exist", path.display()))),
         }
     }
 
-    /// What is wrong with the config on this node; only at the start, since rails come and go later.
+    /// What is wrong with the config on this node; only at the start, since rails come and go
+    /// later.
     pub fn check(&self, rails: &[Rail]) -> Result<()> {
         for resource in &self.resources {
             let name = &resource.name;
             let unknown = |wanted: &&String| !rails.iter().any(|r| r.name == **wanted);
             if let Some(rail) = resource.rails.iter().flatten().find(unknown) {
-                return Err(ErrorClass::Usage.error(format!("{name} lists {rail}, which the CDI file does not have")));
+                return Err(ErrorClass::Usage.error(format!(
+                    "{name} lists {rail}, which the CDI file does not have"
+                )));
             }
             ensure!(
                 rails.iter().any(|rail| resource.may_have(rail)),
-                ErrorClass::Nothing.error(format!("{name} fits none of the {} rails of this node", rails.len()))
+                ErrorClass::Nothing.error(format!(
+                    "{name} fits none of the {} rails of this node",
+                    rails.len()
+                ))
             );
         }
-        rails.iter().filter_map(|rail| self.shared(rail)).next().map_or(Ok(()), |why| Err(ErrorClass::Usage.error(why)))
+        rails
+            .iter()
+            .filter_map(|rail| self.shared(rail))
+            .next()
+            .map_or(Ok(()), |why| Err(ErrorClass::Usage.error(why)))
     }
 
     fn fit<'s>(&'s self, rail: &'s Rail) -> impl Iterator<Item = usize> + 's {
@@ -124,14 +165,20 @@ impl Pools {
         Some(format!("{one} and {other} share the rail {}", rail.name))
     }
 
-    /// Each rail to its resource: the one that it was given to, or the first that it fits. One that fits two by now is not
-    /// given until that is settled; the others are.
+    /// Each rail to its resource: the one that it was given to, or the first that it fits. One that
+    /// fits two by now is not given until that is settled; the others are.
     pub fn sort(&mut self, rails: Vec<Rail>) -> Shown {
         let mut given = BTreeMap::new();
-        let mut shown: Shown = self.resources.iter().map(|resource| (resource.name.clone(), Vec::new())).collect();
+        let mut shown: Shown = self
+            .resources
+            .iter()
+            .map(|resource| (resource.name.clone(), Vec::new()))
+            .collect();
         for mut rail in rails {
             let before = self.given.get(&rail.name).copied();
-            let Some(at) = before.or(self.fit(&rail).next()) else { continue };
+            let Some(at) = before.or(self.fit(&rail).next()) else {
+                continue;
+            };
             match self.shared(&rail).filter(|_| before.is_none()) {
                 Some(why) => rail.unhealthy = Some(why),
                 None => drop(given.insert(rail.name.clone(), at)),
@@ -143,20 +190,29 @@ impl Pools {
     }
 }
 
-/// Why the kubelet would not count it (IsExtendedResourceName in pkg/apis/core/v1/helper/helpers.go).
+/// Why the kubelet would not count it (IsExtendedResourceName in
+/// pkg/apis/core/v1/helper/helpers.go).
 fn misnamed(name: &str) -> Option<&'static str> {
     let ends = |s: &str| {
-        s.starts_with(|c: char| c.is_ascii_alphanumeric()) && s.ends_with(|c: char| c.is_ascii_alphanumeric())
+        s.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && s.ends_with(|c: char| c.is_ascii_alphanumeric())
     };
     let label = |s: &str| {
-        s.len() <= 63 && ends(s) && s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        s.len() <= 63
+            && ends(s)
+            && s.chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let Some((domain, own)) = name.split_once('/') else { return Some("it has to be DOMAIN/NAME") };
+    let Some((domain, own)) = name.split_once('/') else {
+        return Some("it has to be DOMAIN/NAME");
+    };
     // `requests.` goes before it in a quota.
     let long = "requests.".len() + domain.len() > 253 || own.len() > 63;
     match () {
-        () if domain == "kubernetes.io" || domain.ends_with(".kubernetes.io") => Some("that domain is Kubernetes' own"),
+        () if domain == "kubernetes.io" || domain.ends_with(".kubernetes.io") => {
+            Some("that domain is Kubernetes' own")
+        }
         () if domain.starts_with("requests.") => Some("a quota's names begin with requests."),
         () if long => Some("it is too long"),
         () if !domain.split('.').all(label) => Some("DOMAIN is lower-case labels between dots"),

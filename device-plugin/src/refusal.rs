@@ -1,6 +1,7 @@
-//! Why a container would not get a rail now, in the words of the create hook: its checks are made, for a container that has just
-//! this device. They are what `doctor` reports of a NIC: its port and GIDs, that it is left out, the host's uplink, plans that do
-//! not fit any more, records that cannot be read.
+//! Why a container would not get a rail now, in the words of the create hook: its checks are made,
+//! for a container that has just this device. They are what `doctor` reports of a NIC: its port and
+//! GIDs, that it is left out, the host's uplink, plans that do not fit any more, records that
+//! cannot be read.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -14,13 +15,22 @@ use rdmaprep::kernel::records::Records;
 use rdmaprep::planner;
 use rdmaprep::select::{BusyNic, Selection};
 
-/// What the device's hook asks for. Nothing of a hook that this version does not understand: its own will say why.
+/// What the device's hook asks for. Nothing of a hook that this version does not understand: its
+/// own will say why.
 pub fn asked(device: &Device, rail: &RailName, config: &Config) -> Option<Result<Request>> {
     let hook = device.container_edits.hooks.first()?;
     let cli = Cli::read(&hook.args).ok()?;
-    let Command::Hook(args) = &cli.command else { return None };
+    let Command::Hook(args) = &cli.command else {
+        return None;
+    };
     let host = Host::new(&cli.global, config);
-    let request = Request::new(args.plan.as_deref(), &args.select, host, config.select.clone(), |_| None);
+    let request = Request::new(
+        args.plan.as_deref(),
+        &args.select,
+        host,
+        config.select.clone(),
+        |_| None,
+    );
     Some(request.map(|mut request| {
         request.narrowing.devices = Some(std::iter::once(rail.clone()).collect());
         request
@@ -28,16 +38,28 @@ pub fn asked(device: &Device, rail: &RailName, config: &Config) -> Option<Result
 }
 
 /// `host` was observed with its paths. As `choose` in src/hook/create.rs does it.
-pub fn refused(request: &Request, rail: &RailName, host: &Snapshot, records: &Records, busy: &[BusyNic]) -> Result<()> {
-    let Some(name) = request.plan() else { return Ok(()) };
+pub fn refused(
+    request: &Request,
+    rail: &RailName,
+    host: &Snapshot,
+    records: &Records,
+    busy: &[BusyNic],
+) -> Result<()> {
+    let Some(name) = request.plan() else {
+        return Ok(());
+    };
     let plan = match records.store().plan(name.as_str())? {
         Some(plan) => plan,
         None => {
             let request = request.of_devices();
             let options = planner::options(&request);
-            let (plan, selection) = planner::plan_of_any(&request, name.as_str(), host, busy, options)?;
+            let (plan, selection) =
+                planner::plan_of_any(&request, name.as_str(), host, busy, options)?;
             let why = left_out(&selection, rail);
-            ensure!(why.is_none(), ErrorClass::Refused.error(why.unwrap_or_default()));
+            ensure!(
+                why.is_none(),
+                ErrorClass::Refused.error(why.unwrap_or_default())
+            );
             plan
         }
     };
@@ -54,6 +76,11 @@ fn left_out(selection: &Selection, rail: &RailName) -> Option<String> {
         RailName::Hca(name) => netdev.is_none() && hca == Some(name.as_str()),
     };
     let mut dropped = selection.dropped();
-    let its = dropped.find(|(v, _)| is_it(v.netdev.as_ref().map(|n| n.as_str()), v.hca.as_ref().map(|h| h.as_str())));
+    let its = dropped.find(|(v, _)| {
+        is_it(
+            v.netdev.as_ref().map(|n| n.as_str()),
+            v.hca.as_ref().map(|h| h.as_str()),
+        )
+    });
     its.map(|(_, dropped)| dropped.why.clone())
 }

@@ -17,7 +17,10 @@ use crate::node::Node;
 use crate::preferred::preferred;
 use crate::rail::{Rail, Shown};
 
-pub const OPTIONS: api::Options = api::Options { pre_start_required: false, get_preferred_allocation_available: true };
+pub const OPTIONS: api::Options = api::Options {
+    pre_start_required: false,
+    get_preferred_allocation_available: true,
+};
 
 #[derive(Clone)]
 pub struct Service {
@@ -41,8 +44,12 @@ impl tower::Service<http::Request<Body>> for Service {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 api::OPTIONS => api::unary(request, async |_: api::Empty| Ok(OPTIONS)).await,
-                api::LIST_AND_WATCH => api::streaming::<api::Empty, _, _>(request, at.stream()).await,
-                api::PREFERRED => api::unary(request, |asked| std::future::ready(at.prefer(&asked))).await,
+                api::LIST_AND_WATCH => {
+                    api::streaming::<api::Empty, _, _>(request, at.stream()).await
+                }
+                api::PREFERRED => {
+                    api::unary(request, |asked| std::future::ready(at.prefer(&asked))).await
+                }
                 api::ALLOCATE => {
                     api::unary(request, |asked| {
                         let at = at.clone();
@@ -60,7 +67,11 @@ impl tower::Service<http::Request<Body>> for Service {
 impl Service {
     fn stream(&self) -> ReceiverStream<Result<api::Devices, Status>> {
         let (to, from) = mpsc::channel(1);
-        let (resource, mut ended, mut changes) = (self.resource.clone(), self.ended.clone(), self.node.subscribe());
+        let (resource, mut ended, mut changes) = (
+            self.resource.clone(),
+            self.ended.clone(),
+            self.node.subscribe(),
+        );
         tokio::spawn(async move {
             let mut sent = None;
             loop {
@@ -84,42 +95,80 @@ impl Service {
     fn prefer(&self, asked: &api::PreferredRequest) -> Result<api::PreferredResponse, Status> {
         let rails = self.node.rails(&self.resource);
         let one = |asked: &api::ContainerPreferredRequest| {
-            let size = usize::try_from(asked.size).ok().filter(|size| *size >= asked.must_include.len());
+            let size = usize::try_from(asked.size)
+                .ok()
+                .filter(|size| *size >= asked.must_include.len());
             let wrong = || {
-                Status::invalid_argument(format!("{} rails, {} of them named", asked.size, asked.must_include.len()))
+                Status::invalid_argument(format!(
+                    "{} rails, {} of them named",
+                    asked.size,
+                    asked.must_include.len()
+                ))
             };
             let size = size.ok_or_else(wrong)?;
             let ids = preferred(&rails, &asked.available, &asked.must_include, size);
             let lacks = asked.must_include.iter().find(|id| !ids.contains(id));
-            let unknown = |id: &String| Status::not_found(format!("{id} is no rail of {}", self.resource));
+            let unknown =
+                |id: &String| Status::not_found(format!("{id} is no rail of {}", self.resource));
             lacks.map_or(Ok(()), |id| Err(unknown(id)))?;
-            let few = || format!("{size} rails of {} are asked for, {} are free", self.resource, ids.len());
-            if ids.len() < size { Err(Status::resource_exhausted(few())) } else { Ok(api::Ids { ids }) }
+            let few = || {
+                format!(
+                    "{size} rails of {} are asked for, {} are free",
+                    self.resource,
+                    ids.len()
+                )
+            };
+            if ids.len() < size {
+                Err(Status::resource_exhausted(few()))
+            } else {
+                Ok(api::Ids { ids })
+            }
         };
-        let containers = asked.containers.iter().map(one).collect::<Result<_, Status>>()?;
+        let containers = asked
+            .containers
+            .iter()
+            .map(one)
+            .collect::<Result<_, Status>>()?;
         Ok(api::PreferredResponse { containers })
     }
 
     /// What the kubelet was shown may be out of date: it is looked at again.
-    async fn allocate(&self, asked: &api::AllocateRequest) -> Result<api::AllocateResponse, Status> {
-        self.node.refresh().await.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+    async fn allocate(
+        &self,
+        asked: &api::AllocateRequest,
+    ) -> Result<api::AllocateResponse, Status> {
+        self.node
+            .refresh()
+            .await
+            .map_err(|e| Status::unavailable(format!("{e:#}")))?;
         let rails = self.node.rails(&self.resource);
-        let containers = asked.containers.iter().map(|ids| self.devices_of(&rails, &ids.ids));
-        Ok(api::AllocateResponse { containers: containers.collect::<Result<_, Status>>()? })
+        let containers = asked
+            .containers
+            .iter()
+            .map(|ids| self.devices_of(&rails, &ids.ids));
+        Ok(api::AllocateResponse {
+            containers: containers.collect::<Result<_, Status>>()?,
+        })
     }
 
     fn devices_of(&self, rails: &[Rail], ids: &[String]) -> Result<api::Allocated, Status> {
         let (mut named, mut cdi_devices) = (BTreeSet::new(), Vec::new());
         for id in ids {
             let rail = rails.iter().find(|rail| rail.name == *id);
-            let rail = rail.ok_or_else(|| Status::not_found(format!("{id} is no rail of {}", self.resource)))?;
+            let rail = rail.ok_or_else(|| {
+                Status::not_found(format!("{id} is no rail of {}", self.resource))
+            })?;
             if let Some(why) = &rail.unhealthy {
                 return Err(Status::failed_precondition(format!("rail {id}: {why}")));
             }
             if !named.insert(id) {
-                return Err(Status::invalid_argument(format!("rail {id} is named twice")));
+                return Err(Status::invalid_argument(format!(
+                    "rail {id} is named twice"
+                )));
             }
-            cdi_devices.push(api::CdiDevice { name: format!("{KIND}={id}") });
+            cdi_devices.push(api::CdiDevice {
+                name: format!("{KIND}={id}"),
+            });
         }
         Ok(api::Allocated { cdi_devices })
     }
@@ -128,9 +177,21 @@ impl Service {
 fn devices(shown: &Shown, resource: &str) -> api::Devices {
     let device = |rail: &Rail| api::Device {
         id: rail.name.clone(),
-        health: if rail.unhealthy.is_none() { api::HEALTHY } else { api::UNHEALTHY }.to_owned(),
-        topology: rail.numa.map(|id| api::Topology { nodes: vec![api::NumaNode { id }] }),
+        health: if rail.unhealthy.is_none() {
+            api::HEALTHY
+        } else {
+            api::UNHEALTHY
+        }
+        .to_owned(),
+        topology: rail.numa.map(|id| api::Topology {
+            nodes: vec![api::NumaNode { id }],
+        }),
     };
-    let rails = shown.iter().filter(|(name, _)| name == resource).flat_map(|(_, rails)| rails);
-    api::Devices { devices: rails.map(device).collect() }
+    let rails = shown
+        .iter()
+        .filter(|(name, _)| name == resource)
+        .flat_map(|(_, rails)| rails);
+    api::Devices {
+        devices: rails.map(device).collect(),
+    }
 }

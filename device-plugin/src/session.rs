@@ -1,5 +1,6 @@
-//! The time of one kubelet: a socket for each resource in its folder, and their registration. When the kubelet starts, it removes
-//! all sockets there and makes its own again: then all of this is done again.
+//! The time of one kubelet: a socket for each resource in its folder, and their registration. When
+//! the kubelet starts, it removes all sockets there and makes its own again: then all of this is
+//! done again.
 
 use std::error::Error;
 use std::fs::{self, DirBuilder};
@@ -27,17 +28,21 @@ use crate::watch::Wakes;
 const TRIES: usize = 25;
 const BETWEEN: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Until a kubelet that has a socket and did not answer is asked again: no notification says that it answers.
+/// Until a kubelet that has a socket and did not answer is asked again: no notification says that
+/// it answers.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Which file the kubelet's is: when it starts again, its socket may get the same inode.
 type Identity = (u64, i64, i64);
 
 fn identity(path: &Path) -> Option<Identity> {
-    fs::symlink_metadata(path).ok().map(|m| (m.ino(), m.ctime(), m.ctime_nsec()))
+    fs::symlink_metadata(path)
+        .ok()
+        .map(|m| (m.ino(), m.ctime(), m.ctime_nsec()))
 }
 
-/// As long as we listen, no other file gets the inode of our socket. Its ctime changes with its mode or its label.
+/// As long as we listen, no other file gets the inode of our socket. Its ctime changes with its
+/// mode or its label.
 fn inode(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|m| m.ino())
 }
@@ -57,10 +62,15 @@ struct Session {
 
 /// Serves the node's resources, for one kubelet after the other; returns only with an error.
 pub async fn run(node: &Arc<Node>, folder: &Path) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(0o750).create(folder).class(ErrorClass::Other, folder.display())?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(folder)
+        .class(ErrorClass::Other, folder.display())?;
     let mut said_so = false;
     loop {
-        // Again for each session: the folder may be another one. First, so that it reports what changes from here on.
+        // Again for each session: the folder may be another one. First, so that it reports what
+        // changes from here on.
         let changes = Wakes::of_folders()?;
         changes.watch(folder)?;
         let session = Session::open(node, folder).await?;
@@ -69,7 +79,8 @@ pub async fn run(node: &Arc<Node>, folder: &Path) -> Result<()> {
             if waits {
                 match session.register().await? {
                     None => {
-                        let names: Vec<&str> = session.endpoints.iter().map(|e| &*e.resource).collect();
+                        let names: Vec<&str> =
+                            session.endpoints.iter().map(|e| &*e.resource).collect();
                         (node.log)(&format!("the kubelet has registered {}", names.join(", ")));
                         (waits, said_so) = (false, false);
                     }
@@ -85,30 +96,50 @@ pub async fn run(node: &Arc<Node>, folder: &Path) -> Result<()> {
                 false => changes.next().await?,
             }
         }
-        ensure!(folder.is_dir(), ErrorClass::Other.error(format!("{} was removed", folder.display())));
+        ensure!(
+            folder.is_dir(),
+            ErrorClass::Other.error(format!("{} was removed", folder.display()))
+        );
     }
 }
 
 impl Session {
     async fn open(node: &Arc<Node>, folder: &Path) -> Result<Session> {
         let kubelet = identity(&folder.join(api::KUBELET_SOCKET));
-        let mut session =
-            Session { folder: folder.to_owned(), kubelet, endpoints: Vec::new(), ended: watch::Sender::new(false) };
+        let mut session = Session {
+            folder: folder.to_owned(),
+            kubelet,
+            endpoints: Vec::new(),
+            ended: watch::Sender::new(false),
+        };
         for (resource, _) in node.shown().iter() {
             let path = folder.join(socket_name(resource));
             let listener = listen(&path).await?;
             let inode = inode(&path);
             let resource: Arc<str> = resource.as_str().into();
-            session.endpoints.push(Endpoint { resource: resource.clone(), path, inode });
-            let (service, mut ended) =
-                (Service { node: node.clone(), resource, ended: session.ended.subscribe() }, session.ended.subscribe());
+            session.endpoints.push(Endpoint {
+                resource: resource.clone(),
+                path,
+                inode,
+            });
+            let (service, mut ended) = (
+                Service {
+                    node: node.clone(),
+                    resource,
+                    ended: session.ended.subscribe(),
+                },
+                session.ended.subscribe(),
+            );
             let log = node.log;
             tokio::spawn(async move {
                 let end = async move {
                     let _ = ended.wait_for(|ended| *ended).await;
                 };
-                let served =
-                    Server::builder().serve_with_incoming_shutdown(service, UnixListenerStream::new(listener), end);
+                let served = Server::builder().serve_with_incoming_shutdown(
+                    service,
+                    UnixListenerStream::new(listener),
+                    end,
+                );
                 if let Err(e) = served.await {
                     log(&format!("serving: {e}"));
                 }
@@ -141,10 +172,13 @@ impl Session {
             match answer {
                 Ok(Ok(_)) => {}
                 Err(_) => return Ok(Some("it does not answer".to_owned())),
-                Ok(Err(status)) if is_away(&status) => return Ok(Some(status.message().to_owned())),
+                Ok(Err(status)) if is_away(&status) => {
+                    return Ok(Some(status.message().to_owned()));
+                }
                 Ok(Err(status)) => {
                     let said = status.message();
-                    return Err(ErrorClass::Refused.error(format!("the kubelet refuses {}: {said}", endpoint.resource)));
+                    return Err(ErrorClass::Refused
+                        .error(format!("the kubelet refuses {}: {said}", endpoint.resource)));
                 }
             }
         }
@@ -198,7 +232,9 @@ async fn listen(path: &Path) -> Result<UnixListener> {
             return Err(ErrorClass::Refused.error(format!("{at} is no socket: remove it")));
         }
         Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            return Err(ErrorClass::Locked.error(format!("another program serves {at}: stop that first")));
+            return Err(
+                ErrorClass::Locked.error(format!("another program serves {at}: stop that first"))
+            );
         }
         Ok(_) => match fs::remove_file(path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {

@@ -1,5 +1,10 @@
-//! The program: what it prints, and its codes. Rails that are nowhere, so that every machine has them.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+//! The program: what it prints, and its codes. Rails that are nowhere, so that every machine has
+//! them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +30,13 @@ impl Tree {
     fn run(&self, args: &[&str]) -> (i32, String, String) {
         let at = |name: &str| self.0.path().join(name);
         let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep-device-plugin"));
-        program.env_clear().args(args).arg("--config").arg(at("config.toml")).arg("--cdi").arg(at("cdi.json"));
+        program
+            .env_clear()
+            .args(args)
+            .arg("--config")
+            .arg(at("config.toml"))
+            .arg("--cdi")
+            .arg(at("cdi.json"));
         program
             .arg("--run-dir")
             .arg(at("run"))
@@ -35,7 +46,11 @@ impl Tree {
             .arg(at("kubelet"));
         let done = program.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        (done.status.code().unwrap(), text(&done.stdout), text(&done.stderr))
+        (
+            done.status.code().unwrap(),
+            text(&done.stdout),
+            text(&done.stderr),
+        )
     }
 }
 
@@ -44,13 +59,21 @@ fn check_prints_resources_and_changes_nothing() {
     let tree = Tree::new("");
     let (code, out, _) = tree.run(&["--check"]);
     let line = "  nowhere0         NUMA -   -          unhealthy: not on this host";
-    assert_eq!((code, out), (0, format!("rdmaprep.io/rail: 0 of 1 healthy\n{line}\n")));
+    assert_eq!(
+        (code, out),
+        (0, format!("rdmaprep.io/rail: 0 of 1 healthy\n{line}\n"))
+    );
     let (code, out, _) = tree.run(&["--check", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &json[0]["rails"][0]["name"]), (0, &serde_json::json!("nowhere0")));
+    assert_eq!(
+        (code, &json[0]["rails"][0]["name"]),
+        (0, &serde_json::json!("nowhere0"))
+    );
     assert_eq!(json[0]["resource"], "rdmaprep.io/rail");
-    let left: Vec<String> =
-        fs::read_dir(tree.0.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let left: Vec<String> = fs::read_dir(tree.0.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
@@ -59,11 +82,17 @@ fn what_is_wrong_is_one_line_and_a_code() {
     let tree = Tree::new("[[resource]]\nname = 'a.example/x'\nspeeds = 1\n");
     let (code, _, said) = tree.run(&["--check"]);
     assert_eq!(code, 2);
-    assert!(said.contains("config.toml: line 3: unknown field `speeds`"), "{said}");
+    assert!(
+        said.contains("config.toml: line 3: unknown field `speeds`"),
+        "{said}"
+    );
     let (code, _, said) = Tree::new("[[resource]]\nname = 'a.example/x'\nnuma = [0]\n").run(&[]);
     assert_eq!(
         (code, said.as_str()),
-        (4, "rdmaprep-device-plugin: a.example/x fits none of the 1 rails of this node\n")
+        (
+            4,
+            "rdmaprep-device-plugin: a.example/x fits none of the 1 rails of this node\n"
+        )
     );
     let tree = Tree::new("");
     fs::write(tree.0.path().join("cdi.json"), "{}").unwrap();
@@ -71,7 +100,13 @@ fn what_is_wrong_is_one_line_and_a_code() {
     assert_eq!((code, said.lines().count()), (3, 1), "{said}");
     fs::remove_file(tree.0.path().join("cdi.json")).unwrap();
     let (code, _, said) = tree.run(&["--check"]);
-    assert!(code == 2 && said.trim_end().ends_with("cdi.json; `rdmaprep cdi generate` writes it"), "{said}");
+    assert!(
+        code == 2
+            && said
+                .trim_end()
+                .ends_with("cdi.json; `rdmaprep cdi generate` writes it"),
+        "{said}"
+    );
     let (code, _, said) = tree.run(&["--json"]);
     assert_eq!((code, said.lines().count()), (2, 1), "{said}");
 }
@@ -145,8 +180,19 @@ fn what_changes_a_rail_is_noticed() {
     let tree = Tree::new("");
     fs::write(tree.0.path().join("cdi.json"), CDI.replace("mlx5_900", "")).unwrap();
     let mut inside = Command::new("unshare");
-    inside.args(["--net", "--mount", "--user", "--map-root-user", "--", "bash", "-c", CHANGES]);
-    inside.current_dir(tree.0.path()).env("PLUGIN", env!("CARGO_BIN_EXE_rdmaprep-device-plugin"));
+    inside.args([
+        "--net",
+        "--mount",
+        "--user",
+        "--map-root-user",
+        "--",
+        "bash",
+        "-c",
+        CHANGES,
+    ]);
+    inside
+        .current_dir(tree.0.path())
+        .env("PLUGIN", env!("CARGO_BIN_EXE_rdmaprep-device-plugin"));
     let done = inside.output().expect("unshare (util-linux) is needed");
     assert!(
         done.status.success(),

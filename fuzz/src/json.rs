@@ -1,4 +1,5 @@
-//! A mutator for documents of JSON: it changes the tree, so that most of what comes out is still one that is read.
+//! A mutator for documents of JSON: it changes the tree, so that most of what comes out is still
+//! one that is read.
 
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::{Number, Value};
@@ -39,14 +40,21 @@ impl Dice {
     }
 }
 
-/// Changes one to four values of a document; what is no JSON, and now and then what is, is left to libFuzzer.
+/// Changes one to four values of a document; what is no JSON, and now and then what is, is left to
+/// libFuzzer.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut dice = Dice(u64::from(seed) << 1 | 1);
-    let document = serde_json::from_slice::<Value>(&data[..size]).ok().filter(|_| dice.roll(5) > 0);
-    let Some(mut document) = document else { return fuzzer_mutate(data, size, max_size) };
+    let document = serde_json::from_slice::<Value>(&data[..size])
+        .ok()
+        .filter(|_| dice.roll(5) > 0);
+    let Some(mut document) = document else {
+        return fuzzer_mutate(data, size, max_size);
+    };
     for _ in 0..=dice.roll(4) {
         let (from, to) = (dice.roll(count(&document)), dice.roll(count(&document)));
-        let other = nth(&mut document, &mut { from }).cloned().unwrap_or_default();
+        let other = nth(&mut document, &mut { from })
+            .cloned()
+            .unwrap_or_default();
         if let Some(value) = nth(&mut document, &mut { to }) {
             change(value, other, &mut dice);
         }
@@ -56,7 +64,10 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
         }
     }
     let text = document.to_string();
-    match data.get_mut(..text.len()).filter(|_| text.len() <= max_size) {
+    match data
+        .get_mut(..text.len())
+        .filter(|_| text.len() <= max_size)
+    {
         Some(room) => {
             room.copy_from_slice(text.as_bytes());
             text.len()
@@ -113,13 +124,18 @@ fn change_list(items: &mut Vec<Value>, other: Value, dice: &mut Dice) {
         (0, Some(_)) => drop(items.remove(one)),
         (1, Some(_)) => items.swap(one, two),
         (2, Some(item)) => items.insert(two, item),
-        (3, Some(item)) if count(&item) < 100 => items.extend(std::iter::repeat_n(item, dice.roll(40))),
+        (3, Some(item)) if count(&item) < 100 => {
+            items.extend(std::iter::repeat_n(item, dice.roll(40)))
+        }
         _ => items.insert(one, other),
     }
 }
 
 fn change_text(text: &mut String, other: Value, dice: &mut Dice) {
-    let at = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).nth(dice.roll(text.len() + 1)).unwrap_or(0);
+    let at = (0..=text.len())
+        .filter(|at| text.is_char_boundary(*at))
+        .nth(dice.roll(text.len() + 1))
+        .unwrap_or(0);
     match dice.roll(5) {
         0 => text.truncate(at),
         1 => text.insert_str(at, TEXTS[dice.roll(TEXTS.len())]),

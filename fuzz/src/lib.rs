@@ -11,8 +11,9 @@ use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::Host;
 use rdmaprep::config::request::Request;
 
-/// What the code under test may hold at once. libFuzzer's own limit counts libFuzzer, too, which takes more than this; its
-/// memory is C++'s, so that here every byte is ours. What asks for more ends the program, which libFuzzer calls a crash.
+/// What the code under test may hold at once. libFuzzer's own limit counts libFuzzer, too, which
+/// takes more than this; its memory is C++'s, so that here every byte is ours. What asks for more
+/// ends the program, which libFuzzer calls a crash.
 const LIMIT: usize = 64 << 20;
 
 #[global_allocator]
@@ -21,7 +22,8 @@ static HEAP: Cap<System> = Cap::new(System, LIMIT);
 /// The most memory that was held so far, as printed last.
 static PRINTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Prints the most memory that was held so far, as often as that has grown by a quarter; scripts/fuzz reads it.
+/// Prints the most memory that was held so far, as often as that has grown by a quarter;
+/// scripts/fuzz reads it.
 pub fn print_heap() {
     let most = HEAP.max_allocated();
     let printed = PRINTED.load(Ordering::Relaxed);
@@ -40,5 +42,6 @@ pub fn request(config: &str) -> Option<Request> {
 
 /// Everything that may be moved, for a host without a policy.
 pub fn anything() -> Request {
-    request("[select]\nexclude = ''\nfamily = 'any'\nib = true\nfreeze_lifetimes = true").expect("a good config file")
+    request("[select]\nexclude = ''\nfamily = 'any'\nib = true\nfreeze_lifetimes = true")
+        .expect("a good config file")
 }

@@ -1,4 +1,5 @@
-//! A bundle's config.json: the edit is made once however often it is asked for, and what the user set stays.
+//! A bundle's config.json: the edit is made once however often it is asked for, and what the user
+//! set stays.
 #![no_main]
 
 use std::path::Path;
@@ -15,7 +16,10 @@ static EDITS: LazyLock<Vec<Edit>> = LazyLock::new(|| {
         include_str!("../../tests/cases/inject/view_snapshot/edit.json"),
         include_str!("../../tests/cases/inject/view_is_taken_out/edit.json"),
     ];
-    texts.iter().map(|text| serde_json::from_str(text).expect("an edit")).collect()
+    texts
+        .iter()
+        .map(|text| serde_json::from_str(text).expect("an edit"))
+        .collect()
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
@@ -23,16 +27,25 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     read(text);
     for edit in EDITS.iter() {
-        let Ok(once) = edit::apply(text, edit) else { continue };
+        let Ok(once) = edit::apply(text, edit) else {
+            continue;
+        };
         let twice = edit::apply(&once.json, edit).expect("what was edited can be edited");
         assert_eq!(twice.json, once.json, "an edit is idempotent");
         assert!(twice.changes.is_empty(), "{:?}", twice.changes);
         assert_eq!(once.changes.is_empty(), once.json == text);
         let (before, after) = (edit::environment(text), edit::environment(&once.json));
-        assert!(before.iter().all(|(name, value)| after.get(name) == Some(value)), "the user's value wins");
+        assert!(
+            before
+                .iter()
+                .all(|(name, value)| after.get(name) == Some(value)),
+            "the user's value wins"
+        );
         edit::diff(text, &once.json);
         read(&once.json);
     }
@@ -47,6 +60,11 @@ fn read(text: &str) {
     edit::netns_path(text);
     let _ = edit::no_mounts(text);
     for below in edit::below_sys(text).unwrap_or_default() {
-        assert!(below.split('/').all(|part| !matches!(part, "" | "." | "..")), "{below:?}");
+        assert!(
+            below
+                .split('/')
+                .all(|part| !matches!(part, "" | "." | "..")),
+            "{below:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The host's config file, and the values that flags and variables have: bad ones are an error of one line, good ones are kept.
+//! The host's config file, and the values that flags and variables have: bad ones are an error of
+//! one line, good ones are kept.
 #![no_main]
 
 use rdma_model::arp::ArpChoice;
@@ -18,16 +19,30 @@ use rdmaprep::config::pattern::Pattern;
 use rdmaprep::config::request::Request;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     match ConfigFile::new(text).config() {
         Ok(config) => drop(request(&config, SelectArgs::default())),
         Err(e) => one_line(&e),
     }
-    for option in ["ifaces", "peer_ifaces", "exclude", "bootstrap_address", "family", "arp_profile", "sysfs"] {
+    for option in [
+        "ifaces",
+        "peer_ifaces",
+        "exclude",
+        "bootstrap_address",
+        "family",
+        "arp_profile",
+        "sysfs",
+    ] {
         request(&Config::default(), SelectArgs::default().with(option, text));
     }
     let _ = (boolean(text), names::<IfName>(text));
-    let _ = (text.parse::<Family>(), text.parse::<ArpChoice>(), text.parse::<GidTimeout>());
+    let _ = (
+        text.parse::<Family>(),
+        text.parse::<ArpChoice>(),
+        text.parse::<GidTimeout>(),
+    );
     if let Ok(pattern) = text.parse::<Pattern>() {
         pattern.matches(text);
     }

@@ -26,15 +26,27 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     let described = salvage(text).describe();
     assert!(!described.is_empty());
     let _ = Record::parse(text);
-    let Ok(case) = serde_json::from_str::<Case>(text) else { return };
-    let Ok(record) = Record::parse(&case.record.to_string()) else { return };
-    assert_eq!(Record::parse(&record.print().expect("a record as JSON")).expect("ours"), record);
+    let Ok(case) = serde_json::from_str::<Case>(text) else {
+        return;
+    };
+    let Ok(record) = Record::parse(&case.record.to_string()) else {
+        return;
+    };
+    assert_eq!(
+        Record::parse(&record.print().expect("a record as JSON")).expect("ours"),
+        record
+    );
     let here = with(&case.host, record.held.iter().map(|h| &h.before.netdev));
-    let there = with(&Snapshot::default(), record.held.iter().map(|h| &h.inside.netdev));
+    let there = with(
+        &Snapshot::default(),
+        record.held.iter().map(|h| &h.inside.netdev),
+    );
     for host in [&case.host, &here] {
         for inside in [None, case.inside.as_ref(), Some(&there)] {
             plan_restore(&record.held, host, inside, Goal::Exact);

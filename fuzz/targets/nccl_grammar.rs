@@ -1,4 +1,5 @@
-//! NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_COMM_ID and their like: `NAME=VALUE` lines, as a container's environment has them.
+//! NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_COMM_ID and their like: `NAME=VALUE` lines, as a
+//! container's environment has them.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -11,21 +12,38 @@ use nccl_rules::version::Version;
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::report::{explanation_table, json};
 
-static HOST: LazyLock<Snapshot> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../examples/snapshot.json")).expect("a snapshot"));
+static HOST: LazyLock<Snapshot> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../examples/snapshot.json")).expect("a snapshot")
+});
 
-const VERSIONS: [Version; 4] =
-    [Version::NEWEST, Version::new(2, 29, 2), Version::new(2, 27, 7), Version::new(2, 18, 3)];
+const VERSIONS: [Version; 4] = [
+    Version::NEWEST,
+    Version::new(2, 29, 2),
+    Version::new(2, 27, 7),
+    Version::new(2, 18, 3),
+];
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let env: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let env: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .collect();
     for (_, value) in &env {
-        VERSIONS.into_iter().for_each(|version| printed_is_parsed(value, version));
+        VERSIONS
+            .into_iter()
+            .for_each(|version| printed_is_parsed(value, version));
     }
     check(env.iter().copied(), &HOST, None);
     for version in VERSIONS {
-        let explained = explain(&Settings::of(env.iter().copied(), "the environment"), &HOST, version, &|_| None);
+        let explained = explain(
+            &Settings::of(env.iter().copied(), "the environment"),
+            &HOST,
+            version,
+            &|_| None,
+        );
         assert!(!explanation_table(&explained).contains(|c: char| c.is_control() && c != '\n'));
         json(&explained).expect("an explanation as JSON");
     }
@@ -40,12 +58,27 @@ fn printed_is_parsed(value: &str, version: Version) {
         parsed.entries.iter().map(plain).collect::<Vec<_>>(),
         again.entries.iter().map(plain).collect::<Vec<_>>()
     );
-    assert_eq!((parsed.exclude, parsed.exact), (again.exclude, again.exact), "{value:?}");
-    let opposite = Patterns { exclude: !parsed.exclude, ..parsed.clone() };
-    let names = HOST.hcas.iter().map(|h| h.name.as_str()).chain(parsed.entries.iter().map(|e| e.name.as_str()));
+    assert_eq!(
+        (parsed.exclude, parsed.exact),
+        (again.exclude, again.exact),
+        "{value:?}"
+    );
+    let opposite = Patterns {
+        exclude: !parsed.exclude,
+        ..parsed.clone()
+    };
+    let names = HOST
+        .hcas
+        .iter()
+        .map(|h| h.name.as_str())
+        .chain(parsed.entries.iter().map(|e| e.name.as_str()));
     for name in names {
         for port in [None, Some(1), Some(2)] {
-            assert_eq!(parsed.takes(name, port), again.takes(name, port), "{name:?} of {value:?}");
+            assert_eq!(
+                parsed.takes(name, port),
+                again.takes(name, port),
+                "{name:?} of {value:?}"
+            );
             assert_ne!(parsed.takes(name, port), opposite.takes(name, port));
         }
     }
@@ -61,9 +94,25 @@ fn print(patterns: &Patterns) -> String {
     let entry = |e: &Entry| match (e.port, e.rail, e.plane) {
         (None, None, None) => e.name.clone(),
         (port, None, None) => format!("{}:{}", e.name, field(port)),
-        (port, rail, plane) => format!("{}:{}:{}:{}", e.name, field(port), field(rail), field(plane)),
+        (port, rail, plane) => format!(
+            "{}:{}:{}:{}",
+            e.name,
+            field(port),
+            field(rail),
+            field(plane)
+        ),
     };
-    let list = patterns.entries.iter().map(entry).collect::<Vec<_>>().join(",");
-    // An entry without a name counts for nothing; without one, a first name that begins with a mark would be one.
-    format!("{}{},{list}", mark(patterns.exclude, "^"), mark(patterns.exact, "="))
+    let list = patterns
+        .entries
+        .iter()
+        .map(entry)
+        .collect::<Vec<_>>()
+        .join(",");
+    // An entry without a name counts for nothing; without one, a first name that begins with a mark
+    // would be one.
+    format!(
+        "{}{},{list}",
+        mark(patterns.exclude, "^"),
+        mark(patterns.exact, "=")
+    )
 }

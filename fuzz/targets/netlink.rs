@@ -1,5 +1,5 @@
-//! What the kernel's sockets say: RDMA netlink, and route netlink with names that are no text. Root in a
-//! container chooses names, addresses, routes and queueing disciplines in there.
+//! What the kernel's sockets say: RDMA netlink, and route netlink with names that are no text. Root
+//! in a container chooses names, addresses, routes and queueing disciplines in there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,13 +22,21 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn rdma(bytes: &[u8]) {
-    let _ = (Device::parse(bytes), Port::parse(bytes), CharDev::parse(bytes), netns_mode(bytes));
+    let _ = (
+        Device::parse(bytes),
+        Port::parse(bytes),
+        CharDev::parse(bytes),
+        netns_mode(bytes),
+    );
     for request in [Request::Devices, Request::System] {
         let sent = request.encode(1);
         assert_eq!(sent.len() % 4, 0);
         let mut replies = request.replies(1);
         if replies.feed(bytes).is_ok() {
-            replies.payloads().iter().for_each(|p| drop((Device::parse(p), Port::parse(p), CharDev::parse(p))));
+            replies
+                .payloads()
+                .iter()
+                .for_each(|p| drop((Device::parse(p), Port::parse(p), CharDev::parse(p))));
         }
     }
 }
@@ -53,7 +61,9 @@ fn route(bytes: &[u8]) {
 }
 
 fn names() -> Names {
-    (1..5).filter_map(|i| Some((i, format!("rail{i}").parse().ok()?))).collect()
+    (1..5)
+        .filter_map(|i| Some((i, format!("rail{i}").parse().ok()?)))
+        .collect()
 }
 
 fn known(message: Message, names: &Names) {
@@ -61,15 +71,23 @@ fn known(message: Message, names: &Names) {
         Message::NewLink(link) => {
             if let Some(dev) = rtnl::netdev(&link, names) {
                 let text = serde_json::to_string(&dev).expect("a netdev as JSON");
-                assert_eq!(serde_json::from_str::<Netdev>(&text).expect("a record holds it"), dev);
+                assert_eq!(
+                    serde_json::from_str::<Netdev>(&text).expect("a record holds it"),
+                    dev
+                );
             }
         }
         Message::NewAddress(m) => {
             if let Some((index, address)) = rtnl::address(&m) {
                 let again = through(Message::NewAddress(rtnl::address_message(index, &address)));
-                let Some(Message::NewAddress(again)) = again else { panic!("no address comes back") };
+                let Some(Message::NewAddress(again)) = again else {
+                    panic!("no address comes back")
+                };
                 // Flags that are the kernel's to set are not given back.
-                let kept = Address { flags: address.flags & rtnl::ADDRESS_FLAGS, ..address };
+                let kept = Address {
+                    flags: address.flags & rtnl::ADDRESS_FLAGS,
+                    ..address
+                };
                 assert_eq!(rtnl::address(&again), Some((index, kept)));
             }
         }
@@ -80,7 +98,9 @@ fn known(message: Message, names: &Names) {
         }
         Message::NewNeighbour(m) => {
             if let Some((index, neighbour)) = rtnl::neighbour(&m) {
-                through(Message::NewNeighbour(rtnl::neighbour_message(index, &neighbour)));
+                through(Message::NewNeighbour(rtnl::neighbour_message(
+                    index, &neighbour,
+                )));
             }
         }
         _ => {}
@@ -108,11 +128,18 @@ fn packed(packet: Packet) -> Option<Packet> {
 
 fn raw(message: &Raw, names: &Names) {
     let index = |dev: &rdma_model::ids::IfName| {
-        names.iter().find(|(_, n)| *n == dev).map(|(i, _)| *i).ok_or_else(|| anyhow::anyhow!("unknown"))
+        names
+            .iter()
+            .find(|(_, n)| *n == dev)
+            .map(|(i, _)| *i)
+            .ok_or_else(|| anyhow::anyhow!("unknown"))
     };
     if let Some(route) = route::route(message, names) {
         let text = serde_json::to_string(&route).expect("a route as JSON");
-        assert_eq!(serde_json::from_str::<rdma_model::snapshot::Route>(&text).expect("a record holds it"), route);
+        assert_eq!(
+            serde_json::from_str::<rdma_model::snapshot::Route>(&text).expect("a record holds it"),
+            route
+        );
         // A route that is written to the kernel and read back is the same.
         let give = |r| packed(route::route_message(r, index).ok()?.into());
         if let Some(Packet::Raw(given)) = give(&route) {
@@ -128,8 +155,11 @@ fn raw(message: &Raw, names: &Names) {
         }
     }
     if let Some(seen) = qdisc::parse(message) {
-        qdisc::filters(&seen).into_iter().for_each(|m| drop(packed(m.into())));
-        let mut dev: Netdev = serde_json::from_str(r#"{"name":"rail1","ifindex":1}"#).expect("a netdev");
+        qdisc::filters(&seen)
+            .into_iter()
+            .for_each(|m| drop(packed(m.into())));
+        let mut dev: Netdev =
+            serde_json::from_str(r#"{"name":"rail1","ifindex":1}"#).expect("a netdev");
         dev.ifindex = seen.ifindex;
         qdisc::attach(&mut dev, &[seen]);
         for discipline in dev.qdiscs.iter().flatten() {

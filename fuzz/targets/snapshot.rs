@@ -1,4 +1,5 @@
-//! A file for `--snapshot`, with a config file and annotations: the selection, the plan, and all that is made of them.
+//! A file for `--snapshot`, with a config file and annotations: the selection, the plan, and all
+//! that is made of them.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,19 +33,33 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(case) = serde_json::from_slice::<Case>(data) else { return };
+    let Ok(case) = serde_json::from_slice::<Case>(data) else {
+        return;
+    };
     let seen = &case.snapshot;
     let text = serde_json::to_string(seen).expect("a snapshot as JSON");
-    assert_eq!(serde_json::from_str::<Snapshot>(&text).expect("ours"), *seen);
+    assert_eq!(
+        serde_json::from_str::<Snapshot>(&text).expect("ours"),
+        *seen
+    );
     printable(&report::snapshot_table(seen));
     verify::normal_text(seen);
-    let Some(request) = rdmaprep_fuzz::request(&case.config) else { return };
-    let Ok(wide) = judge(&request, seen, &case.held) else { return };
+    let Some(request) = rdmaprep_fuzz::request(&case.config) else {
+        return;
+    };
+    let Ok(wide) = judge(&request, seen, &case.held) else {
+        return;
+    };
     make(&request, &wide, seen);
     if let Ok(narrow) = request.narrow(&case.annotations) {
-        let Ok(chosen) = judge(&narrow, seen, &case.held) else { return };
+        let Ok(chosen) = judge(&narrow, seen, &case.held) else {
+            return;
+        };
         let (more, less) = (names(&wide), names(&chosen));
-        assert!(less.is_subset(&more), "annotations never widen: {less:?} of {more:?}");
+        assert!(
+            less.is_subset(&more),
+            "annotations never widen: {less:?} of {more:?}"
+        );
     }
     rdmaprep_fuzz::print_heap();
 });
@@ -54,7 +69,10 @@ fn names(selection: &Selection) -> BTreeSet<String> {
 }
 
 fn printable(text: &str) {
-    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "a table steers no terminal");
+    assert!(
+        !text.contains(|c: char| c.is_control() && c != '\n'),
+        "a table steers no terminal"
+    );
 }
 
 /// The plan, the way in, and the way home from where the NICs are.
@@ -68,8 +86,13 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     let _ = rdma_mode::check(&plan.nics, &plan.ib, seen);
     // Without route lookups nothing would be moved.
     let paths = Some(seen.paths.clone().unwrap_or_default());
-    let seen = &Snapshot { paths, ..seen.clone() };
-    let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else { return };
+    let seen = &Snapshot {
+        paths,
+        ..seen.clone()
+    };
+    let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else {
+        return;
+    };
     plan_restore(&attach.held, seen, Some(&Snapshot::default()), Goal::Exact);
     plan_restore(&attach.held, &Snapshot::default(), Some(seen), Goal::Exact);
     plan_restore(&attach.held, seen, None, Goal::Exact);

@@ -17,13 +17,22 @@ fuzz_target!(|data: &[u8]| {
         assert!(!state.id.is_empty());
         assert!(state.init().is_err() || state.init().is_ok_and(|pid| pid > 1));
         let narrowed = rdmaprep_fuzz::anything().narrow(&state.annotations);
-        assert!(state.opts_in(ANNOTATION) || narrowed.is_ok(), "annotations of other programs are ignored");
+        assert!(
+            state.opts_in(ANNOTATION) || narrowed.is_ok(),
+            "annotations of other programs are ignored"
+        );
         report.container = Some(state.id.clone());
         report.notes = state.annotations.values().cloned().collect();
     }
     report.finish(&read, &Stopwatch::start());
-    assert!(!report.line().contains(|c: char| c.is_control()), "a log line is one line");
+    assert!(
+        !report.line().contains(|c: char| c.is_control()),
+        "a log line is one line"
+    );
     let text = json(&report).expect("a report as JSON");
-    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "a report steers no terminal");
+    assert!(
+        !text.contains(|c: char| c.is_control() && c != '\n'),
+        "a report steers no terminal"
+    );
     rdmaprep_fuzz::print_heap();
 });

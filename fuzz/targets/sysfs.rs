@@ -1,5 +1,5 @@
-//! The texts of a /sys, captured or live, and /proc/PID/mountinfo. Each line of the input goes into one file or link of a
-//! small machine: its first byte says into which.
+//! The texts of a /sys, captured or live, and /proc/PID/mountinfo. Each line of the input goes into
+//! one file or link of a small machine: its first byte says into which.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -27,15 +27,24 @@ struct Slot {
 
 static SLOTS: LazyLock<Vec<Slot>> = LazyLock::new(|| {
     let slot = |line: &'static str| match line.split_once(" -> ") {
-        Some((path, text)) => Slot { path: root().join(path), link: true, text },
+        Some((path, text)) => Slot {
+            path: root().join(path),
+            link: true,
+            text,
+        },
         None => {
             let (path, text) = line.split_once(' ').unwrap_or((line, ""));
-            Slot { path: root().join(path), link: false, text }
+            Slot {
+                path: root().join(path),
+                link: false,
+                text,
+            }
         }
     };
     let slots: Vec<Slot> = MACHINE.lines().map(slot).collect();
     for slot in &slots {
-        fs::create_dir_all(slot.path.parent().expect("a path has a parent")).expect("a writable temporary directory");
+        fs::create_dir_all(slot.path.parent().expect("a path has a parent"))
+            .expect("a writable temporary directory");
         slot.put(slot.text.as_bytes());
     }
     slots
@@ -70,8 +79,11 @@ fuzz_target!(|data: &[u8]| {
         let below = mountinfo::below(&mounts, 1, Path::new(dir));
         assert!(below.iter().all(|path| path.is_relative()), "{below:?}");
     }
-    let lines: Vec<(usize, &[u8])> =
-        data.split(|b| *b == b'\n').take(40).filter_map(|l| Some((usize::from(*l.first()?), l.get(1..)?))).collect();
+    let lines: Vec<(usize, &[u8])> = data
+        .split(|b| *b == b'\n')
+        .take(40)
+        .filter_map(|l| Some((usize::from(*l.first()?), l.get(1..)?)))
+        .collect();
     let slots = &*SLOTS;
     for (at, text) in &lines {
         slots[at % slots.len()].put(text);
@@ -87,19 +99,31 @@ fuzz_target!(|data: &[u8]| {
 fn look() {
     let seen = tree_snapshot(root()).expect("a /sys");
     let text = serde_json::to_string(&seen).expect("a snapshot as JSON");
-    assert_eq!(serde_json::from_str::<Snapshot>(&text).expect("it is read back"), seen);
+    assert_eq!(
+        serde_json::from_str::<Snapshot>(&text).expect("it is read back"),
+        seen
+    );
     let table = report::snapshot_table(&seen);
-    assert!(!table.contains(|c: char| c.is_control() && c != '\n'), "{table:?}");
+    assert!(
+        !table.contains(|c: char| c.is_control() && c != '\n'),
+        "{table:?}"
+    );
     let survey = Survey::open(root()).expect("a /sys");
     let (links, whole) = (survey.links(), survey.whole());
     let one: BTreeSet<HcaName> = seen.hcas.iter().take(1).map(|h| h.name.clone()).collect();
     let keep = Keep::hcas(one, &seen);
     let live = view::live(&keep, &seen, &links);
     view::covers(&live);
-    // Nonsense may hide what is kept, never show what is not. One in which nothing is hidden has no such directory.
+    // Nonsense may hide what is kept, never show what is not. One in which nothing is hidden has no
+    // such directory.
     for view in [live, view::snapshot(&keep, &seen, whole)] {
-        let hidden = seen.hcas.iter().filter(|hca| !keep.hcas.contains(&hca.name));
-        let shown: Vec<&Hca> = hidden.filter(|h| view.get(&format!("class/infiniband/{}", h.name)).is_some()).collect();
+        let hidden = seen
+            .hcas
+            .iter()
+            .filter(|hca| !keep.hcas.contains(&hca.name));
+        let shown: Vec<&Hca> = hidden
+            .filter(|h| view.get(&format!("class/infiniband/{}", h.name)).is_some())
+            .collect();
         assert!(shown.is_empty(), "seen, too: {shown:?}");
     }
 }

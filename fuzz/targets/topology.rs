@@ -17,17 +17,30 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(seen) = serde_json::from_slice::<Snapshot>(data) else { return };
+    let Ok(seen) = serde_json::from_slice::<Snapshot>(data) else {
+        return;
+    };
     let all: BTreeSet<_> = seen.hcas.iter().map(|h| h.name.clone()).collect();
     let topology = topology(&seen, &all);
     assert!(topology.unplaced.len() <= seen.hcas.len());
     if let Ok(xml) = topology.xml() {
         topo_xml::parse(&xml).unwrap_or_else(|e| panic!("{e}:\n{xml}"));
     }
-    wanted(&seen, &all, Circumstances { own: None, asked: None, blind: true });
+    wanted(
+        &seen,
+        &all,
+        Circumstances {
+            own: None,
+            asked: None,
+            blind: true,
+        },
+    );
     let picture = picture(&seen, &drawing::listed(&all, &seen));
     for text in [drawing::text(&picture), drawing::svg(&picture)] {
-        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
+        assert!(
+            !text.contains(|c: char| c.is_control() && c != '\n'),
+            "{text}"
+        );
     }
     rdmaprep_fuzz::print_heap();
 });

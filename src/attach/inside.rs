@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{
-    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac, of_generated, prefix_route,
+    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac,
+    of_generated, prefix_route,
 };
 
 use crate::plan::sysctl_carry;
@@ -18,15 +19,16 @@ const IFA_F_DADFAILED: u32 = 0x08;
 /// RTA_METRICS (include/uapi/linux/rtnetlink.h): MTU, initial windows and the like.
 const RTA_METRICS: u16 = 8;
 
-/// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
-/// must not appear inside.
+/// Whether the host has no route to an address's subnet although the kernel had made one: the
+/// administrator deleted it, and it must not appear inside.
 fn lacks_subnet(state: &NicState, address: &Address) -> bool {
     /// SECONDARY, DADFAILED, TENTATIVE, NOPREFIXROUTE (include/uapi/linux/if_addr.h).
     const UNROUTED: u32 = 0x01 | 0x08 | 0x40 | IFA_F_NOPREFIXROUTE;
     let single = usize::from(address.prefix) == if address.address.is_ipv4() { 32 } else { 128 };
     let far = address.address.is_ipv6() && address.peer.is_some();
     let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
-    // The kernel's has no metrics: one that an administrator gave some is added, not left to the kernel.
+    // The kernel's has no metrics: one that an administrator gave some is added, not left to the
+    // kernel.
     let made = |r: &Route| prefix_route(r, address) && !r.other.contains_key(&RTA_METRICS);
     routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(made)
 }
@@ -34,24 +36,52 @@ fn lacks_subnet(state: &NicState, address: &Address) -> bool {
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.
 pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
     let mut state = before.clone();
-    // No router or DHCP client renews them inside; a finite lifetime gets here only by --freeze-lifetimes.
-    for address in state.netdev.addresses.iter_mut().filter(|a| lacks_subnet(before, a)) {
+    // No router or DHCP client renews them inside; a finite lifetime gets here only by
+    // --freeze-lifetimes.
+    for address in state
+        .netdev
+        .addresses
+        .iter_mut()
+        .filter(|a| lacks_subnet(before, a))
+    {
         address.flags |= IFA_F_NOPREFIXROUTE;
     }
-    // Duplicate address detection is the host's: inside it would take a second or two, in which Linux lets no program bind the
-    // address. It still runs there where the last container has just ended.
-    for address in state.netdev.addresses.iter_mut().filter(|a| a.address.is_ipv6() && a.flags & IFA_F_DADFAILED == 0) {
+    // Duplicate address detection is the host's: inside it would take a second or two, in which
+    // Linux lets no program bind the address. It still runs there where the last container has just
+    // ended.
+    for address in state
+        .netdev
+        .addresses
+        .iter_mut()
+        .filter(|a| a.address.is_ipv6() && a.flags & IFA_F_DADFAILED == 0)
+    {
         // Linux takes no address that is both (inet6_rtm_newaddr() in net/ipv6/addrconf.c).
         address.flags = address.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
     }
-    state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
+    state
+        .netdev
+        .addresses
+        .iter_mut()
+        .for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
     let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
     // Linux refuses a preferred source that is no address of the namespace.
-    let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
+    let ours = |ip: &IpAddr| {
+        along
+            .iter()
+            .any(|d| d.addresses.iter().any(|a| a.address == *ip))
+    };
     let carried = |route: &Route| {
-        let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
+        let hops: Vec<Hop> = route
+            .hops
+            .iter()
+            .filter(|h| comes_along(&h.dev))
+            .cloned()
+            .collect();
         let prefsrc = route.prefsrc.filter(ours);
-        (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
+        (!hops.is_empty()).then(|| Route {
+            prefsrc,
+            ..route.with(hops)
+        })
     };
     let whole = state.routes.iter().filter_map(carried);
     let own = NetdevAddresses::new(&before.netdev);
@@ -63,7 +93,10 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     state.netdev.sysctls = sysctl_carry::sysctls(&before.netdev, host);
     state.routes.retain(|r| !of_generated(r, &before.netdev));
     // By the same mode the kernel makes these there as well.
-    state.netdev.addresses.retain(|a| !(makes_by_mac(&before.netdev) && generated(a)));
+    state
+        .netdev
+        .addresses
+        .retain(|a| !(makes_by_mac(&before.netdev) && generated(a)));
     // A container has no routers to listen to.
     state.netdev.token = None;
     // Inside the kernel's default does; what a container attaches itself is its own.
@@ -75,19 +108,26 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     state
 }
 
-/// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in net/ipv6/route.c): each of
-/// these becomes a route.
+/// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in
+/// net/ipv6/route.c): each of these becomes a route.
 fn parted(route: Route) -> Vec<Route> {
     if route.destination.addr().is_ipv4() || route.hops.len() < 2 {
         return vec![route];
     }
-    let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route.hops.iter().cloned().partition(|h| h.gateway.is_some());
-    let parts = direct.into_iter().map(|h| vec![h]).chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
+    let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route
+        .hops
+        .iter()
+        .cloned()
+        .partition(|h| h.gateway.is_some());
+    let parts = direct
+        .into_iter()
+        .map(|h| vec![h])
+        .chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
     parts.map(|hops| route.with(hops)).collect()
 }
 
-/// A route without what it had on the host alone: the nexthop object, whose legs it has itself now, and its lifetime, as no
-/// router renews it inside.
+/// A route without what it had on the host alone: the nexthop object, whose legs it has itself now,
+/// and its lifetime, as no router renews it inside.
 fn plain(mut route: Route) -> Route {
     route.other.remove(&RTA_NH_ID);
     route.other.remove(&RTA_EXPIRES);

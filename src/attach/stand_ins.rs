@@ -15,8 +15,14 @@ pub(super) fn choose(held: &mut [MovedNic], host: &Snapshot) {
     let leaving: BTreeSet<IfName> = held.iter().map(|h| h.nic.identity.name.clone()).collect();
     let mut seen: BTreeSet<Route> = BTreeSet::new();
     for nic in held {
-        let wholes = nic.before.routes.iter().filter(|r| r.hops.len() > 1 && seen.insert((*r).clone()));
-        nic.stand_ins = wholes.filter_map(|whole| stand_in(whole, &leaving, host)).collect();
+        let wholes = nic
+            .before
+            .routes
+            .iter()
+            .filter(|r| r.hops.len() > 1 && seen.insert((*r).clone()));
+        nic.stand_ins = wholes
+            .filter_map(|whole| stand_in(whole, &leaving, host))
+            .collect();
     }
 }
 
@@ -25,13 +31,23 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
     let stays = |hop: &&Hop| hop.dev.as_ref().is_none_or(|dev| !leaving.contains(dev));
     let hops: Vec<Hop> = whole.hops.iter().filter(stays).cloned().collect();
     // A routing daemon takes the leg out by itself.
-    let drops = whole.destination.addr().is_ipv4() && whole.nexthop().is_none() && !is_daemon(whole.protocol);
+    let drops = whole.destination.addr().is_ipv4()
+        && whole.nexthop().is_none()
+        && !is_daemon(whole.protocol);
     if !drops || hops.is_empty() || hops.len() == whole.hops.len() {
         return None;
     }
     // The kernel refuses a source that is no address of the host.
-    let stay = || host.netdevs.iter().filter(|dev| !leaving.contains(&dev.name)).flat_map(|dev| &dev.addresses);
-    if whole.prefsrc.is_some_and(|source| !stay().any(|a| a.address == source)) {
+    let stay = || {
+        host.netdevs
+            .iter()
+            .filter(|dev| !leaving.contains(&dev.name))
+            .flat_map(|dev| &dev.addresses)
+    };
+    if whole
+        .prefsrc
+        .is_some_and(|source| !stay().any(|a| a.address == source))
+    {
         return None;
     }
     let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
@@ -45,5 +61,8 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
 /// first (fib_table_delete() in net/ipv4/fib_trie.c takes the first route that has what is named).
 pub(super) fn steps(held: &[MovedNic]) -> impl Iterator<Item = Step> + '_ {
     let routes = held.iter().flat_map(|h| &h.stand_ins);
-    routes.map(|route| Step::RoutePrepend { side: Side::Host, route: route.clone() })
+    routes.map(|route| Step::RoutePrepend {
+        side: Side::Host,
+        route: route.clone(),
+    })
 }

@@ -1,5 +1,5 @@
-//! What the devices of one container ask for together. Each of them has a hook in config.json; every hook finds all of them
-//! there, and the first does the work for all.
+//! What the devices of one container ask for together. Each of them has a hook in config.json;
+//! every hook finds all of them there, and the first does the work for all.
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -12,9 +12,9 @@ use crate::oci::edit::Stage;
 use crate::plan::Plan;
 
 impl DeviceRequest {
-    /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing where the hook of another
-    /// device comes before it. [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is
-    /// unknown then.
+    /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing
+    /// where the hook of another device comes before it. [`ErrorClass::State`] where config.json
+    /// has no such hook: what the other devices ask for is unknown then.
     pub fn first(
         config_json: &str,
         stage: Stage,
@@ -22,30 +22,45 @@ impl DeviceRequest {
         mine: &[String],
     ) -> Result<Option<DeviceRequest>> {
         let list = Config::parse(config_json)?.hooks(stage.name())?;
-        let all: Vec<Vec<String>> = list.into_iter().filter_map(|hook| words(&hook.args?, stage, plan)).collect();
+        let all: Vec<Vec<String>> = list
+            .into_iter()
+            .filter_map(|hook| words(&hook.args?, stage, plan))
+            .collect();
         if !all.iter().any(|words| words == mine) {
-            let text = format!("{FLAG}: config.json has no such hook; devices of {KIND} add it there");
+            let text =
+                format!("{FLAG}: config.json has no such hook; devices of {KIND} add it there");
             return Err(ErrorClass::State.error(text));
         }
         if all.first().is_none_or(|words| words != mine) {
             return Ok(None);
         }
         Ok(Some(
-            rail::names(all.iter().flatten()).class(ErrorClass::State, "hooks of config.json")?.into_iter().collect(),
+            rail::names(all.iter().flatten())
+                .class(ErrorClass::State, "hooks of config.json")?
+                .into_iter()
+                .collect(),
         ))
     }
 
-    /// Whether a container's devices have brought hooks, which name its rails: then these count, and no plan beside them.
+    /// Whether a container's devices have brought hooks, which name its rails: then these count,
+    /// and no plan beside them.
     pub fn any(config_json: &str) -> bool {
-        let names_rails =
-            |args: Vec<String>| args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty();
+        let names_rails = |args: Vec<String>| {
+            args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty()
+        };
         config_json.len() <= MAX_BYTES && Config::lenient(config_json).hook_args().any(names_rails)
     }
 
     pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {
-        let netdevs = self.netdevs.iter().filter(|name| !plan.rails().any(|n| n.identity.name == **name));
+        let netdevs = self
+            .netdevs
+            .iter()
+            .filter(|name| !plan.rails().any(|n| n.identity.name == **name));
         let hcas = self.hcas.iter().filter(|name| !plan.ib.contains(name));
-        netdevs.cloned().map(RailName::Netdev).chain(hcas.cloned().map(RailName::Hca))
+        netdevs
+            .cloned()
+            .map(RailName::Netdev)
+            .chain(hcas.cloned().map(RailName::Hca))
     }
 }
 
@@ -65,15 +80,23 @@ impl FromIterator<RailName> for DeviceRequest {
 fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String>> {
     let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg == word);
     let rails = values(args, FLAG);
-    let ours = is(1, "hook") && is(2, stage.name()) && values(args, "--plan").first().map(String::as_str) == plan;
+    let ours = is(1, "hook")
+        && is(2, stage.name())
+        && values(args, "--plan").first().map(String::as_str) == plan;
     (ours && !rails.is_empty()).then_some(rails)
 }
 
 /// What is no name is left out.
 pub fn named(args: &[String]) -> Vec<RailName> {
-    values(args, FLAG).iter().filter_map(|text| text.parse().ok()).collect()
+    values(args, FLAG)
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 fn values(args: &[String], flag: &str) -> Vec<String> {
-    args.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].clone()).collect()
+    args.windows(2)
+        .filter(|pair| pair[0] == flag)
+        .map(|pair| pair[1].clone())
+        .collect()
 }

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use rdma_model::upper_lower;
 
-/// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.
+/// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a
+/// colon.
 const HCA: &str = "hca:";
 
-/// What a device gives a container: a netdev with its HCA, or an InfiniBand HCA without one. As text `rdma0` or `hca:mlx5_0`.
+/// What a device gives a container: a netdev with its HCA, or an InfiniBand HCA without one. As
+/// text `rdma0` or `hca:mlx5_0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RailName {
@@ -80,24 +82,61 @@ impl Rail {
     pub fn rails_of_plan(plan: &Plan, host: &Snapshot) -> Vec<Rail> {
         let cm = plan.devices.iter().find(|d| d.name == "rdma_cm");
         let rail = |name, hca: Option<String>, verbs: Vec<CharDevice>, pci| {
-            let nodes = if verbs.is_empty() { Vec::new() } else { verbs.into_iter().chain(cm.cloned()).collect() };
-            Rail { name, hca, nodes, pci }
+            let nodes = if verbs.is_empty() {
+                Vec::new()
+            } else {
+                verbs.into_iter().chain(cm.cloned()).collect()
+            };
+            Rail {
+                name,
+                hca,
+                nodes,
+                pci,
+            }
         };
         let nic = |nic: &Nic| {
-            let its = |n: &&Nic| upper_lower::moved_root(n, &plan.nics).identity.name == nic.identity.name;
-            let verbs = plan.nics.iter().filter(its).filter_map(|n| n.uverbs.clone()).collect();
-            let hca = nic.hca.as_ref().map(|hca| nic.port.map_or(hca.to_string(), |port| format!("{hca}:{port}")));
-            rail(RailName::Netdev(nic.identity.name.clone()), hca, verbs, nic.identity.pci)
+            let its = |n: &&Nic| {
+                upper_lower::moved_root(n, &plan.nics).identity.name == nic.identity.name
+            };
+            let verbs = plan
+                .nics
+                .iter()
+                .filter(its)
+                .filter_map(|n| n.uverbs.clone())
+                .collect();
+            let hca = nic.hca.as_ref().map(|hca| {
+                nic.port
+                    .map_or(hca.to_string(), |port| format!("{hca}:{port}"))
+            });
+            rail(
+                RailName::Netdev(nic.identity.name.clone()),
+                hca,
+                verbs,
+                nic.identity.pci,
+            )
         };
         let ib = |name: &HcaName| {
             let hca = host.hca(name);
             let verbs = hca.and_then(|h| h.uverbs.clone()).into_iter().collect();
-            rail(RailName::Hca(name.clone()), Some(name.to_string()), verbs, hca.and_then(|h| h.pci))
+            rail(
+                RailName::Hca(name.clone()),
+                Some(name.to_string()),
+                verbs,
+                hca.and_then(|h| h.pci),
+            )
         };
-        plan.rails().map(nic).chain(plan.ib.iter().map(ib)).collect()
+        plan.rails()
+            .map(nic)
+            .chain(plan.ib.iter().map(ib))
+            .collect()
     }
 
     pub fn rank(&self) -> impl Ord + use<> {
-        (self.pci.is_none(), self.pci, natural::key(self.name.as_str()), self.name.clone())
+        (
+            self.pci.is_none(),
+            self.pci,
+            natural::key(self.name.as_str()),
+            self.name.clone(),
+        )
     }
 }

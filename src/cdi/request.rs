@@ -9,9 +9,16 @@ use crate::config::request::Request;
 use crate::plan::Plan;
 
 impl Request {
-    /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
+    /// This request of a container whose devices name its NICs, where no plan is stored: they are
+    /// chosen among these.
     pub fn of_devices(&self) -> Request {
-        let named = self.narrowing.devices.iter().flat_map(DeviceRequest::netdevs).cloned().collect::<Vec<_>>();
+        let named = self
+            .narrowing
+            .devices
+            .iter()
+            .flat_map(DeviceRequest::netdevs)
+            .cloned()
+            .collect::<Vec<_>>();
         let mut request = self.clone();
         if !named.is_empty() {
             request.select.ifaces = named;
@@ -19,10 +26,11 @@ impl Request {
         request
     }
 
-    /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with
-    /// the nodes that they have by now. `host` has the nodes of HCAs without a netdev: without such HCAs, it need not be
-    /// observed. In exclusive mode the host has none of them any more, and could not say what to hide: then all of the plan,
-    /// which is refused for a container that lacks a node.
+    /// What of a plan that was carried out already is for a container that joins: where devices
+    /// name its NICs, these alone, with the nodes that they have by now. `host` has the nodes of
+    /// HCAs without a netdev: without such HCAs, it need not be observed. In exclusive mode the
+    /// host has none of them any more, and could not say what to hide: then all of the plan, which
+    /// is refused for a container that lacks a node.
     pub fn share(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive
@@ -31,31 +39,53 @@ impl Request {
         {
             return given.clone();
         }
-        let stays = |nic: &&Nic| left.nics.iter().any(|n| n.identity.name == nic.identity.name);
+        let stays = |nic: &&Nic| {
+            left.nics
+                .iter()
+                .any(|n| n.identity.name == nic.identity.name)
+        };
         let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given.nics.iter().partition(stays);
         let (ib, other_ib): (Vec<_>, Vec<_>) = given.ib.iter().partition(|h| left.ib.contains(h));
         let nodes = |nics: &[&Nic], ib: &[&HcaName]| -> Vec<CharDevice> {
             let without = ib.iter().filter_map(|name| host?.hca(name)?.uverbs.clone());
-            nics.iter().filter_map(|n| n.uverbs.clone()).chain(without).collect()
+            nics.iter()
+                .filter_map(|n| n.uverbs.clone())
+                .chain(without)
+                .collect()
         };
         let (own, foreign) = (nodes(&nics, &ib), nodes(&others, &other_ib));
         let is_foreign = |d: &&CharDevice| foreign.contains(d) && !own.contains(d);
-        let devices = given.devices.iter().filter(|d| !is_foreign(d)).cloned().collect();
-        Plan { nics: nics.into_iter().cloned().collect(), devices, ..left }
+        let devices = given
+            .devices
+            .iter()
+            .filter(|d| !is_foreign(d))
+            .cloned()
+            .collect();
+        Plan {
+            nics: nics.into_iter().cloned().collect(),
+            devices,
+            ..left
+        }
     }
 
-    /// That a plan, which was narrowed already, gives a container all that its devices name: the engine has given it all of their
-    /// nodes. So only the devices can leave one out, not an annotation; else [`ErrorClass::Refused`].
+    /// That a plan, which was narrowed already, gives a container all that its devices name: the
+    /// engine has given it all of their nodes. So only the devices can leave one out, not an
+    /// annotation; else [`ErrorClass::Refused`].
     pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
-        let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
+        let lacking = self
+            .narrowing
+            .devices
+            .iter()
+            .flat_map(|asked| asked.lacking(plan));
         let names: Vec<String> = lacking.map(|name| name.as_str().to_owned()).collect();
         if names.is_empty() {
             return Ok(());
         }
         let (names, plan) = (names.join(", "), &plan.name);
         Err(ErrorClass::Refused.error(format!(
-            "the container asks for {names} as devices, which plan {plan} cannot give it now: its annotations, the host's policy \
-             or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi generate` writes the list of devices again"
+            "the container asks for {names} as devices, which plan {plan} cannot give it now: its \
+            annotations, the host's policy or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi \
+            generate` writes the list of devices again"
         )))
     }
 }

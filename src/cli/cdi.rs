@@ -10,9 +10,9 @@ use crate::config::select_args::{SelectArgsBut, Unused};
 pub enum CdiCommand {
     /// Write the CDI file that gives engines each rail as a device, rdmaprep.io/rail=NAME
     ///
-    /// The rails are those of the stored plan, else those that `prepare` would choose and those that containers hold. A
-    /// container that asks for such devices gets their nodes, hooks that move the NICs, and NCCL's settings in
-    /// /etc/nccl.conf. hooks/README.md has the details.
+    /// The rails are those of the stored plan, else those that `prepare` would choose and those
+    /// that containers hold. A container that asks for such devices gets their nodes, hooks that
+    /// move the NICs, and NCCL's settings in /etc/nccl.conf. hooks/README.md has the details.
     Generate(Box<CdiGenerateArgs>),
     /// Show the devices of that file and their state on this host
     List(CdiListArgs),
@@ -21,18 +21,25 @@ pub enum CdiCommand {
 #[derive(Debug, Args)]
 pub struct CdiGenerateArgs {
     /// Plan of their containers
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "RDMAPREP_PLAN",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// Output, or `-`
     #[arg(long, env = "RDMAPREP_OUTPUT", value_name = "FILE", default_value = FILE)]
     pub output: PathBuf,
     /// Change nothing if a device would be lost
-    // While a link is down, `all` must not mean fewer rails. The rails of a stored plan are not questioned.
+    // While a link is down, `all` must not mean fewer rails. The rails of a stored plan are not
+    // questioned.
     #[arg(long, env = "RDMAPREP_KEEP", value_parser = BoolishValueParser::new())]
     pub keep: bool,
     /// Path of rdmaprep in hooks [default: installed]
-    // /usr/bin/rdmaprep, else /usr/local/bin/rdmaprep, else this very program with a warning. Running containers keep it.
+    // /usr/bin/rdmaprep, else /usr/local/bin/rdmaprep, else this very program with a warning.
+    // Running containers keep it.
     #[arg(long, env = "RDMAPREP_PROGRAM", value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Timeout of each hook [default: 60 or more]

@@ -12,10 +12,20 @@ pub struct DoctorArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub container: Option<String>,
     /// Read a captured /sys tree instead of the live system
-    #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR", conflicts_with = "container")]
+    #[arg(
+        long,
+        env = "RDMAPREP_ROOT",
+        value_name = "DIR",
+        conflicts_with = "container"
+    )]
     pub root: Option<PathBuf>,
     /// Read a file of `snapshot --json`
-    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE", conflicts_with_all = ["root", "container"])]
+    #[arg(
+        long,
+        env = "RDMAPREP_SNAPSHOT",
+        value_name = "FILE",
+        conflicts_with_all = ["root", "container"]
+    )]
     pub snapshot: Option<PathBuf>,
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
@@ -29,7 +39,13 @@ pub struct DoctorArgs {
 pub struct DoctorUnused;
 
 impl Unused for DoctorUnused {
-    const OPTIONS: &'static [&'static str] = &["no_auto_skip", "debug_all", "topo", "nccl_topo", "no_nccl_topo"];
+    const OPTIONS: &'static [&'static str] = &[
+        "no_auto_skip",
+        "debug_all",
+        "topo",
+        "nccl_topo",
+        "no_nccl_topo",
+    ];
 }
 
 /// `rdmaprep try-nodes`, which `doctor --container` starts.

@@ -9,8 +9,8 @@ use crate::handle::Handle;
 pub enum HandleCommand {
     /// Run a program with the file that a handle names as its descriptor 3
     ///
-    /// RDMAPREP_HANDLE_FD has the number: the next free one if 3 is taken. Refused if the process has ended, if its pid is
-    /// another's, or if the descriptor is another object now.
+    /// RDMAPREP_HANDLE_FD has the number: the next free one if 3 is taken. Refused if the process
+    /// has ended, if its pid is another's, or if the descriptor is another object now.
     Open(HandleOpenArgs),
 }
 

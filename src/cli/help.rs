@@ -5,10 +5,15 @@ use rdma_model::error_class::ErrorClass;
 
 use super::Cli;
 
-/// The whole command, with the exit codes in its help. `-h` and `--help` print the same: one line for each flag.
+/// The whole command, with the exit codes in its help. `-h` and `--help` print the same: one line
+/// for each flag.
 pub fn command() -> clap::Command {
     let whole = manual();
-    let global: Vec<Arg> = whole.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let global: Vec<Arg> = whole
+        .get_arguments()
+        .filter(|arg| arg.is_global_set())
+        .cloned()
+        .collect();
     brief(whole).mut_subcommands(|below| without_global(below, &global))
 }
 
@@ -16,12 +21,15 @@ pub fn command() -> clap::Command {
 pub fn manual() -> clap::Command {
     // Help is documentation: it shows the variable's name, not what happens to be in it.
     fn quiet(command: clap::Command) -> clap::Command {
-        command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(quiet)
+        command
+            .mut_args(|a| a.hide_env_values(true))
+            .mut_subcommands(quiet)
     }
     quiet(Cli::command()).after_help(format!("{}\n\n{PAGES}", exit_codes()))
 }
 
-/// What a command does below its first line, and a line for each flag. clap gives a flag three lines once any text is long.
+/// What a command does below its first line, and a line for each flag. clap gives a flag three
+/// lines once any text is long.
 fn brief(mut command: clap::Command) -> clap::Command {
     if let Some(long) = command.get_long_about().map(ToString::to_string) {
         if let Some((_, rest)) = long.split_once("\n\n") {
@@ -29,16 +37,25 @@ fn brief(mut command: clap::Command) -> clap::Command {
         }
         command = command.long_about(None);
     }
-    command.help_template(HELP).mut_args(one_line).mut_subcommands(brief)
+    command
+        .help_template(HELP)
+        .mut_args(one_line)
+        .mut_subcommands(brief)
 }
 
-const HELP: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+const HELP: &str =
+    "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
 /// What a flag does, then its default and its variable.
 fn one_line(arg: Arg) -> Arg {
-    let Some(mut help) = arg.get_help().map(ToString::to_string) else { return arg };
+    let Some(mut help) = arg.get_help().map(ToString::to_string) else {
+        return arg;
+    };
     let has_number = arg.get_num_args().is_none_or(|n| n.takes_values());
-    let (sets, takes_value) = (arg.get_action().takes_values(), arg.get_action().takes_values() && has_number);
+    let (sets, takes_value) = (
+        arg.get_action().takes_values(),
+        arg.get_action().takes_values() && has_number,
+    );
     for value in arg.get_default_values().iter().filter(|_| takes_value) {
         help += &format!(" [default: {}]", value.to_string_lossy());
     }
@@ -48,34 +65,64 @@ fn one_line(arg: Arg) -> Arg {
         help += &format!(" [${}{value}]", variable.to_string_lossy());
     }
     let arg = arg.help(help).long_help(None).hide_env(true);
-    if takes_value { arg.hide_default_value(true).hide_possible_values(true) } else { arg }
+    if takes_value {
+        arg.hide_default_value(true).hide_possible_values(true)
+    } else {
+        arg
+    }
 }
 
 /// The same command, whose help names the global options in one line.
 fn without_global(command: clap::Command, global: &[Arg]) -> clap::Command {
     let pointer = "Global options: rdmaprep --help";
-    let text = command.get_after_help().map_or_else(|| pointer.to_owned(), |text| format!("{text}\n\n{pointer}"));
+    let text = command
+        .get_after_help()
+        .map_or_else(|| pointer.to_owned(), |text| format!("{text}\n\n{pointer}"));
     // clap hands down an option unless the command has it.
     let hidden = global.iter().map(|arg| arg.clone().hide(true));
-    command.args(hidden).after_help(text).mut_subcommands(|below| without_global(below, global))
+    command
+        .args(hidden)
+        .after_help(text)
+        .mut_subcommands(|below| without_global(below, global))
 }
 
-/// What is wrong with a command line, in one line like every error; nothing if clap shows help or the version.
+/// What is wrong with a command line, in one line like every error; nothing if clap shows help or
+/// the version.
 pub fn complaint(error: &clap::Error) -> Option<String> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+    };
+    if matches!(
+        error.kind(),
+        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
         return None;
     }
     let text = error.to_string();
-    let lines = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
-    let words = lines.map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    Some(format!("{}; see --help", words.strip_prefix("error: ").unwrap_or(&words)))
+    let lines = text
+        .lines()
+        .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
+    let words = lines
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    Some(format!(
+        "{}; see --help",
+        words.strip_prefix("error: ").unwrap_or(&words)
+    ))
 }
 
 /// Where the packages put them. A path-exclude of dpkg can keep them out.
-const PAGES: &str = "The pages that help names, such as docs/recovery.md, are in /usr/share/doc/rdmaprep.";
+const PAGES: &str =
+    "The pages that help names, such as docs/recovery.md, are in /usr/share/doc/rdmaprep.";
 
 fn exit_codes() -> String {
     let line = |f: ErrorClass| format!("\n  {}  {}", f.code(), f.meaning());
-    ErrorClass::ALL.into_iter().map(line).fold("Exit codes:\n  0  done".to_owned(), |text, line| text + &line)
+    ErrorClass::ALL
+        .into_iter()
+        .map(line)
+        .fold("Exit codes:\n  0  done".to_owned(), |text, line| {
+            text + &line
+        })
 }

@@ -6,7 +6,12 @@ use super::SelectArgs;
 #[derive(Debug, Args)]
 pub struct HoldArgs {
     /// Name of the plan
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "RDMAPREP_PLAN",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// Name of the namespace and in `status` [default: --plan]

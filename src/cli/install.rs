@@ -21,7 +21,12 @@ pub struct InstallArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub command: Option<String>,
     /// Plan of those containers
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(
+        long,
+        env = "RDMAPREP_PLAN",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// systemd: units that update /etc/cdi/rdmaprep.json

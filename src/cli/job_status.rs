@@ -1,4 +1,5 @@
-//! The store in which all nodes of a job agree: options of `rdmaprep prepare` and `rdmaprep job-status`.
+//! The store in which all nodes of a job agree: options of `rdmaprep prepare` and
+//! `rdmaprep job-status`.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;

@@ -14,7 +14,8 @@ use crate::config::select_args::{SelectArgsBut, Unused};
 pub enum NcclCommand {
     /// Explain which interface and HCAs NCCL takes, in which order, and why
     ///
-    /// Decides as NCCL would in this network namespace, or in that of a container. Exits with 0 also if NCCL would fail. docs/nccl.md has the rules.
+    /// Decides as NCCL would in this network namespace, or in that of a container. Exits with 0
+    /// also if NCCL would fail. docs/nccl.md has the rules.
     #[command(after_help = "Examples:
   rdmaprep nccl explain
   rdmaprep nccl explain --env NCCL_IB_HCA=mlx5_1 --env NCCL_SOCKET_IFNAME=eth0
@@ -23,8 +24,9 @@ pub enum NcclCommand {
     Explain(ExplainArgs),
     /// Test NCCL's bootstrap: connect to another node as NCCL would, or wait for one
     ///
-    /// Runs in this network namespace, and retries as often as NCCL. Prints the interface that NCCL announces, the one that
-    /// packets leave by, and the exact error. An NCCL that listens there sees a connection that is closed.
+    /// Runs in this network namespace, and retries as often as NCCL. Prints the interface that NCCL
+    /// announces, the one that packets leave by, and the exact error. An NCCL that listens there
+    /// sees a connection that is closed.
     #[command(after_help = "Examples:
   rdmaprep nccl test-bootstrap --listen
   rdmaprep nccl test-bootstrap 192.0.2.1")]
@@ -36,7 +38,12 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub settings: NcclSettingsArgs,
     /// Explain a container: id, name, or init's pid
-    #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        env = "RDMAPREP_CONTAINER",
+        value_name = "ID",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     #[arg(conflicts_with_all = ["env", "env_file", "bundle", "conf", "snapshot"])]
     pub container: Option<String>,
     /// Explain a file of `snapshot --json`
@@ -53,7 +60,12 @@ pub struct TopoArgs {
     #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Read a file of `snapshot --json`
-    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE", conflicts_with = "root")]
+    #[arg(
+        long,
+        env = "RDMAPREP_SNAPSHOT",
+        value_name = "FILE",
+        conflicts_with = "root"
+    )]
     pub snapshot: Option<PathBuf>,
     /// Keep these HCAs, or `all`; --root keeps all
     #[arg(long, env = "RDMAPREP_HCA", value_name = "LIST")]
@@ -65,7 +77,12 @@ pub struct TopoArgs {
     #[command(flatten)]
     pub output: TopoOutput,
     /// Program for --run, and its arguments
-    #[arg(value_name = "CMD", requires = "run", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "CMD",
+        requires = "run",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     pub program: Vec<OsString>,
     #[command(flatten)]
     pub select: SelectArgsBut<TopoUnused>,
@@ -104,7 +121,14 @@ pub struct TopoOutput {
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
     /// Run CMD with that file in memory (lost if CMD closes it)
-    // Its descriptor stays open. What closes descriptors that it does not know, as Python's subprocess does, loses it.
-    #[arg(long, alias = "exec", env = "RDMAPREP_EXEC", requires = "program", value_parser = BoolishValueParser::new())]
+    // Its descriptor stays open. What closes descriptors that it does not know, as Python's
+    // subprocess does, loses it.
+    #[arg(
+        long,
+        alias = "exec",
+        env = "RDMAPREP_EXEC",
+        requires = "program",
+        value_parser = BoolishValueParser::new()
+    )]
     pub run: bool,
 }

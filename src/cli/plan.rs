@@ -10,7 +10,8 @@ pub enum PlanCommand {
     Show(PlanShowArgs),
     /// Delete stored plans; running containers keep their NICs
     ///
-    /// Containers that name a deleted plan do not start. Its view of /sys stays until a reboot: containers may have it mounted.
+    /// Containers that name a deleted plan do not start. Its view of /sys stays until a reboot:
+    /// containers may have it mounted.
     Delete(PlanDeleteArgs),
 }
 

@@ -11,7 +11,12 @@ pub struct RestoreArgs {
     #[arg(long, group = "which")]
     pub all: bool,
     /// All containers of that plan, as a job's epilogue does
-    #[arg(long, group = "which", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        group = "which",
+        value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub plan: Option<String>,
     #[command(flatten)]
     pub how: RestoreHow,
@@ -19,7 +24,8 @@ pub struct RestoreArgs {
     pub output: RestoreOutput,
 }
 
-/// What happens to records apart from restoring their NICs. No variables: an exported one would restore by accident.
+/// What happens to records apart from restoring their NICs. No variables: an exported one would
+/// restore by accident.
 #[derive(Debug, Args)]
 #[group(id = "how", multiple = false)]
 pub struct RestoreHow {

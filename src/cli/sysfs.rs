@@ -13,7 +13,8 @@ pub enum SysfsCommand {
     Materialize(MaterializeArgs),
     /// Show how a container's /sys differs from the host's, or from a document
     ///
-    /// Exits with 0 whether or not something differs. What a snapshot never has is counted by folder.
+    /// Exits with 0 whether or not something differs. What a snapshot never has is counted by
+    /// folder.
     Diff(DiffArgs),
 }
 
@@ -27,7 +28,12 @@ pub struct ViewArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub hca: String,
     /// Whole tree (snapshot), or its links (live)
-    #[arg(long, env = "RDMAPREP_MODE", value_name = "MODE", default_value = "snapshot")]
+    #[arg(
+        long,
+        env = "RDMAPREP_MODE",
+        value_name = "MODE",
+        default_value = "snapshot"
+    )]
     pub mode: Carrier,
 }
 
@@ -52,7 +58,12 @@ pub struct DiffArgs {
     #[command(flatten)]
     pub view: ViewArgs,
     /// Compare with this document
-    #[arg(long, env = "RDMAPREP_FROM", value_name = "FILE", conflicts_with = "hca")]
+    #[arg(
+        long,
+        env = "RDMAPREP_FROM",
+        value_name = "FILE",
+        conflicts_with = "hca"
+    )]
     pub from: Option<PathBuf>,
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]

@@ -1,4 +1,5 @@
-//! A call: its variables and the network configuration. What a configuration has besides is other plugins' or the runtime's.
+//! A call: its variables and the network configuration. What a configuration has besides is other
+//! plugins' or the runtime's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +37,10 @@ const COMMANDS: [(&str, Command); 6] = [
 
 impl Command {
     pub fn name(self) -> &'static str {
-        COMMANDS.iter().find(|(_, command)| *command == self).map_or("", |(name, _)| name)
+        COMMANDS
+            .iter()
+            .find(|(_, command)| *command == self)
+            .map_or("", |(name, _)| name)
     }
 }
 
@@ -76,10 +80,14 @@ pub struct ValidAttachment {
 }
 
 impl Network {
-    /// The pod's annotations, which are untrusted; nothing where the capability is not declared. Of a pod without any, containerd
-    /// writes `null`.
+    /// The pod's annotations, which are untrusted; nothing where the capability is not declared. Of
+    /// a pod without any, containerd writes `null`.
     pub fn annotations(&self) -> Result<Option<BTreeMap<String, String>>, Problem> {
-        let Some(given) = self.runtime_config.as_ref().and_then(|config| config.get(ANNOTATIONS)) else {
+        let Some(given) = self
+            .runtime_config
+            .as_ref()
+            .and_then(|config| config.get(ANNOTATIONS))
+        else {
             return Ok(None);
         };
         let read = Option::<BTreeMap<String, String>>::deserialize(given).map_err(|e| {
@@ -91,13 +99,20 @@ impl Network {
 
     /// The version in which to answer.
     pub fn version(&self) -> &str {
-        if VERSIONS.contains(&self.cni_version.as_str()) { &self.cni_version } else { NEWEST }
+        if VERSIONS.contains(&self.cni_version.as_str()) {
+            &self.cni_version
+        } else {
+            NEWEST
+        }
     }
 }
 
 impl Call {
     /// `variable` reads the environment. An error comes with the version in which to report it.
-    pub fn read(variable: impl Fn(&str) -> Option<String>, stdin: &[u8]) -> Result<Call, (String, Problem)> {
+    pub fn read(
+        variable: impl Fn(&str) -> Option<String>,
+        stdin: &[u8],
+    ) -> Result<Call, (String, Problem)> {
         let network = network(stdin).map_err(|e| (NEWEST.to_owned(), e))?;
         let version = network.version().to_owned();
         read(variable, network).map_err(|e| (version, e))
@@ -107,23 +122,40 @@ impl Call {
 fn network(stdin: &[u8]) -> Result<Network, Problem> {
     let wrong = |text: String| Problem::new(Code::Content, ErrorClass::Usage, text);
     if stdin.len() > MAX_BYTES {
-        return Err(wrong(format!("the network configuration has more than {MAX_BYTES} bytes")));
+        return Err(wrong(format!(
+            "the network configuration has more than {MAX_BYTES} bytes"
+        )));
     }
-    serde_json::from_slice(stdin).map_err(|e| wrong(format!("reading the network configuration from stdin: {e}")))
+    serde_json::from_slice(stdin)
+        .map_err(|e| wrong(format!("reading the network configuration from stdin: {e}")))
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<Call, Problem> {
     let named = variable("CNI_COMMAND").unwrap_or_default();
     let known = || COMMANDS.map(|(name, _)| name).join(", ");
     let found = COMMANDS.iter().find(|(name, _)| *name == named);
-    let (_, command) = *found.ok_or_else(|| bad(format!("CNI_COMMAND is {named:?}: it is one of {}", known())))?;
-    let mut call = Call { command, id: String::new(), ifname: String::new(), netns: None, network };
+    let (_, command) = *found.ok_or_else(|| {
+        bad(format!(
+            "CNI_COMMAND is {named:?}: it is one of {}",
+            known()
+        ))
+    })?;
+    let mut call = Call {
+        command,
+        id: String::new(),
+        ifname: String::new(),
+        netns: None,
+        network,
+    };
     if command == Command::Version {
         return Ok(call);
     }
     check_version(command, &call.network.cni_version)?;
     if !is_name(&call.network.name) {
-        let text = format!("`name` of the network configuration is {:?}: no name of a network", call.network.name);
+        let text = format!(
+            "`name` of the network configuration is {:?}: no name of a network",
+            call.network.name
+        );
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
     }
     if matches!(command, Command::Gc | Command::Status) {
@@ -131,19 +163,31 @@ fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<C
     }
     call.id = variable("CNI_CONTAINERID").unwrap_or_default();
     call.ifname = variable("CNI_IFNAME").unwrap_or_default();
-    call.netns = variable("CNI_NETNS").filter(|path| !path.is_empty()).map(PathBuf::from);
+    call.netns = variable("CNI_NETNS")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     if !is_name(&call.id) {
-        return Err(bad(format!("CNI_CONTAINERID is {:?}: no id of a container", call.id)));
+        return Err(bad(format!(
+            "CNI_CONTAINERID is {:?}: no id of a container",
+            call.id
+        )));
     }
     if !is_ifname(&call.ifname) {
-        return Err(bad(format!("CNI_IFNAME is {:?}: no name of an interface", call.ifname)));
+        return Err(bad(format!(
+            "CNI_IFNAME is {:?}: no name of an interface",
+            call.ifname
+        )));
     }
     match &call.netns {
         // It goes by the record.
         _ if command == Command::Del => Ok(call),
-        None => Err(bad("CNI_NETNS is missing: the path of the container's network namespace".to_owned())),
+        None => Err(bad(
+            "CNI_NETNS is missing: the path of the container's network namespace".to_owned(),
+        )),
         // It is recorded, and looked at from elsewhere.
-        Some(path) if path.is_relative() => Err(bad(format!("CNI_NETNS is {path:?}: no absolute path"))),
+        Some(path) if path.is_relative() => {
+            Err(bad(format!("CNI_NETNS is {path:?}: no absolute path")))
+        }
         _ => Ok(call),
     }
 }
@@ -162,17 +206,34 @@ fn check_version(command: Command, version: &str) -> Result<(), Problem> {
     if place(version).is_some_and(|at| Some(at) >= place(from)) {
         return Ok(());
     }
-    let has = || if version.is_empty() { "missing".to_owned() } else { format!("{version:?}") };
-    let text =
-        format!("cniVersion of the network configuration is {}: {} needs {from} or later", has(), command.name());
+    let has = || {
+        if version.is_empty() {
+            "missing".to_owned()
+        } else {
+            format!("{version:?}")
+        }
+    };
+    let text = format!(
+        "cniVersion of the network configuration is {}: {} needs {from} or later",
+        has(),
+        command.name()
+    );
     let details = format!("supported versions: {}", VERSIONS.join(", "));
-    Err(Problem { details, ..Problem::new(Code::Version, ErrorClass::Usage, text) })
+    Err(Problem {
+        details,
+        ..Problem::new(Code::Version, ErrorClass::Usage, text)
+    })
 }
 
 /// Of a container or a network, as the specification has both.
 fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
-    name.len() <= 255 && name.bytes().all(plain) && name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
+    name.len() <= 255
+        && name.bytes().all(plain)
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|b| b.is_ascii_alphanumeric())
 }
 
 /// As the kernel has it (dev_valid_name() in net/core/dev.c).

@@ -1,5 +1,5 @@
-//! CNI's contract, as <https://www.cni.dev/docs/spec/> has it: what a runtime calls a plugin with, in variables and on stdin,
-//! and what the plugin answers.
+//! CNI's contract, as <https://www.cni.dev/docs/spec/> has it: what a runtime calls a plugin with,
+//! in variables and on stdin, and what the plugin answers.
 
 mod call;
 mod reply;
@@ -17,7 +17,8 @@ pub const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// What is reported where the caller's version is none of these.
 pub const NEWEST: &str = "1.1.0";
 
-/// No runtime writes a larger one; the results of earlier plugins and annotations are what may grow.
+/// No runtime writes a larger one; the results of earlier plugins and annotations are what may
+/// grow.
 pub const MAX_BYTES: usize = 4 << 20;
 
 /// The error codes that the specification gives a meaning.
@@ -45,12 +46,20 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(code: Code, class: ErrorClass, text: impl fmt::Display) -> Problem {
-        Problem { code: code as u32, class, text: text.to_string(), details: String::new() }
+        Problem {
+            code: code as u32,
+            class,
+            text: text.to_string(),
+            details: String::new(),
+        }
     }
 
     /// The same under that code.
     pub fn under(self, code: Code) -> Problem {
-        Problem { code: code as u32, ..self }
+        Problem {
+            code: code as u32,
+            ..self
+        }
     }
 
     pub fn json(&self, version: &str) -> Value {
@@ -66,7 +75,12 @@ impl From<anyhow::Error> for Problem {
             ErrorClass::Locked => Code::TryAgain as u32,
             other => OWN + u32::from(other.code()),
         };
-        Problem { code, class, text: format!("{error:#}"), details: String::new() }
+        Problem {
+            code,
+            class,
+            text: format!("{error:#}"),
+            details: String::new(),
+        }
     }
 }
 

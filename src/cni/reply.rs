@@ -10,8 +10,14 @@ use serde_json::{Map, Value, json};
 
 use super::{Code, NEWEST, Problem};
 
-/// With the NICs that are inside now, under the names that they keep; `netns` is the path that the runtime gave.
-pub fn result(version: &str, before: Option<&Value>, held: &[MovedNic], netns: &Path) -> Result<Value, Problem> {
+/// With the NICs that are inside now, under the names that they keep; `netns` is the path that the
+/// runtime gave.
+pub fn result(
+    version: &str,
+    before: Option<&Value>,
+    held: &[MovedNic],
+    netns: &Path,
+) -> Result<Value, Problem> {
     let mut result = match before {
         None => Map::new(),
         Some(Value::Object(before)) => before.clone(),
@@ -22,7 +28,11 @@ pub fn result(version: &str, before: Option<&Value>, held: &[MovedNic], netns: &
     let mut all_ips = list(&result, "ips")?;
     let first = interfaces.len();
     interfaces.extend(held.iter().map(|h| interface(version, h, netns)));
-    all_ips.extend(held.iter().enumerate().flat_map(|(at, h)| ips(version, &h.inside.netdev, first + at)));
+    all_ips.extend(
+        held.iter()
+            .enumerate()
+            .flat_map(|(at, h)| ips(version, &h.inside.netdev, first + at)),
+    );
     // A pod that asks for nothing: as if this plugin were not there.
     if !held.is_empty() {
         result.insert("interfaces".to_owned(), interfaces.into());
@@ -32,7 +42,11 @@ pub fn result(version: &str, before: Option<&Value>, held: &[MovedNic], netns: &
 }
 
 fn unusable(why: &str) -> Problem {
-    Problem::new(Code::Content, ErrorClass::Usage, format!("prevResult of the network configuration {why}"))
+    Problem::new(
+        Code::Content,
+        ErrorClass::Usage,
+        format!("prevResult of the network configuration {why}"),
+    )
 }
 
 fn list(result: &Map<String, Value>, key: &str) -> Result<Vec<Value>, Problem> {
@@ -45,7 +59,11 @@ fn list(result: &Map<String, Value>, key: &str) -> Result<Vec<Value>, Problem> {
 
 fn interface(version: &str, held: &MovedNic, netns: &Path) -> Value {
     let dev = &held.inside.netdev;
-    let mac = dev.mac.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mac = dev
+        .mac
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let mut interface = json!({"name": dev.name, "mac": mac, "sandbox": netns});
     if version == NEWEST {
         interface["mtu"] = dev.mtu.into();
@@ -60,7 +78,8 @@ fn interface(version: &str, held: &MovedNic, netns: &Path) -> Value {
 fn ips(version: &str, dev: &Netdev, interface: usize) -> Vec<Value> {
     let own = dev.addresses.iter().filter(|a| !kernel_address(a, dev));
     let ip = |a: &rdma_model::snapshot::Address| {
-        let mut ip = json!({"address": format!("{}/{}", a.address, a.prefix), "interface": interface});
+        let mut ip =
+            json!({"address": format!("{}/{}", a.address, a.prefix), "interface": interface});
         if version.starts_with("0.") {
             ip["version"] = if a.address.is_ipv6() { "6" } else { "4" }.into();
         }

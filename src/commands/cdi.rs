@@ -60,8 +60,15 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     }
     let path = &args.output;
     let named = path.is_absolute() && path.extension().is_some_and(|e| e == "json");
-    ensure!(named, ErrorClass::Usage.error(format!("--output {}: engines read FOLDER/NAME.json", path.display())));
-    let before = files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
+    ensure!(
+        named,
+        ErrorClass::Usage.error(format!(
+            "--output {}: engines read FOLDER/NAME.json",
+            path.display()
+        ))
+    );
+    let before =
+        files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
     let older = before.as_deref().map(|text| ours(path, text)).transpose()?;
     if let (true, Some(older), Some(selection)) = (args.keep, &older, &source.selection) {
         keeps(older, &spec, selection, path)?;
@@ -73,10 +80,19 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
         files::replace(path, text.as_bytes(), 0o644)?;
     }
     if args.json {
-        return say(&report::json(&Generated { path, changed, spec: &spec })?);
+        return say(&report::json(&Generated {
+            path,
+            changed,
+            spec: &spec,
+        })?);
     }
     let lines = lines(&spec, &seen, &busy_nics(&store)?);
-    say(&summary(args, before.as_deref().unwrap_or_default(), &text, &lines))
+    say(&summary(
+        args,
+        before.as_deref().unwrap_or_default(),
+        &text,
+        &lines,
+    ))
 }
 
 fn summary(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine]) -> String {
@@ -94,14 +110,28 @@ fn summary(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine
 }
 
 fn diff(path: &str, before: &str, text: &str) -> String {
-    report::printable_lines(&edit::file_diff([path, &format!("{path} (generated)")], before, text)) + "\n"
+    report::printable_lines(&edit::file_diff(
+        [path, &format!("{path} (generated)")],
+        before,
+        text,
+    )) + "\n"
 }
 
-/// The rails of the stored plan, as far as the policy allows them by now; else those that would be chosen, and those that are away.
-fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
+/// The rails of the stored plan, as far as the policy allows them by now; else those that would be
+/// chosen, and those that are away.
+fn source(
+    request: &Request,
+    args: &CdiGenerateArgs,
+    seen: &Snapshot,
+    store: &Store,
+) -> Result<Source> {
     let etc = HostTree::new(Path::new("/"))?;
     let program = &program(args, &etc)?;
-    let stages = if install::has_gvisor(&etc) { &Stage::WITH_GOFER[..] } else { &Stage::ALL };
+    let stages = if install::has_gvisor(&etc) {
+        &Stage::WITH_GOFER[..]
+    } else {
+        &Stage::ALL
+    };
     if let Some(plan) = store.plan(&args.plan)? {
         args.select.refuse_given(&[], &is_stored(&args.plan))?;
         let plan = request.narrowed_plan(plan, Some(seen));
@@ -111,23 +141,42 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
             ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
         );
         let hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
-        return Ok(Source { rails, hooks, selection: None });
+        return Ok(Source {
+            rails,
+            hooks,
+            selection: None,
+        });
     }
-    let (plan, selection) = plan_of_any(request, &args.plan, seen, &busy_nics(store)?, options(request))?;
+    let (plan, selection) = plan_of_any(
+        request,
+        &args.plan,
+        seen,
+        &busy_nics(store)?,
+        options(request),
+    )?;
     warn(&selection.warnings);
     let mut rails = Rail::rails_of_plan(&plan, seen);
     let away = away(request, seen, store)?.into_iter();
-    let away: Vec<Rail> = away.filter(|rail| !rails.iter().any(|r| r.name == rail.name)).collect();
+    let away: Vec<Rail> = away
+        .filter(|rail| !rails.iter().any(|r| r.name == rail.name))
+        .collect();
     rails.extend(away);
     rails.sort_by_cached_key(Rail::rank);
     if rails.is_empty() {
         selection.some()?;
     }
     let mut hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
-    // No plan is stored: the hook makes one, from the flags given here and the rails of its own flags.
+    // No plan is stored: the hook makes one, from the flags given here and the rails of its own
+    // flags.
     let flags = args.select.without("ifaces").flags();
-    hooks.iter_mut().for_each(|hook| hook.args.extend_from_slice(&flags));
-    Ok(Source { rails, hooks, selection: Some(selection) })
+    hooks
+        .iter_mut()
+        .for_each(|hook| hook.args.extend_from_slice(&flags));
+    Ok(Source {
+        rails,
+        hooks,
+        selection: Some(selection),
+    })
 }
 
 /// The rails that containers hold, as far as they would be chosen by their names.
@@ -139,18 +188,30 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
             RailName::Netdev(netdev) => Some(netdev),
             RailName::Hca(_) => None,
         };
-        let hca: Option<HcaName> = rail.hca.as_deref().and_then(|port| port.split(':').next()?.parse().ok());
+        let hca: Option<HcaName> = rail
+            .hca
+            .as_deref()
+            .and_then(|port| port.split(':').next()?.parse().ok());
         let left_out = left_out(request, seen, netdev, hca.as_ref()).is_some();
-        !left_out && request.host.policy.forbids_name(rail.name.as_str()).is_none()
+        !left_out
+            && request
+                .host
+                .policy
+                .forbids_name(rail.name.as_str())
+                .is_none()
     };
-    Ok(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)).filter(chosen).collect())
+    Ok(given
+        .flat_map(|plan| Rail::rails_of_plan(plan, seen))
+        .filter(chosen)
+        .collect())
 }
 
 fn ours(path: &Path, text: &str) -> Result<Spec> {
     Spec::parse(text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
 }
 
-/// The program that the hooks name: the one that stays when there is a next version, as `install` has it.
+/// The program that the hooks name: the one that stays when there is a next version, as `install`
+/// has it.
 fn program(args: &CdiGenerateArgs, etc: &HostTree) -> Result<String> {
     let program = install::program(args.program.as_deref(), etc)?;
     if etc.exists(&program) {
@@ -160,59 +221,99 @@ fn program(args: &CdiGenerateArgs, etc: &HostTree) -> Result<String> {
     ensure!(args.program.is_none(), ErrorClass::Usage.error(missing));
     let own = std::env::current_exe().context("finding the path of rdmaprep")?;
     let own = own.to_str().context("the path of rdmaprep is no UTF-8")?;
-    warn(&[format!("{missing}: they name {own}, which has to stay where it is")]);
+    warn(&[format!(
+        "{missing}: they name {own}, which has to stay where it is"
+    )]);
     Ok(own.to_owned())
 }
 
 fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Result<()> {
     let why = |name: &str| {
-        let dropped =
-            selection.dropped().find(|(v, _)| v.netdev.as_ref().map_or_else(|| v.label(), |n| n.to_string()) == name);
-        dropped.map_or_else(|| format!("{name} is not on this host"), |(_, d)| d.why.clone())
+        let dropped = selection.dropped().find(|(v, _)| {
+            v.netdev
+                .as_ref()
+                .map_or_else(|| v.label(), |n| n.to_string())
+                == name
+        });
+        dropped.map_or_else(
+            || format!("{name} is not on this host"),
+            |(_, d)| d.why.clone(),
+        )
     };
     let lost: Vec<String> = older.lost(newer).into_iter().map(why).collect();
     if lost.is_empty() {
         return Ok(());
     }
     let (path, lost) = (path.display(), lost.join("; "));
-    Err(ErrorClass::Refused
-        .error(format!("--keep: {path} would lose devices: {lost}; without --keep it is written without them")))
+    Err(ErrorClass::Refused.error(format!(
+        "--keep: {path} would lose devices: {lost}; without --keep it is written without them"
+    )))
 }
 
 fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
     let path = &args.file;
     let text = files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
     let text = text.ok_or_else(|| {
-        ErrorClass::Usage.error(format!("--file: {} does not exist; `rdmaprep cdi generate` writes it", path.display()))
+        ErrorClass::Usage.error(format!(
+            "--file: {} does not exist; `rdmaprep cdi generate` writes it",
+            path.display()
+        ))
     })?;
     let spec = ours(path, &text)?;
     let store = store(&Host::new(global, &super::config(global)?));
     let seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
     let lines = lines(&spec, &seen, &busy_nics(&store)?);
-    say(&if args.json { report::json(&lines)? } else { report::device_table(&lines) })
+    say(&if args.json {
+        report::json(&lines)?
+    } else {
+        report::device_table(&lines)
+    })
 }
 
 fn lines(spec: &Spec, seen: &Snapshot, held: &[BusyNic]) -> Vec<DeviceLine> {
-    spec.devices.iter().map(|device| line(device, seen, held)).collect()
+    spec.devices
+        .iter()
+        .map(|device| line(device, seen, held))
+        .collect()
 }
 
 fn line(device: &Device, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
     let rails = device.rails();
     let nodes = &device.container_edits.device_nodes;
-    let mut now: Vec<String> = rails.iter().filter_map(|rail| elsewhere(rail, seen, held)).collect();
+    let mut now: Vec<String> = rails
+        .iter()
+        .filter_map(|rail| elsewhere(rail, seen, held))
+        .collect();
     let is_stale = |path: &str, number: (u32, u32)| {
-        let node =
-            seen.hcas.iter().filter_map(|h| h.uverbs.as_ref()).find(|d| path == format!("/dev/infiniband/{}", d.name));
+        let node = seen
+            .hcas
+            .iter()
+            .filter_map(|h| h.uverbs.as_ref())
+            .find(|d| path == format!("/dev/infiniband/{}", d.name));
         node.is_some_and(|d| (d.major, d.minor) != number)
     };
-    let stale = nodes.iter().filter(|n| is_stale(&n.path, (n.major, n.minor)));
+    let stale = nodes
+        .iter()
+        .filter(|n| is_stale(&n.path, (n.major, n.minor)));
     now.extend(stale.map(|n| format!("{} has another number by now", n.path)));
     DeviceLine {
         device: device.name.clone(),
         rails: rails.iter().map(ToString::to_string).collect(),
-        hcas: rails.iter().filter_map(|rail| device.hca(rail)).map(str::to_owned).collect(),
-        nodes: nodes.iter().filter_map(|n| n.path.rsplit('/').next()).map(str::to_owned).collect(),
-        now: if now.is_empty() { "on the host".to_owned() } else { now.join("; ") },
+        hcas: rails
+            .iter()
+            .filter_map(|rail| device.hca(rail))
+            .map(str::to_owned)
+            .collect(),
+        nodes: nodes
+            .iter()
+            .filter_map(|n| n.path.rsplit('/').next())
+            .map(str::to_owned)
+            .collect(),
+        now: if now.is_empty() {
+            "on the host".to_owned()
+        } else {
+            now.join("; ")
+        },
     }
 }
 

@@ -1,4 +1,5 @@
-//! `rdmaprep cni`: a CNI runtime's calls, with the hooks' machinery. The namespace is there, and no container in it yet.
+//! `rdmaprep cni`: a CNI runtime's calls, with the hooks' machinery. The namespace is there, and no
+//! container in it yet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,11 +30,14 @@ use crate::report::{self, Report};
 /// Seconds after which a runtime gives up: the kubelet waits for a sandbox for some minutes.
 const TIMEOUT: u32 = 60;
 
-/// The answer, or the error, goes to stdout as JSON; stderr has the error in words, as of every command.
+/// The answer, or the error, goes to stdout as JSON; stderr has the error in words, as of every
+/// command.
 pub(super) fn cni(global: &Global) -> Result<()> {
     files::private_umask();
     let failed = |e: anyhow::Error| (cni::NEWEST.to_owned(), e.into());
-    let call = capabilities::shed().and_then(|_| Ok(stdin(MAX_BYTES)?)).map_err(failed);
+    let call = capabilities::shed()
+        .and_then(|_| Ok(stdin(MAX_BYTES)?))
+        .map_err(failed);
     let call = call.and_then(|text| Call::read(|name| std::env::var(name).ok(), &text));
     let done = call.and_then(|call| {
         let version = call.network.version().to_owned();
@@ -52,7 +56,9 @@ pub(super) fn cni(global: &Global) -> Result<()> {
 fn answer(global: &Global, call: &Call) -> Result<Option<Value>, Problem> {
     match call.command {
         Command::Version => Ok(Some(cni::versions(call.network.version()))),
-        Command::Status => status(global, call).map(|()| None).map_err(|e| Problem::from(e).under(Code::Unavailable)),
+        Command::Status => status(global, call)
+            .map(|()| None)
+            .map_err(|e| Problem::from(e).under(Code::Unavailable)),
         Command::Add => add(global, call).map(Some),
         Command::Check => check(global, call).map(|()| None),
         Command::Del => del(global, call).map(|()| None),
@@ -73,20 +79,45 @@ struct Attached<'a> {
 impl<'a> Attached<'a> {
     fn new(call: &'a Call, host: Host) -> Result<Attached<'a>> {
         let netns = call.netns.clone().unwrap_or_default();
-        let attachment = Attachment { network: call.network.name.clone(), ifname: call.ifname.clone(), netns };
+        let attachment = Attachment {
+            network: call.network.name.clone(),
+            ifname: call.ifname.clone(),
+            netns,
+        };
         Attached::about(call, host, &call.id, attachment)
     }
 
     fn about(call: &'a Call, host: Host, id: &str, attachment: Attachment) -> Result<Attached<'a>> {
-        let state = State { id: id.to_owned(), pid: None, bundle: String::new(), annotations: BTreeMap::new() };
-        Ok(Attached { call, store: store(&host), machine: ThisMachine::new()?, host, state, attachment })
+        let state = State {
+            id: id.to_owned(),
+            pid: None,
+            bundle: String::new(),
+            annotations: BTreeMap::new(),
+        };
+        Ok(Attached {
+            call,
+            store: store(&host),
+            machine: ThisMachine::new()?,
+            host,
+            state,
+            attachment,
+        })
     }
 
     /// Calls a hook, and reports it as hooks are.
-    fn run(&self, container: Option<&dyn Container>, nics: usize, run: impl FnOnce(&Hook) -> Ended) -> Result<()> {
+    fn run(
+        &self,
+        container: Option<&dyn Container>,
+        nics: usize,
+        run: impl FnOnce(&Hook) -> Ended,
+    ) -> Result<()> {
         let begun = Instant::now();
-        let deadline = begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
-        let cni = CniNetns { attachment: &self.attachment, container };
+        let deadline =
+            begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
+        let cni = CniNetns {
+            attachment: &self.attachment,
+            container,
+        };
         let hook = Hook {
             state: &self.state,
             store: &self.store,
@@ -113,25 +144,43 @@ impl<'a> Attached<'a> {
     }
 
     fn nics(&self) -> usize {
-        hook::nics_of(&self.state, Some(&self.attachment), &self.store, &self.machine)
+        hook::nics_of(
+            &self.state,
+            Some(&self.attachment),
+            &self.store,
+            &self.machine,
+        )
     }
 
     /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.
     fn netns(&self) -> Result<Init, Problem> {
-        let bad = |text| Problem::new(Code::Variable, ErrorClass::State, format!("CNI_NETNS: {text}"));
+        let bad = |text| {
+            Problem::new(
+                Code::Variable,
+                ErrorClass::State,
+                format!("CNI_NETNS: {text}"),
+            )
+        };
         let netns = Init::at(&self.attachment.netns).map_err(|e| bad(format!("{e:#}")))?;
         match netns.netns() == self.machine.host_netns()? {
-            true => Err(bad(format!("{} is the host's own network namespace", self.attachment.netns.display()))),
+            true => Err(bad(format!(
+                "{} is the host's own network namespace",
+                self.attachment.netns.display()
+            ))),
             false => Ok(netns),
         }
     }
 }
 
-/// What the configuration asks for, less what the pod's annotations take away; nothing where neither asks.
+/// What the configuration asks for, less what the pod's annotations take away; nothing where
+/// neither asks.
 fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Problem> {
     let named = call.network.plan.as_deref();
     let annotations = call.network.annotations()?;
-    let annotated = annotations.iter().flat_map(BTreeMap::keys).any(|key| key.starts_with(ANNOTATION));
+    let annotated = annotations
+        .iter()
+        .flat_map(BTreeMap::keys)
+        .any(|key| key.starts_with(ANNOTATION));
     if let Some(Err(e)) = named.map(str::parse::<PlanName>) {
         let text = format!("`plan` of the network configuration: {e}");
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
@@ -139,7 +188,9 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
     let request = match request(global, named, &SelectArgs::default()) {
         // A broken config file of the host must not keep every pod from starting.
         Err(e) if named.is_none() && !annotated && !has_plan(global) => {
-            warn(&[format!("{e:#}; a pod that does not ask for NICs starts all the same")]);
+            warn(&[format!(
+                "{e:#}; a pod that does not ask for NICs starts all the same"
+            )]);
             return Ok(None);
         }
         request => request?,
@@ -150,7 +201,9 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
         (None, Some(_)) if annotated => Err(lacks_plan().into()),
         (None, Some(_)) => Ok(None),
         (None, None) => {
-            let text = format!("the network configuration has neither `plan` nor the capability {ANNOTATIONS}");
+            let text = format!(
+                "the network configuration has neither `plan` nor the capability {ANNOTATIONS}"
+            );
             Err(Problem::new(Code::Config, ErrorClass::Usage, text))
         }
     }
@@ -158,14 +211,30 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
 
 fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     let (version, before) = (call.network.version(), call.network.prev_result.as_ref());
-    let result = |held: &[_]| cni::result(version, before, held, call.netns.as_deref().unwrap_or("".as_ref()));
+    let result = |held: &[_]| {
+        cni::result(
+            version,
+            before,
+            held,
+            call.netns.as_deref().unwrap_or("".as_ref()),
+        )
+    };
     // Before anything moves.
     let passed = result(&[])?;
-    let Some(request) = device_request(global, call)? else { return Ok(passed) };
+    let Some(request) = device_request(global, call)? else {
+        return Ok(passed);
+    };
     let attached = Attached::new(call, request.host.clone())?;
     let netns = attached.netns()?;
-    attached.run(Some(&netns), nics(&request, &attached.store), |hook| hook::create(hook, &request))?;
-    let gone = || ErrorClass::State.error(format!("the NICs of container {} were restored meanwhile", call.id));
+    attached.run(Some(&netns), nics(&request, &attached.store), |hook| {
+        hook::create(hook, &request)
+    })?;
+    let gone = || {
+        ErrorClass::State.error(format!(
+            "the NICs of container {} were restored meanwhile",
+            call.id
+        ))
+    };
     result(&attached.record()?.ok_or_else(gone)?.held)
 }
 
@@ -174,14 +243,17 @@ fn check(global: &Global, call: &Call) -> Result<(), Problem> {
     let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
     let netns = attached.netns()?;
     if attached.record()?.is_none() && asked.is_some() {
-        let text = format!("container {} has no NIC of network {}", call.id, call.network.name);
+        let text = format!(
+            "container {} has no NIC of network {}",
+            call.id, call.network.name
+        );
         return Err(ErrorClass::State.error(text).into());
     }
     Ok(attached.run(Some(&netns), attached.nics(), hook::check)?)
 }
 
-/// NICs that do not return whole must not keep the pod from being deleted: their record stays, and the next hook or the timer
-/// tries again.
+/// NICs that do not return whole must not keep the pod from being deleted: their record stays, and
+/// the next hook or the timer tries again.
 fn del(global: &Global, call: &Call) -> Result<(), Problem> {
     let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
     Ok(give_back(&attached)?)
@@ -197,17 +269,23 @@ fn give_back(attached: &Attached) -> Result<()> {
     }
 }
 
-/// Attachments of this network that the runtime does not know any more. What cannot be restored must not keep the rest away.
+/// Attachments of this network that the runtime does not know any more. What cannot be restored
+/// must not keep the rest away.
 fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
     let Some(valid) = &call.network.valid else {
-        let text = "the network configuration lacks cni.dev/valid-attachments: nothing is collected";
+        let text =
+            "the network configuration lacks cni.dev/valid-attachments: nothing is collected";
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
     };
     let host = Host::new(global, &config_or_default(global));
     let (store, machine) = (store(&host), ThisMachine::new()?);
     let records = Records::read(&store, machine.boot_id())?;
-    let members = records.current().flat_map(|r| &r.members).filter_map(|m| Some((m.id.clone(), m.cni.clone()?)));
-    let is_valid = |id: &String, cni: &Attachment| valid.iter().any(|v| v.id == *id && v.ifname == cni.ifname);
+    let members = records
+        .current()
+        .flat_map(|r| &r.members)
+        .filter_map(|m| Some((m.id.clone(), m.cni.clone()?)));
+    let is_valid =
+        |id: &String, cni: &Attachment| valid.iter().any(|v| v.id == *id && v.ifname == cni.ifname);
     let gone = members.filter(|(id, cni)| cni.network == call.network.name && !is_valid(id, cni));
     let mut failed = Vec::new();
     for (id, attachment) in gone {
@@ -223,7 +301,8 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
     }
 }
 
-/// Whether ADD of a pod that asks would find what it needs. Other pods may hold the NICs: the node is ready all the same.
+/// Whether ADD of a pod that asks would find what it needs. Other pods may hold the NICs: the node
+/// is ready all the same.
 fn status(global: &Global, call: &Call) -> Result<()> {
     capabilities::require()?;
     let named = call.network.plan.as_deref();
@@ -231,5 +310,7 @@ fn status(global: &Global, call: &Call) -> Result<()> {
     let store = store(&request.host);
     store.writable()?;
     Records::read(&store, ThisMachine::new()?.boot_id())?;
-    request.plan().map_or(Ok(()), |plan| stored_plan(&store, &request, plan).map(drop))
+    request
+        .plan()
+        .map_or(Ok(()), |plan| stored_plan(&store, &request, plan).map(drop))
 }

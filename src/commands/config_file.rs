@@ -11,16 +11,22 @@ use crate::config::file::{ConfigFile, ShimConfig};
 use crate::config::host::{CONFIG, Config};
 use crate::kernel::host::files;
 
-/// Reads the config file, the one that is `named` or the default one, which alone may be absent. The administrator may have put a
-/// link there. Errors of `read` are of that file.
-fn read<T: Default>(named: Option<&Path>, read: impl FnOnce(&ConfigFile) -> Result<T>) -> Result<T> {
+/// Reads the config file, the one that is `named` or the default one, which alone may be absent.
+/// The administrator may have put a link there. Errors of `read` are of that file.
+fn read<T: Default>(
+    named: Option<&Path>,
+    read: impl FnOnce(&ConfigFile) -> Result<T>,
+) -> Result<T> {
     let followed = files::followed(named.map(Path::to_owned), Path::new(CONFIG));
     let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
     match files::read(path).class(ErrorClass::Usage, doing())? {
         Some(text) => read(&ConfigFile::new(&text)).class(ErrorClass::Usage, doing()),
         None if named.is_none() => Ok(T::default()),
-        None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
+        None => {
+            Err(ErrorClass::Usage
+                .error(format!("the config file {} does not exist", path.display())))
+        }
     }
 }
 
@@ -28,7 +34,8 @@ pub(super) fn config(global: &Global) -> Result<Config> {
     read(global.config.as_deref(), |file| file.config())
 }
 
-/// For stop hooks: a config file that was broken since the NICs left must not keep them from returning.
+/// For stop hooks: a config file that was broken since the NICs left must not keep them from
+/// returning.
 pub(super) fn config_or_default(global: &Global) -> Config {
     homeward(global).unwrap_or_else(|e| {
         warn(&[format!("{e:#}; the defaults are used")]);
@@ -60,7 +67,11 @@ pub(super) fn has_plan(global: &Global) -> bool {
 
 /// The file that a shim reads, which has no command line of its own; nothing for the default one.
 fn shim_file(global: &Global) -> Option<PathBuf> {
-    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let variable = || {
+        std::env::var_os("RDMAPREP_CONFIG")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+    };
     global.config.clone().or_else(variable)
 }
 
@@ -70,7 +81,8 @@ pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf
     Ok((config, files::followed(named, Path::new(CONFIG))))
 }
 
-/// What a shim reads of a config file that is no TOML, as far as one of its lines says which runtime is meant.
+/// What a shim reads of a config file that is no TOML, as far as one of its lines says which
+/// runtime is meant.
 pub(super) fn salvaged_config(global: &Global) -> Option<(ShimConfig, Option<PathBuf>)> {
     let named = shim_file(global);
     let config = read(named.as_deref(), |file| Ok(file.salvaged_runtime())).ok()??;

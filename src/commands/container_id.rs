@@ -1,4 +1,5 @@
-//! Which container a person means: by its id, by the beginning of that, or by the name that podman, CRI-O or Docker gave it.
+//! Which container a person means: by its id, by the beginning of that, or by the name that podman,
+//! CRI-O or Docker gave it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,9 @@ const LEAST: usize = 6;
 /// Where dockerd keeps its containers, unless it is configured to keep them elsewhere.
 const DOCKER: &str = "/var/lib/docker/containers";
 
-/// The whole id of a container that has a record; `asked` itself where none fits. [`ErrorClass::Usage`] where several do. A beginning
-/// counts of the ids that engines make alone: after `train` has ended, `restore train` must not mean `train2`.
+/// The whole id of a container that has a record; `asked` itself where none fits.
+/// [`ErrorClass::Usage`] where several do. A beginning counts of the ids that engines make alone:
+/// after `train` has ended, `restore train` must not mean `train2`.
 pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
     let ids = ids(records);
     if ids.contains_key(asked) {
@@ -26,37 +28,55 @@ pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
     }
     let begins = |id: &str| asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
     let is_named = |id: &str, bundle: &Path| names(id, bundle).iter().any(|name| name == asked);
-    let fit = ids.iter().filter(|(id, bundle)| begins(id) || is_named(id, bundle));
+    let fit = ids
+        .iter()
+        .filter(|(id, bundle)| begins(id) || is_named(id, bundle));
     let fit: Vec<&str> = fit.map(|(id, _)| id.as_str()).collect();
     ensure!(fit.len() < 2, several(asked, &fit));
     Ok(fit.first().map_or(asked, |id| *id).to_owned())
 }
 
-/// The id and the pid of a container that an engine runs, whether it holds NICs or not. [`ErrorClass::Usage`] where several fit.
+/// The id and the pid of a container that an engine runs, whether it holds NICs or not.
+/// [`ErrorClass::Usage`] where several fit.
 pub(super) fn running(asked: &str) -> Result<Option<(String, i32)>> {
-    let begins = |id: &str| id == asked || asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
-    let is_it =
-        |c: &Running| begins(&c.id) || c.name.as_deref() == Some(asked) || docker_name(&c.id).as_deref() == Some(asked);
-    let fit: Vec<Running> = runtime_users::running(Path::new("/")).into_iter().filter(is_it).collect();
+    let begins =
+        |id: &str| id == asked || asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
+    let is_it = |c: &Running| {
+        begins(&c.id)
+            || c.name.as_deref() == Some(asked)
+            || docker_name(&c.id).as_deref() == Some(asked)
+    };
+    let fit: Vec<Running> = runtime_users::running(Path::new("/"))
+        .into_iter()
+        .filter(is_it)
+        .collect();
     let ids: Vec<&str> = fit.iter().map(|c| c.id.as_str()).collect();
     ensure!(fit.len() < 2, several(asked, &ids));
     Ok(fit.into_iter().next().map(|c| (c.id, c.pid)))
 }
 
 fn several(asked: &str, ids: &[&str]) -> Error {
-    ErrorClass::Usage
-        .error(format!("{asked:?} may be any of these containers: {}: give more of the id", ids.join(", ")))
+    ErrorClass::Usage.error(format!(
+        "{asked:?} may be any of these containers: {}: give more of the id",
+        ids.join(", ")
+    ))
 }
 
 /// Each container with its bundle, as far as records say it.
 fn ids(records: &Records) -> BTreeMap<String, PathBuf> {
-    let members = records.readable().flat_map(|r| &r.members).map(|m| (m.id.clone(), PathBuf::from(&m.bundle)));
-    let torn = records.damaged().flat_map(|(path, _)| records.store().remains(path).ids);
+    let members = records
+        .readable()
+        .flat_map(|r| &r.members)
+        .map(|m| (m.id.clone(), PathBuf::from(&m.bundle)));
+    let torn = records
+        .damaged()
+        .flat_map(|(path, _)| records.store().remains(path).ids);
     torn.map(|id| (id, PathBuf::new())).chain(members).collect()
 }
 
-/// The names that engines keep beside a container: podman and CRI-O in a list for all containers, above the bundle's folder, Docker in a
-/// file for each. What a container's author writes into config.json is no name.
+/// The names that engines keep beside a container: podman and CRI-O in a list for all containers,
+/// above the bundle's folder, Docker in a file for each. What a container's author writes into
+/// config.json is no name.
 fn names(id: &str, bundle: &Path) -> Vec<String> {
     #[derive(Deserialize)]
     struct Stored {
@@ -64,10 +84,20 @@ fn names(id: &str, bundle: &Path) -> Vec<String> {
         #[serde(default)]
         names: Vec<String>,
     }
-    let list = bundle.ancestors().nth(2).filter(|folder| folder.ends_with("overlay-containers"));
+    let list = bundle
+        .ancestors()
+        .nth(2)
+        .filter(|folder| folder.ends_with("overlay-containers"));
     let list = list.and_then(|folder| read(&folder.join("containers.json")));
-    let stored: Vec<Stored> = list.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    stored.into_iter().filter(|s| s.id == id).flat_map(|s| s.names).chain(docker_name(id)).collect()
+    let stored: Vec<Stored> = list
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
+    stored
+        .into_iter()
+        .filter(|s| s.id == id)
+        .flat_map(|s| s.names)
+        .chain(docker_name(id))
+        .collect()
 }
 
 fn docker_name(id: &str) -> Option<String> {
@@ -76,7 +106,8 @@ fn docker_name(id: &str) -> Option<String> {
     struct OfDocker {
         name: String,
     }
-    let text = is_of_engine(id).then(|| read(&Path::new(DOCKER).join(id).join("config.v2.json")))??;
+    let text =
+        is_of_engine(id).then(|| read(&Path::new(DOCKER).join(id).join("config.v2.json")))??;
     let docker: OfDocker = serde_json::from_str(&text).ok()?;
     Some(docker.name.trim_start_matches('/').to_owned())
 }

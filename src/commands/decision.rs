@@ -1,4 +1,5 @@
-//! What a container gets, as a value: the plan, what it shows of /sys, and the machine that both were made from.
+//! What a container gets, as a value: the plan, what it shows of /sys, and the machine that both
+//! were made from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +24,9 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
-use crate::planner::{check_agreed, check_taken, inside, moved_away, observe_host, options, plan_of_any, view_of};
+use crate::planner::{
+    check_agreed, check_taken, inside, moved_away, observe_host, options, plan_of_any, view_of,
+};
 use crate::select::Selection;
 use crate::select::protected_ifaces;
 
@@ -53,23 +56,42 @@ pub(super) fn decide(
 
 impl Decision {
     fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
-        let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
+        let others = self
+            .pod
+            .iter()
+            .flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci))
+            .collect();
         let mut view = view_of(&self.plan, others, &self.host, live)?;
-        if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut view, self.plan.sysfs, config) {
-            for dir in edit::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
+        if let (Some(view), SysfsMode::Snapshot, Some(config)) =
+            (&mut view, self.plan.sysfs, config)
+        {
+            for dir in edit::below_sys(config)?
+                .iter()
+                .filter(|dir| !dir.is_empty())
+            {
                 view.make_room(dir);
             }
         }
         let sysfs = self.plan.sysfs;
-        let plan = self.plan.with_sysfs(sysfs, view.as_ref().map(Store::view_name).transpose()?);
+        let plan = self
+            .plan
+            .with_sysfs(sysfs, view.as_ref().map(Store::view_name).transpose()?);
         Ok(Decision { plan, view, ..self })
     }
 
-    /// What NCCL makes of the container's environment, where that is not what was meant. One on which NCCL crashes is refused, and
-    /// where the namespace is known, one that keeps NCCL from its NICs: it would end, or hang, an hour later.
-    pub(super) fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
+    /// What NCCL makes of the container's environment, where that is not what was meant. One on
+    /// which NCCL crashes is refused, and where the namespace is known, one that keeps NCCL from
+    /// its NICs: it would end, or hang, an hour later.
+    pub(super) fn traps(
+        &self,
+        env: &BTreeMap<String, String>,
+        request: &Request,
+    ) -> Result<Vec<String>> {
         let is_here = |name: &IfName| {
-            [Some(&self.host), self.pod.as_ref()].into_iter().flatten().any(|s| s.netdev(name).is_some())
+            [Some(&self.host), self.pod.as_ref()]
+                .into_iter()
+                .flatten()
+                .any(|s| s.netdev(name).is_some())
         };
         if !self.plan.nics.iter().all(|nic| is_here(&nic.identity.name)) {
             // Another container has it: the create hook waits for it, or says which one.
@@ -78,15 +100,28 @@ impl Decision {
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside, self.plan.nccl_version);
         let crashes = |trap| matches!(trap, Trap::Crash | Trap::Overrun);
-        if let Some(trap) = found.iter().find(|w| w.fatal && (self.pod.is_some() || crashes(w.trap))) {
-            let more = "change that setting of the container, or its NICs (--exclude-hca, --exclude)";
-            return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}; {more}", trap.text)));
+        if let Some(trap) = found
+            .iter()
+            .find(|w| w.fatal && (self.pod.is_some() || crashes(w.trap)))
+        {
+            let more =
+                "change that setting of the container, or its NICs (--exclude-hca, --exclude)";
+            return Err(
+                ErrorClass::Refused.error(format!("NCCL in this container: {}; {more}", trap.text))
+            );
         }
-        let mut notes: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
-        if let Some(peer) = request.select.peer_address.filter(|peer| !protected_ifaces::leads(&inside, *peer)) {
+        let mut notes: Vec<String> = found
+            .into_iter()
+            .map(|w| format!("NCCL in this container: {}", w.text))
+            .collect();
+        if let Some(peer) = request
+            .select
+            .peer_address
+            .filter(|peer| !protected_ifaces::leads(&inside, *peer))
+        {
             notes.push(format!(
-                "nothing in this container leads to the peer address {peer}: it is in no rail's subnet, and no route of a rail, \
-                 or of the namespace as it is now, goes there"
+                "nothing in this container leads to the peer address {peer}: it is in no rail's \
+                subnet, and no route of a rail, or of the namespace as it is now, goes there"
             ));
         }
         Ok(notes)
@@ -136,17 +171,28 @@ impl<'a> DraftInputs<'a> {
                 (Some(live), seen)
             }
         };
-        Ok(DraftInputs { request, name, config, store, pod, live, seen })
+        Ok(DraftInputs {
+            request,
+            name,
+            config,
+            store,
+            pod,
+            live,
+            seen,
+        })
     }
 
-    /// Looks again for that long, as long as nothing but links that come up keeps out a NIC that was named: one that a container has just
-    /// given back is without a carrier for a while.
+    /// Looks again for that long, as long as nothing but links that come up keeps out a NIC that
+    /// was named: one that a container has just given back is without a carrier for a while.
     fn plan(&mut self, request: &Request, patience: Duration) -> Result<(Plan, Selection)> {
         let (begun, mut said) = (Instant::now(), false);
         loop {
             let busy = busy_nics(self.store)?;
-            let (plan, selection) = plan_of_any(request, self.name, &self.seen, &busy, options(request))?;
-            let coming = selection.coming(request).filter(|_| begun.elapsed() < patience);
+            let (plan, selection) =
+                plan_of_any(request, self.name, &self.seen, &busy, options(request))?;
+            let coming = selection
+                .coming(request)
+                .filter(|_| begun.elapsed() < patience);
             let (Some(why), Some(live)) = (coming, &mut self.live) else {
                 check_taken(request, &plan, &selection, &self.seen)?;
                 return Ok((plan, selection));
@@ -168,7 +214,11 @@ impl<'a> DraftInputs<'a> {
             request.agreed_ib = Some(agreement.hcas().cloned().collect());
         }
         // Nodes that have agreed do not wait for each other any longer.
-        let patience = if agreement.is_none() { PATIENCE } else { Duration::ZERO };
+        let patience = if agreement.is_none() {
+            PATIENCE
+        } else {
+            Duration::ZERO
+        };
         let (plan, selection) = self.plan(&request, patience)?;
         let plan = plan.agreed(agreement.cloned());
         check_agreed(&plan, None)?;
@@ -178,9 +228,20 @@ impl<'a> DraftInputs<'a> {
         warn(&selection.warnings);
         warn(&rdma_proxy::judge(&plan, &self.seen)?);
         warn(&missing_topology(self.request));
-        warn(&moved_away(&plan, &request, &self.seen).into_iter().collect::<Vec<_>>());
+        warn(
+            &moved_away(&plan, &request, &self.seen)
+                .into_iter()
+                .collect::<Vec<_>>(),
+        );
         let (host, pod) = (self.seen.clone(), self.pod.clone());
-        let decision = Decision { plan, selection, view: None, pod, host, recorded: self.live.is_none() };
+        let decision = Decision {
+            plan,
+            selection,
+            view: None,
+            pod,
+            host,
+            recorded: self.live.is_none(),
+        };
         match &mut self.live {
             Some(live) => decision.shown(self.config, live),
             // Of a recorded machine there is no /sys to filter: the hook makes the view.
@@ -189,12 +250,24 @@ impl<'a> DraftInputs<'a> {
     }
 }
 
-/// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
-pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
-    let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
+/// A stored plan as one container gets it: without what its annotations take away, and with the
+/// view that suits it.
+pub(super) fn for_container(
+    plan: Plan,
+    mine: &Request,
+    text: &str,
+    store: &Store,
+) -> Result<Decision> {
+    let selection = Selection {
+        verdicts: Vec::new(),
+        warnings: Vec::new(),
+    };
     let pod = pod(text)?;
     let mut live = Kernel::open(Netns::current()?, None)?;
-    let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
+    let scope = Scope {
+        sysfs: mine.host.policy.asks_for_hardware(),
+        ..Scope::links()
+    };
     let seen = live.observe(Side::Host, &scope)?;
     let unplanned = mine.unplanned(&plan);
     let plan = mine.narrowed_plan(plan, Some(&seen));
@@ -204,21 +277,45 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     warn(&unplanned.into_iter().collect::<Vec<_>>());
     check_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
-    let (sysfs, _) = plan.sysfs.within(Sandbox::of_annotations(&edit::annotations(text)));
+    let (sysfs, _) = plan
+        .sysfs
+        .within(Sandbox::of_annotations(&edit::annotations(text)));
     let serves = sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none();
     let name = plan.view.clone().filter(|_| serves);
-    let view = name.as_ref().and_then(|name| store.view(name).ok().flatten());
+    let view = name
+        .as_ref()
+        .and_then(|name| store.view(name).ok().flatten());
     let plan = plan.with_sysfs(sysfs, name.filter(|_| view.is_some()));
     if view.is_some() {
-        return Ok(Decision { plan, selection, view, pod, host: seen, recorded: false });
+        return Ok(Decision {
+            plan,
+            selection,
+            view,
+            pod,
+            host: seen,
+            recorded: false,
+        });
     }
     let host = live.observe(Side::Host, &Scope::full())?;
     warn(&rdma_proxy::judge(&plan, &host)?);
-    Decision { plan, selection, view: None, pod, host, recorded: false }.shown(Some(text), &mut live)
+    Decision {
+        plan,
+        selection,
+        view: None,
+        pod,
+        host,
+        recorded: false,
+    }
+    .shown(Some(text), &mut live)
 }
 
-/// A request with what the container's annotations take away, and what they and its runtime, where it is known, show of /sys.
-pub(super) fn narrowed(request: Request, config: &str, runtime: Option<Sandbox>) -> Result<Request> {
+/// A request with what the container's annotations take away, and what they and its runtime, where
+/// it is known, show of /sys.
+pub(super) fn narrowed(
+    request: Request,
+    config: &str,
+    runtime: Option<Sandbox>,
+) -> Result<Request> {
     let annotations = edit::annotations(config);
     let mut request = request.narrow(&annotations)?;
     let said = Sandbox::of_annotations(&annotations);
@@ -233,22 +330,40 @@ pub(super) fn narrowed(request: Request, config: &str, runtime: Option<Sandbox>)
 pub(super) fn show_within(request: &mut Request, sandbox: Option<Sandbox>) {
     let (sysfs, why) = request.select.sysfs.within(sandbox);
     request.select.sysfs = sysfs;
-    warn(&why.map(|why| format!("--sysfs: {why}")).into_iter().collect::<Vec<_>>());
+    warn(
+        &why.map(|why| format!("--sysfs: {why}"))
+            .into_iter()
+            .collect::<Vec<_>>(),
+    );
 }
 
 /// The namespace that a container joins (a pod's), where it exists before the container.
 fn pod(config: &str) -> Result<Option<Snapshot>> {
-    let named = edit::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
-    let Some(inside) = named.flatten() else { return Ok(None) };
-    let look = || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
+    let named = edit::netns_path(config)
+        .map(|path| Netns::named(&path))
+        .transpose()?;
+    let Some(inside) = named.flatten() else {
+        return Ok(None);
+    };
+    let look =
+        || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
     Ok(look().ok())
 }
 
 fn missing_topology(request: &Request) -> Vec<String> {
     let users = request.passed_on.contains_key("NCCL_TOPO_FILE");
-    let asked = request.select.nccl_topo.as_ref().filter(|f| !request.select.no_nccl_topo && !users && !f.exists());
+    let asked = request
+        .select
+        .nccl_topo
+        .as_ref()
+        .filter(|f| !request.select.no_nccl_topo && !users && !f.exists());
     asked
-        .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
+        .map(|f| {
+            format!(
+                "the topology file {} does not exist: NCCL_TOPO_FILE is not set",
+                f.display()
+            )
+        })
         .into_iter()
         .collect()
 }

@@ -33,18 +33,33 @@ use crate::report;
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;
     if args.container.is_some() {
-        let counts = ["family", "ib", "arp_profile", "gid_timeout", "default_route", "sysfs", "nccl_version"];
-        args.select.refuse_given(&counts, "a container's NICs are those that it has")?;
+        let counts = [
+            "family",
+            "ib",
+            "arp_profile",
+            "gid_timeout",
+            "default_route",
+            "sysfs",
+            "nccl_version",
+        ];
+        args.select
+            .refuse_given(&counts, "a container's NICs are those that it has")?;
     }
     let diagnosis = match &args.container {
         Some(id) => container::examine(request, id)?,
         None if args.root.is_some() || args.snapshot.is_some() => recorded(args, &request)?,
         None => host(&request)?,
     };
-    say(&if args.json { report::json(&diagnosis)? } else { report::diagnosis_table(&diagnosis) })?;
+    say(&if args.json {
+        report::json(&diagnosis)?
+    } else {
+        report::diagnosis_table(&diagnosis)
+    })?;
     match diagnosis.breaks {
         0 => Ok(()),
-        n => Err(ErrorClass::Sick.error(format!("{n} of these findings break a job; nothing was changed"))),
+        n => Err(ErrorClass::Sick.error(format!(
+            "{n} of these findings break a job; nothing was changed"
+        ))),
     }
 }
 
@@ -66,15 +81,21 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
-    let snapshot = planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
+    let snapshot =
+        planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, mut unread) = plans(&store)?;
-    let unregistered = install::unregistered_engines(&HostTree::new(Path::new("/"))?).unwrap_or_else(|e| {
-        unread.push(Unread::Engines(format!("{e:#}")));
-        Vec::new()
-    });
+    let unregistered = install::unregistered_engines(&HostTree::new(Path::new("/"))?)
+        .unwrap_or_else(|e| {
+            unread.push(Unread::Engines(format!("{e:#}")));
+            Vec::new()
+        });
     let unregistered = unregistered.iter().map(ToString::to_string).collect();
-    let machine = Machine { unread, unregistered, ..collect::of_host(&snapshot)? };
+    let machine = Machine {
+        unread,
+        unregistered,
+        ..collect::of_host(&snapshot)?
+    };
     doctor(&Examination {
         request,
         snapshot: &snapshot,
@@ -101,7 +122,8 @@ fn plans(store: &Store) -> Result<(Vec<Plan>, Vec<Unread>)> {
     Ok((plans, unread))
 }
 
-/// Records. One that looks stale may belong to a hook that is still running; such a hook holds the lock.
+/// Records. One that looks stale may belong to a hook that is still running; such a hook holds the
+/// lock.
 fn traces(store: &Store) -> Result<Vec<Trace>> {
     let mut traces = recorded_traces(store)?;
     let doubtful = |t: &Trace| !matches!(t.stale, None | Some(Stale::Damaged));
@@ -112,7 +134,10 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
         Ok(_lock) => recorded_traces(store),
         Err(e) => {
             let at_work = ErrorClass::of(&e) == ErrorClass::Locked;
-            traces.iter_mut().filter(|t| at_work && doubtful(t)).for_each(|t| t.stale = Some(Stale::AtWork));
+            traces
+                .iter_mut()
+                .filter(|t| at_work && doubtful(t))
+                .for_each(|t| t.stale = Some(Stale::AtWork));
             Ok(traces)
         }
     }
@@ -125,7 +150,12 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
         Ok(record) => trace(record, &machine),
         Err(e) => Trace {
             id: path.display().to_string(),
-            nics: store.remains(path).nics.iter().map(ToString::to_string).collect(),
+            nics: store
+                .remains(path)
+                .nics
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             stale: Some(Stale::Damaged),
             advice: store.unreadable(path, e),
             tables: Vec::new(),
@@ -136,7 +166,11 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
 }
 
 fn trace(record: &Record, machine: &ThisMachine) -> Trace {
-    let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
+    let id = record
+        .members
+        .first()
+        .map(|m| m.id.clone())
+        .unwrap_or_default();
     let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     let stale = match record.boot_id == machine.boot_id() {
         false => Some(Stale::EarlierBoot),
@@ -147,12 +181,30 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
         true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
         true => None,
     };
-    let (advice, id) = (advice(machine, record, &id, alive), short_id(&id).to_owned());
+    let (advice, id) = (
+        advice(machine, record, &id, alive),
+        short_id(&id).to_owned(),
+    );
     let nics = record.names().map(ToString::to_string).collect();
-    let away = if stale == Some(Stale::EarlierBoot) || record.is_back() { &[] } else { record.held.as_slice() };
-    let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();
+    let away = if stale == Some(Stale::EarlierBoot) || record.is_back() {
+        &[]
+    } else {
+        record.held.as_slice()
+    };
+    let tables: BTreeSet<u32> = away
+        .iter()
+        .flat_map(|h| &h.before.routes)
+        .map(|r| r.table)
+        .collect();
     let held_back = record.held_back.clone();
-    Trace { id, nics, stale, advice, tables: tables.into_iter().collect(), held_back }
+    Trace {
+        id,
+        nics,
+        stale,
+        advice,
+        tables: tables.into_iter().collect(),
+        held_back,
+    }
 }
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
@@ -163,10 +215,19 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     let device = |word: &String| {
         let mut parts = word.rsplitn(3, ':');
         let (minor, major) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        Some(CharDevice { name: parts.next()?.to_owned(), major, minor })
+        Some(CharDevice {
+            name: parts.next()?.to_owned(),
+            major,
+            minor,
+        })
     };
     let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
-    let user: ProcessUser = args.user.as_deref().unwrap_or_default().parse().class(ErrorClass::Usage, "--user")?;
+    let user: ProcessUser = args
+        .user
+        .as_deref()
+        .unwrap_or_default()
+        .parse()
+        .class(ErrorClass::Usage, "--user")?;
     let nodes: BTreeMap<_, _> = devnode_probe::enter(args.pid, &user, &devices)?;
     say(&report::json(&nodes)?)
 }

@@ -21,7 +21,11 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let store = store(&request.host);
     if args.snapshot.is_none() && store.plan(&args.plan)?.is_some() {
         // A bundle's topology file is decided here.
-        let counts: &[&str] = if args.bundle.is_some() { &["topo"] } else { &[] };
+        let counts: &[&str] = if args.bundle.is_some() {
+            &["topo"]
+        } else {
+            &[]
+        };
         args.select.refuse_given(counts, &is_stored(&args.plan))?;
     }
     let env = match &args.bundle {
@@ -30,16 +34,29 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     };
     let (text, left) = format::write(&env, args.format);
     warn(&left);
-    std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("writing to stdout")
 }
 
-fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Vec<EnvVar>> {
+fn of_bundle(
+    args: &EnvArgs,
+    request: Request,
+    bundle: &Path,
+    store: &Store,
+) -> Result<Vec<EnvVar>> {
     let text = read_config(bundle)?;
     let request = narrowed(request, &text, None)?;
     let stored = stored(args, &request, store)?;
     let decision = match stored {
         Some(plan) => for_container(plan, &request, &text, store)?,
-        None => decide(&request, &args.plan, args.snapshot.as_deref(), Some(&text), store)?,
+        None => decide(
+            &request,
+            &args.plan,
+            args.snapshot.as_deref(),
+            Some(&text),
+            store,
+        )?,
     };
     Ok(edit(&text, &decision, store, &request, None)?.given)
 }

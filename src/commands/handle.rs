@@ -11,7 +11,8 @@ const NUMBER: &str = "RDMAPREP_HANDLE_FD";
 
 /// `rdmaprep handle open`. Returns only where it is refused, or the program cannot be run.
 pub(super) fn open(args: &HandleOpenArgs) -> Result<()> {
-    let (_object, number) = memfd::for_program(pidfd_getfd::fetch(&args.handle, args.file.as_deref())?)?;
+    let (_object, number) =
+        memfd::for_program(pidfd_getfd::fetch(&args.handle, args.file.as_deref())?)?;
     let number = OsString::from(number.to_string());
     memfd::become_program(&args.program, Some((NUMBER, &number)))
 }

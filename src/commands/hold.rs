@@ -1,4 +1,5 @@
-//! `rdmaprep hold`: the only command that waits. The NICs are in the namespace before any container is.
+//! `rdmaprep hold`: the only command that waits. The NICs are in the namespace before any container
+//! is.
 
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::values::PlanName;
@@ -51,13 +52,24 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     files::private_umask();
     capabilities::shed()?;
     capabilities::require()?;
-    let id: PlanName = args.name.as_deref().unwrap_or(&args.plan).parse().class(ErrorClass::Usage, "--name")?;
+    let id: PlanName = args
+        .name
+        .as_deref()
+        .unwrap_or(&args.plan)
+        .parse()
+        .class(ErrorClass::Usage, "--name")?;
     let request = request(global, Some(&args.plan), &args.select)?;
     let path = Path::new(NAMED).join(id.as_str());
     let bundle = path.to_str().unwrap_or_default().to_owned();
-    let state = State { id: id.as_str().to_owned(), pid: None, bundle, annotations: BTreeMap::new() };
+    let state = State {
+        id: id.as_str().to_owned(),
+        pid: None,
+        bundle,
+        annotations: BTreeMap::new(),
+    };
     let store = store(&request.host);
-    let patience = Duration::from_secs(deadline::hold(args.deadline, nics(&request, &store)).into());
+    let patience =
+        Duration::from_secs(deadline::hold(args.deadline, nics(&request, &store)).into());
     let begun = Instant::now();
     let machine = ThisMachine::new()?;
     let deadline = begun + patience;
@@ -74,7 +86,11 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         keeper: None,
         cni: None,
     };
-    let mut report = Report { notes, container: Some(state.id.clone()), ..Report::new("hold") };
+    let mut report = Report {
+        notes,
+        container: Some(state.id.clone()),
+        ..Report::new("hold")
+    };
     let result = match make(&hook, &path, &request, &mut report.notes) {
         Ok(made) => Outcome::conclude(made.create(&hook, &request), &mut report).map(|()| made),
         failed => {
@@ -87,18 +103,45 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let made = result?;
     let netns = made.container.netns();
     warn(&report.notes);
-    let ready = Ready { id: &state.id, path: &path, netns, nics: &report.nics, handles: &made.hold.handles };
+    let ready = Ready {
+        id: &state.id,
+        path: &path,
+        netns,
+        nics: &report.nics,
+        handles: &made.hold.handles,
+    };
     // Whatever goes wrong from here on, the NICs are restored.
-    let waited = ready_text(&ready, args.json).and_then(|line| say(&line)).and_then(|()| signals.wait());
+    let waited = ready_text(&ready, args.json)
+        .and_then(|line| say(&line))
+        .and_then(|()| signals.wait());
     let (begun, deadline) = (Instant::now(), Instant::now() + patience);
-    end(&Hook { begun, deadline, patience: deadline, ..hook }, netns, &request).and(waited)
+    end(
+        &Hook {
+            begun,
+            deadline,
+            patience: deadline,
+            ..hook
+        },
+        netns,
+        &request,
+    )
+    .and(waited)
 }
 
 /// Restores what belongs to containers that have died, whose names are free then.
-fn clear(path: &Path, store: &Store, machine: &ThisMachine, deadline: Instant) -> Result<Vec<String>> {
+fn clear(
+    path: &Path,
+    store: &Store,
+    machine: &ThisMachine,
+    deadline: Instant,
+) -> Result<Vec<String>> {
     store.prepare()?;
     let _lock = store.lock(deadline)?;
-    let notes = reclaim(machine, &mut Records::read(store, machine.boot_id())?, |_| false)?;
+    let notes = reclaim(
+        machine,
+        &mut Records::read(store, machine.boot_id())?,
+        |_| false,
+    )?;
     pins::is_vacant(path).map(|()| notes)
 }
 
@@ -113,42 +156,92 @@ struct Made {
 fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) -> Result<Made> {
     let (plan, kept) = render(hook, request, notes)?;
     let own = Process::current()?;
-    let named = |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
-    let hold = HeldNetns { path: path.to_owned(), handles: kept.iter().map(named).collect::<Result<_>>()? };
+    let named =
+        |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
+    let hold = HeldNetns {
+        path: path.to_owned(),
+        handles: kept.iter().map(named).collect::<Result<_>>()?,
+    };
     let container = Init::keeping(&Netns::make()?)?;
     // A container that joins a namespace expects this of it.
-    let up = Step::Link { side: Side::Inside, dev: "lo".parse()?, up: true };
+    let up = Step::Link {
+        side: Side::Inside,
+        dev: "lo".parse()?,
+        up: true,
+    };
     apply(&[up], &mut *container.open()?, hook.deadline, |_| {})?;
-    Ok(Made { plan, hold, container, _kept: kept })
+    Ok(Made {
+        plan,
+        hold,
+        container,
+        _kept: kept,
+    })
 }
 
 impl Made {
     fn create(&self, hook: &Hook, request: &Request) -> Ended {
-        let keeper = NetnsKeeper { container: &self.container, plan: &self.plan, hold: &self.hold };
-        hook::create(&Hook { keeper: Some(&keeper), ..*hook }, request)
+        let keeper = NetnsKeeper {
+            container: &self.container,
+            plan: &self.plan,
+            hold: &self.hold,
+        };
+        hook::create(
+            &Hook {
+                keeper: Some(&keeper),
+                ..*hook
+            },
+            request,
+        )
     }
 }
 
-/// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a sandbox with a kernel of its
-/// own would see of /sys, and where NICs and GPUs are.
-fn render(hook: &Hook, request: &Request, notes: &mut Vec<String>) -> Result<(Plan, Vec<KeptFile>)> {
+/// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a
+/// sandbox with a kernel of its own would see of /sys, and where NICs and GPUs are.
+fn render(
+    hook: &Hook,
+    request: &Request,
+    notes: &mut Vec<String>,
+) -> Result<(Plan, Vec<KeptFile>)> {
     let name = request.plan().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
     let seen = observe_host(&mut world, &request.job())?;
     let plan = match stored_plan(hook.store, request, name)? {
         Some(plan) => plan,
-        None => plan_with(request, name.as_str(), &seen, &busy_nics(hook.store)?, options(request))?.0,
+        None => {
+            plan_with(
+                request,
+                name.as_str(),
+                &seen,
+                &busy_nics(hook.store)?,
+                options(request),
+            )?
+            .0
+        }
     };
     let plan = request.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(ErrorClass::Nothing.error(format!("the host's policy leaves no NIC of plan {name}")));
+        return Err(
+            ErrorClass::Nothing.error(format!("the host's policy leaves no NIC of plan {name}"))
+        );
     }
-    let whole = Plan { sysfs: SysfsMode::Snapshot, view: None, ..plan.clone() };
+    let whole = Plan {
+        sysfs: SysfsMode::Snapshot,
+        view: None,
+        ..plan.clone()
+    };
     let view = view_of(&whole, BTreeSet::new(), &seen, &mut world)?.unwrap_or_default();
     let mut kept = vec![KeptFile::new("sysfs", report::json(&view)?.as_bytes())?];
-    let hcas = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect();
+    let hcas = plan
+        .nics
+        .iter()
+        .filter_map(|n| n.hca.clone())
+        .chain(plan.ib.iter().cloned())
+        .collect();
     let topology = topology(&seen, &hcas);
-    let left_out = topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}"));
+    let left_out = topology
+        .unplaced
+        .iter()
+        .map(|(hca, why)| format!("left out of the topology file: {hca}: {why}"));
     notes.extend(left_out.chain(topology.warnings.iter().cloned()));
     match topology.xml() {
         Ok(xml) => kept.push(KeptFile::new("topology", xml.as_bytes())?),
@@ -157,27 +250,42 @@ fn render(hook: &Hook, request: &Request, notes: &mut Vec<String>) -> Result<(Pl
     Ok((plan, kept))
 }
 
-/// The signal has come. Processes in the namespace keep the NICs: they are restored with the last one.
+/// The signal has come. Processes in the namespace keep the NICs: they are restored with the last
+/// one.
 fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
-    let mut report = Report { container: Some(hook.state.id.clone()), ..Report::new("hold end") };
+    let mut report = Report {
+        container: Some(hook.state.id.clone()),
+        ..Report::new("hold end")
+    };
     if !hook::is_held_by_us(hook, netns)? {
         // They were restored already; by now another hold may have that name.
         return Ok(());
     }
-    let ended = match hook.machine.occupant(netns, None).filter(|_| !hook::has_others(hook)) {
+    let ended = match hook
+        .machine
+        .occupant(netns, None)
+        .filter(|_| !hook::has_others(hook))
+    {
         // A process without hooks: a timer, or any hook, restores them when it has ended.
         Some(pid) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
             let note = format!(
-                "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: rdmaprep restore --all --stale"
+                "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: \
+                rdmaprep restore --all --stale"
             );
-            Ok(Outcome { notes: vec![note], ..Outcome::since(hook.begun) })
+            Ok(Outcome {
+                notes: vec![note],
+                ..Outcome::since(hook.begun)
+            })
         }
         None => hook::stop(hook),
     };
     let result = Outcome::conclude(ended, &mut report);
     keep(&report, &request.host, hook.store);
-    let said = report.notes.iter().try_for_each(|note| say(&report::printable(note)));
+    let said = report
+        .notes
+        .iter()
+        .try_for_each(|note| say(&report::printable(note)));
     result.and(said)
 }
 
@@ -187,6 +295,13 @@ fn ready_text(ready: &Ready, json: bool) -> Result<String> {
         // Line ends in values are escaped.
         return Ok(report::json(ready)?.lines().map(str::trim_start).collect());
     }
-    let handles = ready.handles.iter().map(|(name, handle)| format!(" {name}={handle}"));
-    Ok(format!("{}{}", ready.path.display(), handles.collect::<String>()))
+    let handles = ready
+        .handles
+        .iter()
+        .map(|(name, handle)| format!(" {name}={handle}"));
+    Ok(format!(
+        "{}{}",
+        ready.path.display(),
+        handles.collect::<String>()
+    ))
 }

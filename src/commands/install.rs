@@ -11,7 +11,9 @@ use rdma_model::snapshot::Netdev;
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, RUN, STATE};
-use crate::install::{self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target};
+use crate::install::{
+    self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target,
+};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};
 use crate::kernel::link_managers::{self, Managers};
@@ -36,10 +38,14 @@ impl Site {
     fn new(args: &TreeArgs, state: &Path) -> Result<Site> {
         let root = args.root.as_deref().unwrap_or(Path::new("/"));
         let etc = HostTree::new(root)?;
-        let state = state.to_str().context("the state folder's path is no text")?.to_owned();
+        let state = state
+            .to_str()
+            .context("the state folder's path is no text")?
+            .to_owned();
         let place = etc.place(&state)?;
         let is_host = root == Path::new("/");
-        // In another tree nothing is to be left; on the host any user could hold a folder that he may read.
+        // In another tree nothing is to be left; on the host any user could hold a folder that he
+        // may read.
         let lock = || match is_host {
             true => {
                 files::private_dir(Path::new(RUN))?;
@@ -51,9 +57,18 @@ impl Site {
         files::owned(&place)?;
         let text = files::read(&place.join(MANIFEST))?;
         let doing = || format!("reading {}", place.join(MANIFEST).display());
-        let manifest =
-            text.map(|t| Manifest::parse(&t)).transpose().class(ErrorClass::Usage, doing())?.unwrap_or_default();
-        Ok(Site { etc, is_host, state, manifest, _lock: lock })
+        let manifest = text
+            .map(|t| Manifest::parse(&t))
+            .transpose()
+            .class(ErrorClass::Usage, doing())?
+            .unwrap_or_default();
+        Ok(Site {
+            etc,
+            is_host,
+            state,
+            manifest,
+            _lock: lock,
+        })
     }
 
     fn manifest_place(&self) -> Result<PathBuf> {
@@ -62,32 +77,49 @@ impl Site {
 
     fn tidy(&self) -> Result<()> {
         crash_safe::tidy(&self.manifest_place()?)?;
-        self.manifest.paths().try_for_each(|path| self.etc.tidy(path))
+        self.manifest
+            .paths()
+            .try_for_each(|path| self.etc.tidy(path))
     }
 
     /// Writes what is to be undone, or removes it where there is nothing any more.
     fn save(&self, manifest: &Manifest) -> Result<()> {
         match manifest.is_empty() {
             true => files::remove(&self.manifest_place()?),
-            false => crash_safe::replace(&self.manifest_place()?, manifest.print()?.as_bytes(), 0o600),
+            false => {
+                crash_safe::replace(&self.manifest_place()?, manifest.print()?.as_bytes(), 0o600)
+            }
         }
     }
 
     fn change(&self, changes: &[Change]) -> Result<()> {
         for (i, change) in changes.iter().enumerate() {
-            let Err(e) = self.etc.change(&change.path, change.after.as_ref()) else { continue };
+            let Err(e) = self.etc.change(&change.path, change.after.as_ref()) else {
+                continue;
+            };
             return Err(self.back(changes.get(..=i).unwrap_or(changes), e));
         }
         Ok(())
     }
 
-    /// Undoes changes because of an error, which it returns. The last change may not have been made.
+    /// Undoes changes because of an error, which it returns. The last change may not have been
+    /// made.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
         let made = |c: &&Change| !self.etc.content(&c.path).is_ok_and(|now| now == c.before);
-        let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&c.path, c.before.as_ref()));
-        match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
+        let back = changes
+            .iter()
+            .rev()
+            .filter(made)
+            .map(|c| self.etc.change(&c.path, c.before.as_ref()));
+        match back
+            .filter_map(Result::err)
+            .map(|e| format!("{e:#}"))
+            .reduce(|a, b| format!("{a}; {b}"))
+        {
             None => e,
-            Some(undo) => ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
+            Some(undo) => {
+                ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}"))
+            }
         }
     }
 
@@ -95,10 +127,16 @@ impl Site {
     fn install(&self, installation: &Installation) -> Result<()> {
         let mut manifest = installation.manifest.clone();
         manifest.make_room(&format!("{}/{MANIFEST}", self.state), &self.etc);
-        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the folders above the manifest itself.
+        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the
+        // folders above the manifest itself.
         let folders = manifest.folders().iter().filter(|f| **f != self.state);
-        let (first, others): (Vec<_>, Vec<_>) = folders.partition(|f| Path::new(&self.state).starts_with(f));
-        let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
+        let (first, others): (Vec<_>, Vec<_>) =
+            folders.partition(|f| Path::new(&self.state).starts_with(f));
+        let make = |folders: &[&String]| {
+            folders
+                .iter()
+                .try_for_each(|folder| self.etc.make_folder(folder))
+        };
         let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
             .and_then(|()| self.save(&manifest.with(&installation.gone)))
@@ -106,31 +144,51 @@ impl Site {
             .and_then(|()| self.change(&installation.changes))
             .and_then(|()| match installation.gone.is_empty() {
                 true => Ok(()),
-                false => self.settle(&manifest).map_err(|e| self.back(&installation.changes, e)),
+                false => self
+                    .settle(&manifest)
+                    .map_err(|e| self.back(&installation.changes, e)),
             });
         // What could not be undone is still written down: `uninstall` tries again.
         let Err(e) = done.as_ref() else { return done };
         if ErrorClass::of(e) == ErrorClass::Incomplete {
             return done;
         }
-        let made = manifest.folders().iter().rev().filter(|f| !self.manifest.folders().contains(f));
-        match self.save(&self.manifest).and_then(|()| self.remove_folders(made)) {
+        let made = manifest
+            .folders()
+            .iter()
+            .rev()
+            .filter(|f| !self.manifest.folders().contains(f));
+        match self
+            .save(&self.manifest)
+            .and_then(|()| self.remove_folders(made))
+        {
             Ok(()) => done,
-            Err(undo) => Err(ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
+            Err(undo) => Err(ErrorClass::Incomplete
+                .error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
         }
     }
 
-    /// Writes down what is still to be undone. Where that is nothing the folders go, and the folders above the manifest after it.
+    /// Writes down what is still to be undone. Where that is nothing the folders go, and the
+    /// folders above the manifest after it.
     fn settle(&self, manifest: &Manifest) -> Result<()> {
-        let all = if manifest.is_empty() { manifest.folders() } else { &[] };
-        let (last, first): (Vec<_>, Vec<_>) = all.iter().rev().partition(|f| Path::new(&self.state).starts_with(f));
+        let all = if manifest.is_empty() {
+            manifest.folders()
+        } else {
+            &[]
+        };
+        let (last, first): (Vec<_>, Vec<_>) = all
+            .iter()
+            .rev()
+            .partition(|f| Path::new(&self.state).starts_with(f));
         self.remove_folders(first)?;
         self.save(manifest)?;
         self.remove_folders(last)
     }
 
     fn remove_folders<'a>(&self, folders: impl IntoIterator<Item = &'a String>) -> Result<()> {
-        folders.into_iter().try_for_each(|folder| self.etc.remove_folder(folder))
+        folders
+            .into_iter()
+            .try_for_each(|folder| self.etc.remove_folder(folder))
     }
 }
 
@@ -138,7 +196,11 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
     let found = install::found(&site.etc);
     let (program, mut notes) = program(args, &site)?;
-    let nics = args.ifaces.iter().flat_map(|names| names.split([',', ' '])).filter(|name| !name.is_empty());
+    let nics = args
+        .ifaces
+        .iter()
+        .flat_map(|names| names.split([',', ' ']))
+        .filter(|name| !name.is_empty());
     let nics = nics.map(|name| nic(name, site.is_host));
     let wanted = InstallRequest {
         targets: targets(&args.targets, &found)?,
@@ -156,24 +218,46 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         notes.extend(wanted.nics.iter().filter_map(managed));
     }
     installation.notes.append(&mut notes);
-    let goes = |path: &str| installation.changes.iter().any(|c| c.path == path && c.after.is_none());
-    if site.is_host && installation.changes.iter().any(|c| install::is_runtime(&c.path) && goes(&c.path)) {
+    let goes = |path: &str| {
+        installation
+            .changes
+            .iter()
+            .any(|c| c.path == path && c.after.is_none())
+    };
+    if site.is_host
+        && installation
+            .changes
+            .iter()
+            .any(|c| install::is_runtime(&c.path) && goes(&c.path))
+    {
         nobody_calls(goes)?;
     }
     if !args.tree.dry_run {
         site.tidy()?;
     }
-    if !args.tree.dry_run && (!installation.changes.is_empty() || installation.manifest != site.manifest) {
+    if !args.tree.dry_run
+        && (!installation.changes.is_empty() || installation.manifest != site.manifest)
+    {
         site.install(&installation)?;
     }
-    let done = Installed::new(&wanted.targets, &found, &installation.changes, &installation.notes, &installation.next);
+    let done = Installed::new(
+        &wanted.targets,
+        &found,
+        &installation.changes,
+        &installation.notes,
+        &installation.next,
+    );
     print_outcome(&args.tree, &done)
 }
 
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let state = state_dir(global, &args.tree)?;
     let site = Site::new(&args.tree, &state)?;
-    let _lock = if site.is_host { no_nic_is_away(global)? } else { None };
+    let _lock = if site.is_host {
+        no_nic_is_away(global)?
+    } else {
+        None
+    };
     if site.is_host {
         nobody_calls(install::is_runtime)?;
     }
@@ -186,48 +270,73 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
         }
     }
     let left = removal.left.join("; ");
-    let note = (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
+    let note =
+        (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
     let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
-    print_outcome(&args.tree, &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next))?;
-    let incomplete =
-        || ErrorClass::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
+    print_outcome(
+        &args.tree,
+        &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next),
+    )?;
+    let incomplete = || {
+        ErrorClass::Incomplete.error(format!(
+            "changed since and left: {left}; see to it, and run this again"
+        ))
+    };
     ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
     Ok(())
 }
 
-/// Engines call a runtime by its path as long as they know a container of it, to kill or to remove it. Records know just those
-/// with NICs.
+/// Engines call a runtime by its path as long as they know a container of it, to kill or to remove
+/// it. Records know just those with NICs.
 fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
-    let calls = runtime_users::users(Path::new("/")).into_iter().filter(|user| path(&user.runtime));
-    let calls: Vec<String> = calls.map(|user| format!("{} ({})", user.container, user.runtime)).collect();
+    let calls = runtime_users::users(Path::new("/"))
+        .into_iter()
+        .filter(|user| path(&user.runtime));
+    let calls: Vec<String> = calls
+        .map(|user| format!("{} ({})", user.container, user.runtime))
+        .collect();
     let called = || {
-        ErrorClass::Locked.error(format!("engines need the runtime of containers: remove {} first", calls.join(", ")))
+        ErrorClass::Locked.error(format!(
+            "engines need the runtime of containers: remove {} first",
+            calls.join(", ")
+        ))
     };
     ensure!(calls.is_empty(), called());
     Ok(())
 }
 
 fn print_outcome(args: &TreeArgs, done: &Installed) -> Result<()> {
-    let done = Installed { dry_run: args.dry_run, ..done.clone() };
-    say(&if args.json { report::json(&done)? } else { done.text() })
+    let done = Installed {
+        dry_run: args.dry_run,
+        ..done.clone()
+    };
+    say(&if args.json {
+        report::json(&done)?
+    } else {
+        done.text()
+    })
 }
 
 /// The host's config file says where records are; another tree's is not read.
 fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
     match &args.root {
-        Some(_) => Ok(global.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE))),
+        Some(_) => Ok(global
+            .state_dir
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(STATE))),
         None => {
             let named = Host::new(global, &homeward(global)?).state_dir;
             // The config file may have come to name another folder since.
             let is_there = |folder: &Path| folder.join(MANIFEST).exists();
-            let earlier = global.state_dir.is_none() && !is_there(&named) && is_there(Path::new(STATE));
+            let earlier =
+                global.state_dir.is_none() && !is_there(&named) && is_there(Path::new(STATE));
             Ok(if earlier { PathBuf::from(STATE) } else { named })
         }
     }
 }
 
-/// Fails if containers hold NICs: they need the hooks, the units and the program to return them. While the lock is held, no
-/// hook can move a NIC.
+/// Fails if containers hold NICs: they need the hooks, the units and the program to return them.
+/// While the lock is held, no hook can move a NIC.
 fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     let host = Host::new(global, &homeward(global)?);
     let store = store(&host);
@@ -237,14 +346,17 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     };
     let records = store.all_records()?;
     let holders = records.iter().map(|(path, record)| match record {
-        Ok(record) => record.members.first().map_or_else(|| record.netns.to_string(), |m| m.id.clone()),
+        Ok(record) => record
+            .members
+            .first()
+            .map_or_else(|| record.netns.to_string(), |m| m.id.clone()),
         Err(_) => path.display().to_string(),
     });
     let holders: Vec<String> = holders.collect();
     let away = || {
         let text = format!(
-            "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep restore --all`); then run `rdmaprep \
-             uninstall` again",
+            "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep \
+            restore --all`); then run `rdmaprep uninstall` again",
             holders.join(", ")
         );
         ErrorClass::Locked.error(text)
@@ -266,16 +378,29 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
             }
     });
     let mut named: Vec<Target> = named.collect();
-    // CRI-O calls poststop when a pod is removed, which may be days after its end: the timer restores NICs before that.
-    let is_kubernetes = named.iter().any(|t| matches!(t, Target::Crio | Target::Containerd));
-    if is_kubernetes && !named.contains(&Target::Systemd) && found.iter().any(|(t, _)| *t == Target::Systemd) {
+    // CRI-O calls poststop when a pod is removed, which may be days after its end: the timer
+    // restores NICs before that.
+    let is_kubernetes = named
+        .iter()
+        .any(|t| matches!(t, Target::Crio | Target::Containerd));
+    if is_kubernetes
+        && !named.contains(&Target::Systemd)
+        && found.iter().any(|(t, _)| *t == Target::Systemd)
+    {
         named.push(Target::Systemd);
     }
-    let targets = if named.is_empty() { found.iter().map(|(target, _)| *target).collect() } else { named };
+    let targets = if named.is_empty() {
+        found.iter().map(|(target, _)| *target).collect()
+    } else {
+        named
+    };
     let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
     ensure!(
         !targets.is_empty(),
-        ErrorClass::Usage.error(format!("no engine was found on this host: give at least one of {}", all()))
+        ErrorClass::Usage.error(format!(
+            "no engine was found on this host: give at least one of {}",
+            all()
+        ))
     );
     Ok(targets)
 }
@@ -286,23 +411,36 @@ fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
     if !site.is_host || site.etc.exists(&program) {
         return Ok((program, Vec::new()));
     }
-    let missing = format!("there is no {program} for hooks to call: install -m 755 {} {program}", own.display());
+    let missing = format!(
+        "there is no {program} for hooks to call: install -m 755 {} {program}",
+        own.display()
+    );
     ensure!(args.tree.dry_run, ErrorClass::Usage.error(missing));
     Ok((program, vec![missing]))
 }
 
 fn command(args: &InstallArgs) -> Result<Option<Command>> {
-    let Some(regex) = &args.command else { return Ok(None) };
+    let Some(regex) = &args.command else {
+        return Ok(None);
+    };
     let good = regex::Regex::new(regex).is_ok();
-    ensure!(good, ErrorClass::Usage.error(format!("--command {regex:?} does not compile")));
+    ensure!(
+        good,
+        ErrorClass::Usage.error(format!("--command {regex:?} does not compile"))
+    );
     let plan: PlanName = args.plan.parse().class(ErrorClass::Usage, "--plan")?;
-    Ok(Some(Command { regex: regex.clone(), plan: plan.to_string() }))
+    Ok(Some(Command {
+        regex: regex.clone(),
+        plan: plan.to_string(),
+    }))
 }
 
 /// A NIC of `--ifaces`; by its place, too, where nothing else is there.
 fn nic(name: &str, is_host: bool) -> Result<Nic> {
     let name: rdma_model::ids::IfName = name.parse().class(ErrorClass::Usage, "--ifaces")?;
-    let pci = is_host.then(|| link_managers::own_function(Path::new("/"), &name)).flatten();
+    let pci = is_host
+        .then(|| link_managers::own_function(Path::new("/"), &name))
+        .flatten();
     Ok(Nic { name, pci })
 }
 
@@ -311,12 +449,14 @@ fn have_no_manager(nics: &[Nic]) -> Result<()> {
     let root = Path::new("/");
     let mut managers = Managers::of(root);
     for nic in nics {
-        let Some(index) = link_managers::index(root, &nic.name) else { continue };
+        let Some(index) = link_managers::index(root, &nic.name) else {
+            continue;
+        };
         if let Some(by) = managers.configured_by(&Netdev::new(nic.name.clone(), index)) {
             let (name, by) = (&nic.name, by.name());
             return Err(ErrorClass::Refused.error(format!(
-                "{by} gives {name} its addresses, and would not after the next boot: leave {name} out of --ifaces; rdmaprep leaves \
-                 to {by} what is its own"
+                "{by} gives {name} its addresses, and would not after the next boot: leave {name} \
+                out of --ifaces; rdmaprep leaves to {by} what is its own"
             )));
         }
     }
@@ -327,5 +467,8 @@ fn managed(nic: &Nic) -> Option<String> {
     let root = Path::new("/");
     let by = link_managers::manager_of(root, &nic.name, link_managers::index(root, &nic.name)?)
         .filter(|by| *by != "ifupdown")?;
-    Some(format!("{} is {by}'s now: see to it that something else gives it its address at boot", nic.name))
+    Some(format!(
+        "{} is {by}'s now: see to it that something else gives it its address at boot",
+        nic.name
+    ))
 }

@@ -23,19 +23,34 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     let asked = args.settings.nccl_version;
     let (settings, snapshot, named) = match &args.container {
         Some(id) => {
-            let Inside { settings, snapshot, planned } = inside(global, id)?;
+            let Inside {
+                settings,
+                snapshot,
+                planned,
+            } = inside(global, id)?;
             (settings, snapshot, asked.or(planned))
         }
         None => {
             let settings = settings(&args.settings, args.snapshot.is_none())?;
-            (settings, load_snapshot(None, args.snapshot.as_deref())?, asked)
+            (
+                settings,
+                load_snapshot(None, args.snapshot.as_deref())?,
+                asked,
+            )
         }
     };
     // Only the container has its resolver, and its names are its author's choice.
-    let resolve: &dyn Fn(&str) -> Option<IpAddr> =
-        if args.container.is_some() { &|_| None } else { &home_and_hosts::address_of };
+    let resolve: &dyn Fn(&str) -> Option<IpAddr> = if args.container.is_some() {
+        &|_| None
+    } else {
+        &home_and_hosts::address_of
+    };
     let explanation = explain::explain_named(&settings, &snapshot, named, resolve);
-    if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
+    if args.json {
+        say(&report::json(&explanation)?)
+    } else {
+        say(&report::explanation_table(&explanation))
+    }
 }
 
 struct Inside {
@@ -45,35 +60,68 @@ struct Inside {
     planned: Option<Version>,
 }
 
-/// What NCCL finds in a running container, where it passes over an HCA whose verbs node does not open.
+/// What NCCL finds in a running container, where it passes over an HCA whose verbs node does not
+/// open.
 fn inside(global: &Global, id: &str) -> Result<Inside> {
     let running = Running::find(&Host::new(global, &config(global)?), id)?;
-    let unknown =
-        |why| ErrorClass::State.error(format!("NCCL's settings in container {:?} are unknown: {why}", running.id));
+    let unknown = |why| {
+        ErrorClass::State.error(format!(
+            "NCCL's settings in container {:?} are unknown: {why}",
+            running.id
+        ))
+    };
     let found = running.settings().map_err(unknown)?;
     warn(&found.notes);
-    let nodes: Vec<CharDevice> = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone()).collect();
+    let nodes: Vec<CharDevice> = running
+        .snapshot
+        .hcas
+        .iter()
+        .filter_map(|hca| hca.uverbs.clone())
+        .collect();
     let (snapshot, shut) = running.opened(&nodes, &collect::limits(running.pid)?.user);
     running.still_runs()?;
     if !shut.is_empty() {
-        let names = shut.iter().map(HcaName::as_str).collect::<Vec<_>>().join(", ");
-        warn(&[format!("left out, as NCCL does: {names}, whose verbs node does not open in the container")]);
+        let names = shut
+            .iter()
+            .map(HcaName::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        warn(&[format!(
+            "left out, as NCCL does: {names}, whose verbs node does not open in the container"
+        )]);
     }
-    let planned = running.record.as_ref().and_then(|r| r.given_plan()?.nccl_version);
-    Ok(Inside { settings: found.settings, snapshot, planned })
+    let planned = running
+        .record
+        .as_ref()
+        .and_then(|r| r.given_plan()?.nccl_version);
+    Ok(Inside {
+        settings: found.settings,
+        snapshot,
+        planned,
+    })
 }
 
-/// The environment in question, and the config files that NCCL adds to it: by default, if `is_live`, those of this host.
+/// The environment in question, and the config files that NCCL adds to it: by default, if
+/// `is_live`, those of this host.
 pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Settings> {
     let version = args.nccl_version.unwrap_or_default();
     // An empty variable counts as unset.
-    let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
+    let pairs: Vec<&str> = args
+        .env
+        .iter()
+        .map(String::as_str)
+        .filter(|pair| !pair.is_empty())
+        .collect();
     let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
         ([], None, None) => Settings::of(own_environment(), "the environment"),
         (pairs, None, Some(bundle)) => {
             let text = read_config(bundle)?;
-            let all = edit::environment(&text).into_iter().map(|(name, value)| format!("{name}={value}"));
-            let all: Vec<String> = all.chain(pairs.iter().map(|pair| (*pair).to_owned())).collect();
+            let all = edit::environment(&text)
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"));
+            let all: Vec<String> = all
+                .chain(pairs.iter().map(|pair| (*pair).to_owned()))
+                .collect();
             given(&all.iter().map(String::as_str).collect::<Vec<_>>(), None)?
         }
         (pairs, file, _) => given(pairs, file.as_deref())?,
@@ -88,8 +136,17 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
             Ok(Some(text)) => settings.add(&path, &text, version),
             // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
-            Ok(None) => return Err(ErrorClass::Usage.error(format!("--conf: {} does not exist", path.display()))),
-            Err(e) => return Err(e).class(ErrorClass::Usage, format!("--conf: reading {}", path.display())),
+            Ok(None) => {
+                return Err(
+                    ErrorClass::Usage.error(format!("--conf: {} does not exist", path.display()))
+                );
+            }
+            Err(e) => {
+                return Err(e).class(
+                    ErrorClass::Usage,
+                    format!("--conf: reading {}", path.display()),
+                );
+            }
         }
     }
     Ok(settings)
@@ -103,22 +160,32 @@ pub(super) fn own_settings() -> Result<Settings> {
 fn own_environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-    all.filter(|(name, _)| name.starts_with("NCCL_") || name == "HOME").collect()
+    all.filter(|(name, _)| name.starts_with("NCCL_") || name == "HOME")
+        .collect()
 }
 
 fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
     let text = match file {
         Some(file) => {
-            let text = files::read(file).class(ErrorClass::Usage, format!("--env-file: reading {}", file.display()))?;
-            text.ok_or_else(|| ErrorClass::Usage.error(format!("--env-file: {} does not exist", file.display())))?
+            let text = files::read(file).class(
+                ErrorClass::Usage,
+                format!("--env-file: reading {}", file.display()),
+            )?;
+            text.ok_or_else(|| {
+                ErrorClass::Usage.error(format!("--env-file: {} does not exist", file.display()))
+            })?
         }
         None => String::new(),
     };
-    let lines = text.lines().filter(|line| !line.trim_start().is_empty() && !line.starts_with('#'));
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().is_empty() && !line.starts_with('#'));
     // What comes later wins.
-    let all = lines.chain(pairs.iter().copied()).map(|line| match line.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name, value)),
-        _ => Err(ErrorClass::Usage.error(format!("{line:?} is no NAME=VALUE"))),
-    });
+    let all = lines
+        .chain(pairs.iter().copied())
+        .map(|line| match line.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok((name, value)),
+            _ => Err(ErrorClass::Usage.error(format!("{line:?} is no NAME=VALUE"))),
+        });
     Ok(Settings::of(all.collect::<Result<Vec<_>>>()?, "as asked"))
 }

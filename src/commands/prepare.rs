@@ -1,4 +1,5 @@
-//! `rdmaprep prepare`: before the runtime reads config.json, the plan, what its container sees of /sys, and the edit.
+//! `rdmaprep prepare`: before the runtime reads config.json, the plan, what its container sees of
+//! /sys, and the edit.
 
 mod draft;
 mod runtime;
@@ -20,7 +21,8 @@ use crate::plan::Plan;
 use crate::report;
 use crate::select::Selection;
 
-const TAKEN: &str = "--plan: `auto` is the plan that is made at each start, and is not stored: choose another name";
+const TAKEN: &str =
+    "--plan: `auto` is the plan that is made at each start, and is not stored: choose another name";
 
 #[derive(Serialize)]
 struct Prepared<'a> {
@@ -31,16 +33,28 @@ struct Prepared<'a> {
 
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let asked = peers::peer_options(&args.rendezvous)?;
-    let meet = asked.map(|asked| peers::enter(asked, args.dry_run)).transpose();
-    // If this node cannot take part, it publishes the reason: the others would wait for it until their deadline.
+    let meet = asked
+        .map(|asked| peers::enter(asked, args.dry_run))
+        .transpose();
+    // If this node cannot take part, it publishes the reason: the others would wait for it until
+    // their deadline.
     let ((mut request, config), meeting) = match (wanted(global, args), meet) {
         (Err(e), Ok(Some(meeting))) => return Err(meeting.refuse(e)),
         (wanted, meet) => (wanted?, meet?),
     };
     let store = store(&request.host);
     // The routes of a recorded machine say nothing of the way to the store.
-    request.meeting = meeting.as_ref().and_then(|m| m.way).filter(|_| args.snapshot.is_none());
-    let look = DraftInputs::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
+    request.meeting = meeting
+        .as_ref()
+        .and_then(|m| m.way)
+        .filter(|_| args.snapshot.is_none());
+    let look = DraftInputs::new(
+        &request,
+        &args.plan,
+        args.snapshot.as_deref(),
+        config.as_deref(),
+        &store,
+    );
     let draft = match (look, meeting) {
         (look, None) => look?.draft(args, None)?,
         (Ok(mut look), Some(meeting)) => look.together(args, meeting)?,
@@ -49,13 +63,22 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     warn(&draft.notes);
     if !args.dry_run {
         let agreed = draft.decision.plan.agreement.is_some();
-        let late = "all nodes have agreed, but this one cannot store its part; prepare all of them again";
-        draft.write(args, &store).map_err(|e| if agreed { e.context(late) } else { e })?;
+        let late =
+            "all nodes have agreed, but this one cannot store its part; prepare all of them again";
+        draft
+            .write(args, &store)
+            .map_err(|e| if agreed { e.context(late) } else { e })?;
     }
     let injected = draft.edited.map(|edited| edited.injected);
-    let Decision { plan, selection, .. } = &draft.decision;
+    let Decision {
+        plan, selection, ..
+    } = &draft.decision;
     if args.json {
-        return say(&report::json(&Prepared { plan, selection, bundle: injected.as_ref() })?);
+        return say(&report::json(&Prepared {
+            plan,
+            selection,
+            bundle: injected.as_ref(),
+        })?);
     }
     if let (Some(before), Some(i)) = (&config, &injected) {
         say(&report::injected(i))?;
@@ -70,7 +93,12 @@ fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String
     ensure!(args.plan != PlanName::AUTO, ErrorClass::Usage.error(TAKEN));
     let request = request(global, Some(&args.plan), &args.select)?;
     let config = args.bundle.as_deref().map(read_config).transpose()?;
-    let runtime = args.runtime.as_deref().map(runtime::sandbox).transpose()?.flatten();
+    let runtime = args
+        .runtime
+        .as_deref()
+        .map(runtime::sandbox)
+        .transpose()?
+        .flatten();
     let mut request = match &config {
         Some(text) => narrowed(request, text, runtime)?,
         None => request,
@@ -81,6 +109,12 @@ fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String
 
 pub(super) fn read_config(bundle: &Path) -> Result<String> {
     let path = bundle.join("config.json");
-    let text = files::read(&path).class(ErrorClass::State, format!("reading {}", path.display()))?;
-    text.ok_or_else(|| ErrorClass::State.error(format!("the bundle {} has no config.json", bundle.display())))
+    let text =
+        files::read(&path).class(ErrorClass::State, format!("reading {}", path.display()))?;
+    text.ok_or_else(|| {
+        ErrorClass::State.error(format!(
+            "the bundle {} has no config.json",
+            bundle.display()
+        ))
+    })
 }

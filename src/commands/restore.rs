@@ -27,15 +27,27 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     let machine = ThisMachine::new()?;
     let records = Records::read(&store, machine.boot_id())?;
     // Names are in files of engines: not while others wait for the lock.
-    let id = args.id.as_ref().map(|id| whole(&store, &records, id)).transpose()?;
+    let id = args
+        .id
+        .as_ref()
+        .map(|id| whole(&store, &records, id))
+        .transpose()?;
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     if args.output.dry_run {
         return foretell(&machine, &records, args, &found);
     }
-    // A timer that finds no record does not wait for the lock. It only removes the settings of gVisor's containers that have ended.
+    // A timer that finds no record does not wait for the lock. It only removes the settings of
+    // gVisor's containers that have ended.
     if found.is_empty() && (args.how.stale || store.is_read_only()) {
         if !store.is_read_only() {
-            warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
+            warn(
+                &store
+                    .sweep_late_confs()
+                    .err()
+                    .map(|e| format!("{e:#}"))
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+            );
         }
         return nothing(args);
     }
@@ -69,8 +81,14 @@ fn nothing(args: &RestoreArgs) -> Result<()> {
 
 /// The number of a namespace is no name, whatever containers are called.
 fn whole(store: &Store, records: &Records, id: &String) -> Result<String> {
-    let is_netns = records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == *id));
-    if is_netns { Ok(id.clone()) } else { whole_id(records, id) }
+    let is_netns = records
+        .iter()
+        .any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == *id));
+    if is_netns {
+        Ok(id.clone())
+    } else {
+        whole_id(records, id)
+    }
 }
 
 #[derive(Default)]
@@ -100,7 +118,11 @@ impl Outcome {
             1 => Err(self.failures.remove(0)),
             n => Err(ErrorClass::Incomplete.error(format!(
                 "the NICs of {n} containers are not restored: {}",
-                self.failures.iter().map(|e| format!("{e:#}")).collect::<Vec<_>>().join("; ")
+                self.failures
+                    .iter()
+                    .map(|e| format!("{e:#}"))
+                    .collect::<Vec<_>>()
+                    .join("; ")
             ))),
         }
     }
@@ -111,7 +133,9 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
     // A damaged record must not keep the NICs of other records away.
     for (path, why) in found.damaged {
         match args.how.forget {
-            true => done.attempt(None, |report| unrestorable::forget_unread(records, &path, report)),
+            true => done.attempt(None, |report| {
+                unrestorable::forget_unread(records, &path, report)
+            }),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
@@ -122,7 +146,9 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
     }
     for path in found.now {
         // Read again: restoring another container may have changed this record.
-        let Some(Ok(record)) = records.at(&path) else { continue };
+        let Some(Ok(record)) = records.at(&path) else {
+            continue;
+        };
         let record = record.clone();
         // The timer asks six times a minute.
         if args.how.stale && record.is_back() {
@@ -140,7 +166,11 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             if args.how.forget {
                 return unrestorable::forget(machine, records, &path, &record, report);
             }
-            let restore = if args.how.stale { run::restore_again } else { run::restore };
+            let restore = if args.how.stale {
+                run::restore_again
+            } else {
+                run::restore
+            };
             let done = restore(machine, records, record)?;
             report.steps_done = done.steps;
             report.notes = done.notes;
@@ -160,28 +190,46 @@ struct Found {
 }
 
 impl Found {
-    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs, id: Option<&String>) -> Result<Found> {
+    fn new(
+        machine: &ThisMachine,
+        records: &Records,
+        args: &RestoreArgs,
+        id: Option<&String>,
+    ) -> Result<Found> {
         let store = records.store();
         let mut found = Found::default();
         for (path, record) in records.iter() {
             let netns = store.netns_of(path).map(|n| n.to_string());
-            let asked = |has: &dyn Fn(&String) -> bool| id.is_none_or(|id| netns.as_ref() == Some(id) || has(id));
+            let asked = |has: &dyn Fn(&String) -> bool| {
+                id.is_none_or(|id| netns.as_ref() == Some(id) || has(id))
+            };
             match record {
-                Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
-                Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
+                Ok(r)
+                    if !asked(&|id| r.has(id))
+                        || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
+                Ok(r) if r.boot_id != machine.boot_id() => {
+                    found.past.push((path.to_owned(), r.clone()))
+                }
                 Ok(_) => found.now.push(path.to_owned()),
-                // With --plan, a damaged record counts only if it names that plan: an epilogue must not fail for another job's.
-                Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
+                // With --plan, a damaged record counts only if it names that plan: an epilogue must
+                // not fail for another job's.
+                Err(_)
+                    if args
+                        .plan
+                        .as_ref()
+                        .is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
                 Err(e) if asked(&|id| store.remains(path).ids.contains(id)) => {
-                    found.damaged.push((path.to_owned(), store.unreadable(path, e)));
+                    found
+                        .damaged
+                        .push((path.to_owned(), store.unreadable(path, e)));
                 }
                 Err(_) => {}
             }
         }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
             let text = format!(
-                "no container that holds a NIC has the id or name {id:?}: `rdmaprep status` lists the ids, and `podman ps --no-trunc` \
-                 the names with theirs"
+                "no container that holds a NIC has the id or name {id:?}: `rdmaprep status` lists \
+                the ids, and `podman ps --no-trunc` the names with theirs"
             );
             return Err(ErrorClass::Usage.error(text));
         }
@@ -189,7 +237,9 @@ impl Found {
             // A record of an earlier boot is for a person to decide on, not for a timer.
             found.past.clear();
             let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
-            found.now.retain(|path| record(path).is_some_and(|record| machine.is_abandoned(record)));
+            found
+                .now
+                .retain(|path| record(path).is_some_and(|record| machine.is_abandoned(record)));
         }
         if args.how.after_reboot {
             found.now.clear();
@@ -202,14 +252,30 @@ impl Found {
     }
 }
 
-fn foretell(machine: &ThisMachine, records: &Records, args: &RestoreArgs, found: &Found) -> Result<()> {
+fn foretell(
+    machine: &ThisMachine,
+    records: &Records,
+    args: &RestoreArgs,
+    found: &Found,
+) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
-    found.past.iter().try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;
-    for record in found.now.iter().filter_map(|path| records.at(path)?.as_ref().ok()) {
+    found
+        .past
+        .iter()
+        .try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;
+    for record in found
+        .now
+        .iter()
+        .filter_map(|path| records.at(path)?.as_ref().ok())
+    {
         let mut world = machine.open(record, &records.store().pin(record.netns))?;
         let plan = run::preview(machine, &mut *world, records, record)?;
-        plan.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
-        plan.steps.iter().try_for_each(|step| say(&step.to_string()))?;
+        plan.stuck
+            .iter()
+            .try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
+        plan.steps
+            .iter()
+            .try_for_each(|step| say(&step.to_string()))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A running container from inside its namespaces. Its content is hostile input: reads are bounded, and paths are resolved below its
-//! root.
+//! A running container from inside its namespaces. Its content is hostile input: reads are bounded,
+//! and paths are resolved below its root.
 
 pub(super) mod sandbox;
 
@@ -51,12 +51,16 @@ impl Running {
         let namespaces = ThisMachine::new()?;
         let Found { id, pid, record } = find(&namespaces, &store(host), asked)?;
         let keeps = |r: &Record| {
-            let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
+            let keeper = r
+                .hold
+                .as_ref()
+                .and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
             keeper.is_some_and(|m| m.id == id)
         };
         let kept = || {
-            ErrorClass::Usage
-                .error(format!("{id:?} is `rdmaprep hold`: name a container that has joined the namespace"))
+            ErrorClass::Usage.error(format!(
+                "{id:?} is `rdmaprep hold`: name a container that has joined the namespace"
+            ))
         };
         ensure!(!record.as_ref().is_some_and(keeps), kept());
         let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
@@ -64,17 +68,34 @@ impl Running {
         let (own, inside) = (host.inode(), Netns::of_process(pid)?);
         ensure!(
             inside.inode() != own,
-            ErrorClass::Refused
-                .error(format!("container {id:?} shares the host's network: leave --container out to look at that"))
+            ErrorClass::Refused.error(format!(
+                "container {id:?} shares the host's network: leave --container out to look at that"
+            ))
         );
-        let mut snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+        let mut snapshot =
+            Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
         let sandbox = SandboxedContainer::find(pid, record.as_ref());
-        sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
-        Ok(Running { id, pid, record, snapshot, sandbox, process, namespaces })
+        sandbox
+            .iter()
+            .for_each(|sandbox| sandbox.narrow(&mut snapshot));
+        Ok(Running {
+            id,
+            pid,
+            record,
+            snapshot,
+            sandbox,
+            process,
+            namespaces,
+        })
     }
 
-    /// What is there without HCAs of these nodes that do not open in it, and these HCAs: libibverbs passes over them.
-    pub(super) fn opened(&self, nodes: &[CharDevice], user: &ProcessUser) -> (Snapshot, Vec<HcaName>) {
+    /// What is there without HCAs of these nodes that do not open in it, and these HCAs: libibverbs
+    /// passes over them.
+    pub(super) fn opened(
+        &self,
+        nodes: &[CharDevice],
+        user: &ProcessUser,
+    ) -> (Snapshot, Vec<HcaName>) {
         let tried = match &self.sandbox {
             Some(sandbox) => sandbox.nodes(nodes),
             None => devnode_probe::within(self.pid, user, nodes),
@@ -83,22 +104,36 @@ impl Running {
         let snapshot = self.snapshot.clone();
         let is_shut = |hca: &Hca| node(hca).is_some_and(NodeAccess::is_shut);
         let (shut, hcas): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(is_shut);
-        (Snapshot { hcas, ..snapshot }, shut.into_iter().map(|hca| hca.name).collect())
+        (
+            Snapshot { hcas, ..snapshot },
+            shut.into_iter().map(|hca| hca.name).collect(),
+        )
     }
 
     /// What NCCL finds there, or why that is unknown.
     pub(super) fn settings(&self) -> Result<FoundSettings, String> {
         match &self.sandbox {
             Some(sandbox) => sandbox.settings(),
-            None => devnode_probe::settings::<FoundSettings>(self.pid).map_err(|e| format!("{e:#}")),
+            None => {
+                devnode_probe::settings::<FoundSettings>(self.pid).map_err(|e| format!("{e:#}"))
+            }
         }
     }
 
     /// To be called when all is read: the pid may have been reused meanwhile, by another process.
     pub(super) fn still_runs(&self) -> Result<()> {
-        let is_it = |r: &Record| r.members.iter().any(|m| m.pid == self.pid && self.namespaces.is_alive(r, m));
+        let is_it = |r: &Record| {
+            r.members
+                .iter()
+                .any(|m| m.pid == self.pid && self.namespaces.is_alive(r, m))
+        };
         let same = self.record.as_ref().is_none_or(is_it);
-        let ended = || ErrorClass::Other.error(format!("container {:?} ended during the examination", self.id));
+        let ended = || {
+            ErrorClass::Other.error(format!(
+                "container {:?} ended during the examination",
+                self.id
+            ))
+        };
         ensure!(self.process.alive() && same, ended());
         Ok(())
     }
@@ -113,51 +148,97 @@ struct Found {
 /// A container that holds NICs; else any process by its pid.
 fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
     let records = Records::read(store, namespaces.boot_id())?;
-    let pid = asked.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
+    let pid = asked
+        .parse()
+        .ok()
+        .filter(|pid| pidfd::start_time(*pid).is_some());
     // A pid is no beginning of an id.
-    let id = if pid.is_some() { asked.to_owned() } else { whole_id(&records, asked)? };
+    let id = if pid.is_some() {
+        asked.to_owned()
+    } else {
+        whole_id(&records, asked)?
+    };
     for record in records.current() {
-        if let Some(member) = record.members.iter().find(|m| m.id == id && m.cni.is_none()) {
+        if let Some(member) = record
+            .members
+            .iter()
+            .find(|m| m.id == id && m.cni.is_none())
+        {
             ensure!(
                 namespaces.is_alive(record, member),
-                ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
+                ErrorClass::Usage
+                    .error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
-            return Ok(Found { id, pid: member.pid, record: Some(record.clone()) });
+            return Ok(Found {
+                id,
+                pid: member.pid,
+                record: Some(record.clone()),
+            });
         }
     }
-    let by_cni =
-        || ErrorClass::Usage.error(format!("{id:?} has its NICs by CNI: name the pid of a process of the pod"));
-    ensure!(!records.current().flat_map(|r| &r.members).any(|m| m.id == id), by_cni());
-    let of_engine = || pid.is_none().then(|| container_id::running(asked)).transpose();
+    let by_cni = || {
+        ErrorClass::Usage.error(format!(
+            "{id:?} has its NICs by CNI: name the pid of a process of the pod"
+        ))
+    };
+    ensure!(
+        !records
+            .current()
+            .flat_map(|r| &r.members)
+            .any(|m| m.id == id),
+        by_cni()
+    );
+    let of_engine = || {
+        pid.is_none()
+            .then(|| container_id::running(asked))
+            .transpose()
+    };
     let (id, pid) = match (pid, of_engine()?.flatten()) {
         (Some(pid), _) => (id, pid),
         (None, Some(found)) => found,
         (None, None) => return Err(unknown(&id)),
     };
-    Ok(Found { id, pid, record: None })
+    Ok(Found {
+        id,
+        pid,
+        record: None,
+    })
 }
 
 fn unknown(asked: &str) -> anyhow::Error {
     ErrorClass::Usage.error(format!(
-        "no running container of podman, CRI-O, Docker or containerd, and none that holds a NIC, has the id or name {asked:?}, and no \
-         process has that pid: \
-         `rdmaprep status` lists who holds NICs; else give the pid of the container's init"
+        "no running container of podman, CRI-O, Docker or containerd, and none that holds a NIC, \
+        has the id or name {asked:?}, and no process has that pid: `rdmaprep status` lists who \
+        holds NICs; else give the pid of the container's init"
     ))
 }
 
-/// What NCCL finds in a container: the environment of its init, and the config files below its root. A container's memory and
-/// file systems can block a reader for ever, so this runs in a process of its own, which doctor need not wait for.
+/// What NCCL finds in a container: the environment of its init, and the config files below its
+/// root. A container's memory and file systems can block a reader for ever, so this runs in a
+/// process of its own, which doctor need not wait for.
 pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
-    let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
-    let mut found = FoundSettings { settings, notes: Vec::new() };
+    let settings = Settings::of(
+        collect::environment(pid, ours)?,
+        "the environment of its init",
+    );
+    let mut found = FoundSettings {
+        settings,
+        notes: Vec::new(),
+    };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     for path in found.settings.files(None, Version::NEWEST) {
         let Some(text) = path.to_str() else { continue };
         let Ok(place) = root.find(text) else { continue };
-        match root.open_file(&place).and_then(|file| rootfs::read(&file, LIMIT)) {
+        match root
+            .open_file(&place)
+            .and_then(|file| rootfs::read(&file, LIMIT))
+        {
             Ok(bytes) => found.settings.add(&path, &bytes, Version::NEWEST),
-            Err(why) => found.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
+            Err(why) => found.notes.push(format!(
+                "{} in the container is not looked at: {why}",
+                path.display()
+            )),
         }
     }
     Ok(found)

@@ -40,28 +40,42 @@ const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let watch = Stopwatch::start();
-    let text = files::read_or_stdin(Path::new("-")).class(ErrorClass::State, "reading config.json from stdin")?;
+    let text = files::read_or_stdin(Path::new("-"))
+        .class(ErrorClass::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
-    let asked = args.plan.is_some() || edit::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
+    let asked = args.plan.is_some()
+        || edit::annotations(&text)
+            .keys()
+            .any(|key| key.starts_with(ANNOTATION));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
         Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
-        // A container that asks for nothing itself starts, whatever is wrong with its config.json; but not without the plan that the host
-        // has for all.
+        // A container that asks for nothing itself starts, whatever is wrong with its config.json;
+        // but not without the plan that the host has for all.
         Err(e) if !asked && !e.is::<NotStored>() => {
-            warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
+            warn(&[format!(
+                "{e:#}; a container that does not ask for NICs is left as it is"
+            )]);
             pass(&text)
         }
         Err(e) => {
             let refused = Err(e);
             let container = edit::container_id(&text);
-            report(global, Report { container, ..Report::new("spec") }, &watch, &refused);
+            report(
+                global,
+                Report {
+                    container,
+                    ..Report::new("spec")
+                },
+                &watch,
+                &refused,
+            );
             refused
         }
     }
 }
 
-/// podman drops what its precreate hooks print, and containerd much of what a runtime prints: so it is in the hooks' log, and in a
-/// report.
+/// podman drops what its precreate hooks print, and containerd much of what a runtime prints: so it
+/// is in the hooks' log, and in a report.
 pub(super) fn report(global: &Global, mut report: Report, watch: &Stopwatch, refused: &Result<()>) {
     // Where these are is unknown if the config file cannot be read; stderr has it in any case.
     let Ok(config) = homeward(global) else { return };
@@ -72,7 +86,9 @@ pub(super) fn report(global: &Global, mut report: Report, watch: &Stopwatch, ref
 
 /// Prints config.json without adding a newline.
 fn pass(config: &str) -> Result<()> {
-    std::io::stdout().write_all(config.as_bytes()).context("writing config.json to stdout")
+    std::io::stdout()
+        .write_all(config.as_bytes())
+        .context("writing config.json to stdout")
 }
 
 /// A config.json that was edited, and what it mounts besides the view.
@@ -91,7 +107,9 @@ impl Edited {
             store.lay_out(name, tree)?;
         }
         match (&decision.plan.view, &decision.view) {
-            (Some(name), Some(view)) if self.injected.mounts_view => store.lay_out(name, view).map(|_| ()),
+            (Some(name), Some(view)) if self.injected.mounts_view => {
+                store.lay_out(name, view).map(|_| ())
+            }
             _ => Ok(()),
         }
     }
@@ -103,8 +121,9 @@ pub(super) struct Ready {
     store: Store,
 }
 
-/// For a container that gets a plan; nothing for one that does not. Uses the plan by which its namespace has its NICs already,
-/// the stored one, or, for `auto`, makes one. That is not stored: it is without what others hold just now.
+/// For a container that gets a plan; nothing for one that does not. Uses the plan by which its
+/// namespace has its NICs already, the stored one, or, for `auto`, makes one. That is not stored:
+/// it is without what others hold just now.
 pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
     ready_before(None, global, args, text)
 }
@@ -118,10 +137,14 @@ pub(super) fn ready_before(
 ) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text, None)?;
-    let Some(name) = mine.plan().cloned() else { return Ok(None) };
+    let Some(name) = mine.plan().cloned() else {
+        return Ok(None);
+    };
     if DeviceRequest::any(text) {
         warn(&[
-            "the container's devices name its rails: their hooks give them, and config.json stays as it is".to_owned()
+            "the container's devices name its rails: their hooks give them, and config.json stays \
+            as it is"
+                .to_owned(),
         ]);
         return Ok(None);
     }
@@ -140,45 +163,88 @@ pub(super) fn ready_before(
     let plan = for_sandbox(plan, runtime, text)?;
     let decision = for_container(plan, &mine, text, &store)?;
     let is_auto = decision.plan.name == PlanName::AUTO;
-    let flags = if is_auto { flags(&args.select, &decision.plan) } else { Vec::new() };
-    let start = Start { timeout: args.hook_timeout, flags: &flags, runtime };
+    let flags = if is_auto {
+        flags(&args.select, &decision.plan)
+    } else {
+        Vec::new()
+    };
+    let start = Start {
+        timeout: args.hook_timeout,
+        flags: &flags,
+        runtime,
+    };
     let edited = edit_with(text, &decision, &store, &mine, &start)?;
     warn(&decision.traps(&edit::environment(&edited.injected.json), &mine)?);
-    Ok(Some(Ready { decision, edited, store }))
+    Ok(Some(Ready {
+        decision,
+        edited,
+        store,
+    }))
 }
 
-/// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
+/// Takes the view of a sandbox where none was asked for. One that has no place for it stays
+/// without.
 fn for_sandbox(plan: Plan, runtime: Option<Sandbox>, text: &str) -> Result<Plan> {
-    let (sysfs, _) = plan.sysfs.within(Sandbox::of_both(runtime, &edit::annotations(text)));
+    let (sysfs, _) = plan
+        .sysfs
+        .within(Sandbox::of_both(runtime, &edit::annotations(text)));
     if sysfs == plan.sysfs {
         return Ok(plan);
     }
     let takes_it = sysfs.is_proxy() || edit::no_mounts(text)?.is_none();
-    Ok(if takes_it { plan.with_sysfs(sysfs, None) } else { plan })
+    Ok(if takes_it {
+        plan.with_sysfs(sysfs, None)
+    } else {
+        plan
+    })
 }
 
-/// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.
+/// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one
+/// of `rdmaprep hold`.
 fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
-    let Some(path) = edit::netns_path(text) else { return Ok(None) };
-    let Some(netns) = Netns::named(&path)? else { return Ok(None) };
+    let Some(path) = edit::netns_path(text) else {
+        return Ok(None);
+    };
+    let Some(netns) = Netns::named(&path)? else {
+        return Ok(None);
+    };
     if netns.inode() == Netns::current()?.inode() {
         let path = path.display();
-        return Err(ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own")));
+        return Err(ErrorClass::Refused.error(format!(
+            "the container's network namespace {path} is the host's own"
+        )));
     }
     let records = Records::read(store, &boot_id()?)?;
-    let Some(record) = records.of_netns(netns.inode()) else { return Ok(None) };
-    if let Some(plan) = mine.plan.as_ref().filter(|plan| plan.as_str() != record.plan) {
-        let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
+    let Some(record) = records.of_netns(netns.inode()) else {
+        return Ok(None);
+    };
+    if let Some(plan) = mine
+        .plan
+        .as_ref()
+        .filter(|plan| plan.as_str() != record.plan)
+    {
+        let text = format!(
+            "the container's network namespace has NICs by plan {}, not {plan}",
+            record.plan
+        );
         return Err(ErrorClass::Refused.error(text));
     }
     Ok(record.given_plan())
 }
 
-/// The flags of the create hook for plan `auto`: the NICs of this plan, and all flags given here. The hook makes the plan
-/// again, of these NICs.
+/// The flags of the create hook for plan `auto`: the NICs of this plan, and all flags given here.
+/// The hook makes the plan again, of these NICs.
 fn flags(asked: &SelectArgs, plan: &Plan) -> Vec<String> {
-    let chosen: Vec<&str> = plan.nics.iter().map(|nic| nic.identity.name.as_str()).collect();
-    if chosen.is_empty() { asked.flags() } else { asked.with("ifaces", &chosen.join(",")).flags() }
+    let chosen: Vec<&str> = plan
+        .nics
+        .iter()
+        .map(|nic| nic.identity.name.as_str())
+        .collect();
+    if chosen.is_empty() {
+        asked.flags()
+    } else {
+        asked.with("ifaces", &chosen.join(",")).flags()
+    }
 }
 
 impl Ready {
@@ -194,14 +260,19 @@ impl Ready {
         Ok(self)
     }
 
-    /// The view of /sys as JSON and the topology file, for hooks and other readers while the runtime's process lives.
+    /// The view of /sys as JSON and the topology file, for hooks and other readers while the
+    /// runtime's process lives.
     pub(super) fn memory(&self) -> Result<Vec<KeptFile>> {
         let mut kept = Vec::new();
         if let Some(view) = &self.decision.view {
             kept.push(KeptFile::new("sysfs", Store::view_text(view)?.as_bytes())?);
         }
         if let Some((_, tree)) = &self.edited.topology {
-            kept.extend(topo_file::xml(tree).map(|xml| KeptFile::new("topology", xml.as_bytes())).transpose()?);
+            kept.extend(
+                topo_file::xml(tree)
+                    .map(|xml| KeptFile::new("topology", xml.as_bytes()))
+                    .transpose()?,
+            );
         }
         Ok(kept)
     }
@@ -214,7 +285,17 @@ pub(super) fn edit(
     request: &Request,
     timeout: Option<u32>,
 ) -> Result<Edited> {
-    edit_with(text, decision, store, request, &Start { timeout, flags: &[], runtime: None })
+    edit_with(
+        text,
+        decision,
+        store,
+        request,
+        &Start {
+            timeout,
+            flags: &[],
+            runtime: None,
+        },
+    )
 }
 
 struct Start<'a> {
@@ -225,52 +306,109 @@ struct Start<'a> {
     runtime: Option<Sandbox>,
 }
 
-fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, start: &Start) -> Result<Edited> {
+fn edit_with(
+    text: &str,
+    decision: &Decision,
+    store: &Store,
+    request: &Request,
+    start: &Start,
+) -> Result<Edited> {
     let program = std::env::current_exe().context("finding the path of rdmaprep")?;
-    let program = program.to_str().context("the path of rdmaprep is no UTF-8")?;
+    let program = program
+        .to_str()
+        .context("the path of rdmaprep is no UTF-8")?;
     let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
     edit.memlock_unlimited = request.host.lift_memlock;
     // Who starts this process starts the runtime as well.
     edit.memlock_ceiling = limits::memlock_ceiling()?;
-    let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
-    edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
+    let creating =
+        |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
+    edit.hooks
+        .iter_mut()
+        .filter(creating)
+        .for_each(|hook| hook.args.extend_from_slice(start.flags));
     // The topology file of an earlier edit is written again, or removed.
     let (place, mut own) = (topo_file::PLACE.to_owned(), edit::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {
         own.remove(TOPO_VARIABLE);
         edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
     }
-    nccl_env::meet(&mut edit.env, &own, &decision.plan.nics, decision.pod.as_ref());
+    nccl_env::meet(
+        &mut edit.env,
+        &own,
+        &decision.plan.nics,
+        decision.pod.as_ref(),
+    );
     nccl_env::yield_to(&mut edit.env, &own);
     let plan = &decision.plan;
     nccl_env::fit_release(&mut edit.env, &own, &plan.nics, &plan.ib, plan.nccl_version);
-    edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
+    edit.annotations
+        .extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
-    let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
+    let set = edit
+        .env
+        .iter()
+        .find(|v| v.name == TOPO_VARIABLE)
+        .map(|v| &v.value)
+        .or(own.get(TOPO_VARIABLE));
     let sandbox = Sandbox::of_both(start.runtime, &edit::annotations(text));
-    let blind = sandbox == Some(Sandbox::Plain) && mounts.is_empty() && !decision.plan.sysfs.is_proxy();
-    let by = Circumstances { own: set.map(String::as_str), asked: request.select.topo, blind };
+    let blind =
+        sandbox == Some(Sandbox::Plain) && mounts.is_empty() && !decision.plan.sysfs.is_proxy();
+    let by = Circumstances {
+        own: set.map(String::as_str),
+        asked: request.select.topo,
+        blind,
+    };
     let mut topology = None;
     if let Some((tree, why)) = topology_file(text, decision, by)? {
         let name = Store::view_name(&tree)?;
         let source = store.views().join(&name).join(topo_file::FILE);
-        let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
+        let source = source
+            .to_str()
+            .context("the run folder's path is no UTF-8")?
+            .to_owned();
         edit.stale.clear();
-        edit.env.push(EnvVar { name: TOPO_VARIABLE.to_owned(), value: place.clone(), why });
-        mounts.push(MountEdit { destination: place, source });
+        edit.env.push(EnvVar {
+            name: TOPO_VARIABLE.to_owned(),
+            value: place.clone(),
+            why,
+        });
+        mounts.push(MountEdit {
+            destination: place,
+            source,
+        });
         topology = Some((name, tree));
     }
     edit.mounts = Some(mounts);
     edit.views = store.views().to_str().unwrap_or_default().to_owned();
     let mut injected = edit::apply(text, &edit)?;
-    injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
-    let given = edit.env.into_iter().filter(|v| !own.contains_key(&v.name)).collect();
-    Ok(Edited { injected, given, topology })
+    injected
+        .kept
+        .extend(why.map(|why| format!("no mounts for /sys: {why}")));
+    let given = edit
+        .env
+        .into_iter()
+        .filter(|v| !own.contains_key(&v.name))
+        .collect();
+    Ok(Edited {
+        injected,
+        given,
+        topology,
+    })
 }
 
-fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<Option<(Tree, String)>> {
+fn topology_file(
+    text: &str,
+    decision: &Decision,
+    by: Circumstances,
+) -> Result<Option<(Tree, String)>> {
     let plan = &decision.plan;
-    let kept: BTreeSet<HcaName> = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.clone()).collect();
+    let kept: BTreeSet<HcaName> = plan
+        .nics
+        .iter()
+        .filter_map(|n| n.hca.clone())
+        .chain(plan.ib.clone())
+        .collect();
     let wanted = wanted(&decision.host, &kept, by);
     let without = |why: &dyn std::fmt::Display| {
         if by.asked == Some(true) {
@@ -299,17 +437,29 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
     if topology.unplaced.len() == kept.len() {
         return without(&"none of the container's NICs is on PCI");
     }
-    let left: Vec<String> =
-        topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}")).collect();
+    let left: Vec<String> = topology
+        .unplaced
+        .iter()
+        .map(|(hca, why)| format!("left out of the topology file: {hca}: {why}"))
+        .collect();
     warn(&left);
     warn(&topology.warnings);
-    Ok(Some((topo_file::tree(&topology.xml()?), format!("a topology file of this host: {}", wanted.why))))
+    Ok(Some((
+        topo_file::tree(&topology.xml()?),
+        format!("a topology file of this host: {}", wanted.why),
+    )))
 }
 
 /// The mounts that show a container its view, and why there are none.
-fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEdit>, Option<NoMounts>)> {
+fn mounts(
+    text: &str,
+    decision: &Decision,
+    store: &Store,
+) -> Result<(Vec<MountEdit>, Option<NoMounts>)> {
     let plan = &decision.plan;
-    let (Some(name), Some(view)) = (&plan.view, &decision.view) else { return Ok((Vec::new(), None)) };
+    let (Some(name), Some(view)) = (&plan.view, &decision.view) else {
+        return Ok((Vec::new(), None));
+    };
     if let Some(why) = edit::no_mounts(text)? {
         return match (plan.sysfs, why) {
             (_, NoMounts::Labelled) | (SysfsMode::Auto, _) => Ok((Vec::new(), Some(why))),
@@ -317,10 +467,28 @@ fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEd
         };
     }
     let source = store.views().join(name);
-    let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
+    let source = source
+        .to_str()
+        .context("the run folder's path is no UTF-8")?
+        .to_owned();
     if plan.sysfs == SysfsMode::Snapshot {
-        return Ok((vec![MountEdit { destination: "/sys".to_owned(), source }], None));
+        return Ok((
+            vec![MountEdit {
+                destination: "/sys".to_owned(),
+                source,
+            }],
+            None,
+        ));
     }
-    let mount = |at: String| MountEdit { destination: format!("/sys/{at}"), source: format!("{source}/{at}") };
-    Ok((view::covers(view).into_iter().map(|c| mount(c.at)).collect(), None))
+    let mount = |at: String| MountEdit {
+        destination: format!("/sys/{at}"),
+        source: format!("{source}/{at}"),
+    };
+    Ok((
+        view::covers(view)
+            .into_iter()
+            .map(|c| mount(c.at))
+            .collect(),
+        None,
+    ))
 }

@@ -30,24 +30,45 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
         }
     }
     let failures = Failed::recent(reports(&store)?, now().unwrap_or_default());
-    let status = Status { holders, failures, unread: records.damaged().count() };
-    say(&if args.json { report::json(&status)? } else { report::status_table(&status) })
+    let status = Status {
+        holders,
+        failures,
+        unread: records.damaged().count(),
+    };
+    say(&if args.json {
+        report::json(&status)?
+    } else {
+        report::status_table(&status)
+    })
 }
 
 /// Those that can be read.
 fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
-    let read = |(path, text): (PathBuf, String)| Some((path.display().to_string(), serde_json::from_str(&text).ok()?));
+    let read = |(path, text): (PathBuf, String)| {
+        Some((
+            path.display().to_string(),
+            serde_json::from_str(&text).ok()?,
+        ))
+    };
     Ok(store.all_reports()?.into_iter().filter_map(read).collect())
 }
 
 fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {
     let pin = store.pin(record.netns);
-    let members: Vec<(String, bool)> =
-        record.members.iter().map(|m| (m.id.clone(), machine.is_alive(record, m))).collect();
-    let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
+    let members: Vec<(String, bool)> = record
+        .members
+        .iter()
+        .map(|m| (m.id.clone(), machine.is_alive(record, m)))
+        .collect();
+    let id = members
+        .first()
+        .map(|(id, _)| id.clone())
+        .unwrap_or_default();
     let alive = members.iter().any(|(_, alive)| *alive);
     let advice = advice(machine, record, &id, alive);
-    let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
+    let last = store
+        .report(&id)?
+        .and_then(|text| serde_json::from_str(&text).ok());
     let keeping = |hold: &HeldNetns| Keeping {
         path: hold.path.display().to_string(),
         handles: hold
@@ -59,9 +80,16 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
     };
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
-        cni: record.members.iter().filter_map(|m| m.cni.clone()).collect(),
+        cni: record
+            .members
+            .iter()
+            .filter_map(|m| m.cni.clone())
+            .collect(),
         netns: record.netns,
-        pin: machine.netns_of(record, &pin).is_some().then(|| pin.display().to_string()),
+        pin: machine
+            .netns_of(record, &pin)
+            .is_some()
+            .then(|| pin.display().to_string()),
         phase: record.phase,
         plan: record.plan.clone(),
         members,
@@ -78,25 +106,46 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.boot_id != machine.boot_id() {
         return format!(
-            "nothing: since the reboot none is away; {restore} archives the record, {restore} --after-reboot also adds what the \
-             system has not configured"
+            "nothing: since the reboot none is away; {restore} archives the record, {restore} \
+            --after-reboot also adds what the system has not configured"
         );
     }
     if record.is_back() {
-        return "nothing: the timer looks again, as does rdmaprep restore --all; a container may have it".to_owned();
+        return "nothing: the timer looks again, as does rdmaprep restore --all; a container may \
+            have it"
+            .to_owned();
     }
-    let keeper =
-        record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
+    let keeper = record.members.first().filter(|m| {
+        record
+            .hold
+            .as_ref()
+            .is_some_and(|h| Path::new(&m.bundle) == h.path)
+    });
     let member = record.members.iter().find(|m| m.id == id && m.sandboxed);
     let sandboxed = member.is_some();
     match (alive, machine.occupant(record.netns, None)) {
-        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(record, m)) => {
+        (true, _)
+            if record.phase == Phase::Attached
+                && keeper.is_some_and(|m| machine.is_alive(record, m)) =>
+        {
             let pid = keeper.map_or(0, |m| m.pid);
-            format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: {restore}")
+            format!(
+                "end rdmaprep hold, process {pid}, and stop the containers that joined; or: \
+                {restore}"
+            )
         }
         (true, _) if record.phase == Phase::Attached && sandboxed => {
-            let runsc = runsc(&member.map(|m| m.pid).and_then(pidfd::command).unwrap_or_default().1);
-            format!("stop {short} (by hand: {runsc} delete --force {word}; kill is not enough), or: {restore}")
+            let runsc = runsc(
+                &member
+                    .map(|m| m.pid)
+                    .and_then(pidfd::command)
+                    .unwrap_or_default()
+                    .1,
+            );
+            format!(
+                "stop {short} (by hand: {runsc} delete --force {word}; kill is not enough), or: \
+                {restore}"
+            )
         }
         (true, _) if record.phase == Phase::Attached => format!("stop {short}, or: {restore}"),
         (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
@@ -111,15 +160,24 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     }
 }
 
-/// runsc with the flags of a sandbox without which it does not find the container, and `delete --force` succeeds at once, or without
-/// which it refuses the container's annotations.
+/// runsc with the flags of a sandbox without which it does not find the container, and
+/// `delete --force` succeeds at once, or without which it refuses the container's annotations.
 fn runsc(sandbox: &[OsString]) -> String {
     let is_needed = |word: &&str| match word.strip_prefix("--root=") {
         Some(root) => {
-            root != "/var/run/runsc" && root.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_.".contains(&b))
+            root != "/var/run/runsc"
+                && root
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"/-_.".contains(&b))
         }
         None => *word == "--allow-flag-override=true",
     };
-    let flags = sandbox.iter().filter_map(|word| word.to_str()).filter(is_needed);
-    iter::once("runsc").chain(flags).collect::<Vec<_>>().join(" ")
+    let flags = sandbox
+        .iter()
+        .filter_map(|word| word.to_str())
+        .filter(is_needed);
+    iter::once("runsc")
+        .chain(flags)
+        .collect::<Vec<_>>()
+        .join(" ")
 }

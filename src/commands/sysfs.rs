@@ -73,14 +73,19 @@ pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaNa
         return Ok(None);
     }
     check_listed("--hca", &list, facts)?;
-    let chosen = facts.hcas.iter().filter(|hca| list.iter().any(|entry| entry.fits(hca)));
+    let chosen = facts
+        .hcas
+        .iter()
+        .filter(|hca| list.iter().any(|entry| entry.fits(hca)));
     Ok(Some(chosen.map(|hca| hca.name.clone()).collect()))
 }
 
 fn document(path: &Path) -> Result<Tree> {
     let doing = || format!("reading {}", path.display());
     let text = files::read_or_stdin(path).class(ErrorClass::Usage, doing())?;
-    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("--from: {} does not exist", path.display())))?;
+    let text = text.ok_or_else(|| {
+        ErrorClass::Usage.error(format!("--from: {} does not exist", path.display()))
+    })?;
     serde_json::from_str(&text).class(ErrorClass::Usage, doing())
 }
 
@@ -98,7 +103,10 @@ fn diff(args: &DiffArgs) -> Result<()> {
                 Carrier::Snapshot => {
                     let whole = survey.whole();
                     let lacking = survey.beyond(&whole).into_iter().map(lacks);
-                    differences(&whole, &view).into_iter().chain(lacking).collect()
+                    differences(&whole, &view)
+                        .into_iter()
+                        .chain(lacking)
+                        .collect()
                 }
                 Carrier::Live => differences_live(&survey.links(), &view),
             }
@@ -114,19 +122,28 @@ fn diff(args: &DiffArgs) -> Result<()> {
 }
 
 fn lacks(lacking: Lacking) -> String {
-    let Lacking { folder, files, links } = lacking;
+    let Lacking {
+        folder,
+        files,
+        links,
+    } = lacking;
     let some = |count: usize, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what}")),
         _ => Some(format!("{count} {what}s")),
     };
-    let all: Vec<String> = [some(files, "file"), some(links, "link")].into_iter().flatten().collect();
+    let all: Vec<String> = [some(files, "file"), some(links, "link")]
+        .into_iter()
+        .flatten()
+        .collect();
     let folder = if folder.is_empty() { "." } else { &folder };
     format!("{folder}: not in a snapshot: {}", all.join(", "))
 }
 
 fn differences_live(links: &Tree, view: &Tree) -> Vec<String> {
-    let places = view::covers(view).into_iter().filter(|c| links.get(&c.at).is_none());
+    let places = view::covers(view)
+        .into_iter()
+        .filter(|c| links.get(&c.at).is_none());
     let mut words = differences(links, &view::laid_over(links, view));
     words.extend(places.map(|c| format!("{}: empty", c.at)));
     words

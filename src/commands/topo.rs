@@ -23,7 +23,9 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     let fates = fates(global, args, &snapshot)?;
     let output = &args.output;
     if args.strict && !(output.nccl_xml || output.run) {
-        return Err(ErrorClass::Usage.error("--strict needs a topology file: give --nccl-xml or --run"));
+        return Err(
+            ErrorClass::Usage.error("--strict needs a topology file: give --nccl-xml or --run")
+        );
     }
     if output.nccl_xml {
         return say(xml(args, &snapshot, &fates)?.trim_end());
@@ -40,8 +42,8 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     }
 }
 
-/// What becomes of each HCA: by `--hca`, else by the selection that `prepare` makes. A captured tree has no addresses, so that
-/// the selection would drop all HCAs: there all are kept.
+/// What becomes of each HCA: by `--hca`, else by the selection that `prepare` makes. A captured
+/// tree has no addresses, so that the selection would drop all HCAs: there all are kept.
 fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates> {
     let list = args.hca.as_deref().or(args.root.is_some().then_some("all"));
     if let Some(list) = list {
@@ -59,7 +61,11 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
-    let held = if args.snapshot.is_some() { Vec::new() } else { busy_nics(&store(&request.host))? };
+    let held = if args.snapshot.is_some() {
+        Vec::new()
+    } else {
+        busy_nics(&store(&request.host))?
+    };
     let selection = select::judge(&request, snapshot, &held)?;
     // What is said of a machine without RDMA devices is about a container's NICs.
     if !snapshot.hcas.is_empty() {
@@ -69,18 +75,32 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
 }
 
 fn kept(fates: &Fates) -> BTreeSet<HcaName> {
-    fates.iter().filter(|(_, dropped)| dropped.is_none()).map(|(hca, _)| hca.clone()).collect()
+    fates
+        .iter()
+        .filter(|(_, dropped)| dropped.is_none())
+        .map(|(hca, _)| hca.clone())
+        .collect()
 }
 
 fn xml(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<String> {
     let topology = topology(snapshot, &kept(fates));
-    let unplaced: Vec<String> = topology.unplaced.iter().map(|(hca, why)| format!("{hca}: {why}")).collect();
+    let unplaced: Vec<String> = topology
+        .unplaced
+        .iter()
+        .map(|(hca, why)| format!("{hca}: {why}"))
+        .collect();
     if args.strict && !unplaced.is_empty() {
-        return Err(
-            ErrorClass::Refused.error(format!("--strict: no place in a topology file for {}", unplaced.join("; ")))
-        );
+        return Err(ErrorClass::Refused.error(format!(
+            "--strict: no place in a topology file for {}",
+            unplaced.join("; ")
+        )));
     }
-    warn(&unplaced.iter().map(|one| format!("left out of the topology file: {one}")).collect::<Vec<_>>());
+    warn(
+        &unplaced
+            .iter()
+            .map(|one| format!("left out of the topology file: {one}"))
+            .collect::<Vec<_>>(),
+    );
     warn(&topology.warnings);
     topology.xml()
 }
@@ -88,7 +108,11 @@ fn xml(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<String> {
 /// Returns only where the program cannot be run.
 fn exec(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<()> {
     let own = std::env::var_os(TOPO_FILE).map(|v| v.to_string_lossy().into_owned());
-    let circumstances = Circumstances { own: own.as_deref(), asked: Some(true), blind: false };
+    let circumstances = Circumstances {
+        own: own.as_deref(),
+        asked: Some(true),
+        blind: false,
+    };
     let wanted = wanted(snapshot, &kept(fates), circumstances);
     if !wanted.file {
         warn(&[format!("no topology file: {}", wanted.why)]);

@@ -1,4 +1,5 @@
-//! Records that restore no NIC: those of an earlier boot, damaged ones, and those of NICs that are gone for good.
+//! Records that restore no NIC: those of an earlier boot, damaged ones, and those of NICs that are
+//! gone for good.
 
 use rdma_model::moved_nic::MovedNic;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,9 @@ use crate::restore::run;
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_INFINIBAND: u16 = 32;
 
-/// A record of an earlier boot: adds what is missing where that is asked for, and puts the record aside. The flag is the
-/// word that the network is up: a default route is no sign of it, as it may be one of the routes that are missing.
+/// A record of an earlier boot: adds what is missing where that is asked for, and puts the record
+/// aside. The flag is the word that the network is up: a default route is no sign of it, as it may
+/// be one of the routes that are missing.
 pub(super) fn settle(
     records: &mut Records,
     path: &Path,
@@ -41,12 +43,17 @@ pub(super) fn settle(
         let plan = reboot_plan(&mut world, record)?;
         let errors = apply_all(&plan.steps, &mut world, Instant::now() + SETTLE);
         report.steps_done = plan.steps.len() - errors.len();
-        report.notes.extend(plan.notes.into_iter().chain(plan.steps.iter().map(Step::to_string)));
+        report.notes.extend(
+            plan.notes
+                .into_iter()
+                .chain(plan.steps.iter().map(Step::to_string)),
+        );
         if !errors.is_empty() {
             let errors: Vec<String> = errors.iter().map(|e| format!("{e:#}")).collect();
-            return Err(
-                ErrorClass::Incomplete.error(format!("{}; the record stays for another try", errors.join("; ")))
-            );
+            return Err(ErrorClass::Incomplete.error(format!(
+                "{}; the record stays for another try",
+                errors.join("; ")
+            )));
         }
     }
     put_aside(records, path, Some(&record.boot_id), report)
@@ -59,27 +66,52 @@ pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
     }
     let plan = reboot_plan(&mut Kernel::open(Netns::current()?, None)?, record)?;
     plan.notes.iter().try_for_each(|line| say(line))?;
-    plan.steps.iter().try_for_each(|step| say(&step.to_string()))
+    plan.steps
+        .iter()
+        .try_for_each(|step| say(&step.to_string()))
 }
 
 fn describe_record(record: &Record) -> String {
-    let nics = record.names().map(IfName::as_str).collect::<Vec<_>>().join(" ");
-    format!("of an earlier boot, {}: {nics} never left after the reboot; there is nothing to restore", record.boot_id)
+    let nics = record
+        .names()
+        .map(IfName::as_str)
+        .collect::<Vec<_>>()
+        .join(" ");
+    format!(
+        "of an earlier boot, {}: {nics} never left after the reboot; there is nothing to restore",
+        record.boot_id
+    )
 }
 
 fn reboot_plan(world: &mut dyn World, record: &Record) -> Result<RebootPlan> {
-    let host =
-        world.observe(Side::Host, &Scope { sysctls: Sysctls::All, defaults: Defaults::All, ..Scope::links() })?;
-    Ok(plan_after_reboot(&record.held, &host, |dev| link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)))
+    let host = world.observe(
+        Side::Host,
+        &Scope {
+            sysctls: Sysctls::All,
+            defaults: Defaults::All,
+            ..Scope::links()
+        },
+    )?;
+    Ok(plan_after_reboot(&record.held, &host, |dev| {
+        link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)
+    }))
 }
 
-fn put_aside(records: &mut Records, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {
+fn put_aside(
+    records: &mut Records,
+    path: &Path,
+    boot_id: Option<&str>,
+    report: &mut Report,
+) -> Result<()> {
     let kept = records.archive(path, boot_id)?;
-    report.notes.push(format!("the record is kept as {}", kept.display()));
+    report
+        .notes
+        .push(format!("the record is kept as {}", kept.display()));
     Ok(())
 }
 
-/// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all are restored.
+/// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it
+/// does when all are restored.
 pub(super) fn forget(
     machine: &dyn Namespaces,
     records: &mut Records,
@@ -88,29 +120,65 @@ pub(super) fn forget(
     report: &mut Report,
 ) -> Result<()> {
     if let Some(member) = record.members.iter().find(|m| machine.is_alive(record, m)) {
-        return Err(ErrorClass::Refused
-            .error(format!("container {} still runs and may use its NICs: stop the container first", member.id)));
+        return Err(ErrorClass::Refused.error(format!(
+            "container {} still runs and may use its NICs: stop the container first",
+            member.id
+        )));
     }
     if machine.host_netns()? != record.host_netns {
-        return Err(ErrorClass::Refused
-            .error("the NICs belong to another network namespace than this one: run `rdmaprep restore` in that one"));
+        return Err(ErrorClass::Refused.error(
+            "the NICs belong to another network namespace than this one: run `rdmaprep \
+                restore` in that one",
+        ));
     }
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
-    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
+    let inside = if world.has_inside() {
+        Some(world.observe(Side::Inside, &Scope::links())?)
+    } else {
+        None
+    };
     // The host's /sys shows cards whatever namespace their netdevs are in.
-    let host = world.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
+    let host = world.observe(
+        Side::Host,
+        &Scope {
+            sysfs: true,
+            ..Scope::links()
+        },
+    )?;
     let way = plan_restore(&record.held, &host, inside.as_ref(), Goal::Exact);
-    let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
+    let bare = record
+        .given
+        .as_ref()
+        .map(|plan| plan.ib.as_slice())
+        .unwrap_or_default();
     let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
-    let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
+    let hope = hcas
+        .first()
+        .map(|step| format!("{step} is still possible"))
+        .or_else(|| hope(record, &way, &host));
     if let Some(why) = hope.filter(|_| !record.is_back()) {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
-        return Err(ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
+        return Err(ErrorClass::Refused.error(format!(
+            "{why}; nothing is forgotten: run `rdmaprep restore {id}`"
+        )));
     }
-    let stuck = |h: &&MovedNic| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-    report.notes.extend(record.held.iter().filter(stuck).map(lost));
-    report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
-    report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
+    let stuck = |h: &&MovedNic| {
+        way.stuck
+            .iter()
+            .any(|(name, _)| *name == h.nic.identity.name)
+    };
+    report
+        .notes
+        .extend(record.held.iter().filter(stuck).map(lost));
+    report
+        .notes
+        .extend(way.steps.iter().map(|step| format!("not done: {step}")));
+    report.notes.extend(
+        record
+            .held_back
+            .iter()
+            .map(|why| format!("not restored: {why}")),
+    );
     run::release_netns(machine, records.store(), record)?;
     put_aside(records, path, Some(&record.boot_id), report)
 }
@@ -118,30 +186,56 @@ pub(super) fn forget(
 /// Why it is too early to give up.
 fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     if way.stuck.len() > way.missing {
-        return way.stuck.iter().map(|(name, why)| format!("{name} {why}")).next();
+        return way
+            .stuck
+            .iter()
+            .map(|(name, why)| format!("{name} {why}"))
+            .next();
     }
     let name = |h: &MovedNic| h.nic.identity.name.clone();
     let gone = |h: &&MovedNic| way.stuck.iter().any(|(n, _)| *n == name(h));
     let there = |h: &&MovedNic| {
-        let card = host.pci.iter().find(|f| Some(f.address) == h.before.netdev.pci);
+        let card = host
+            .pci
+            .iter()
+            .find(|f| Some(f.address) == h.before.netdev.pci);
         card.is_some_and(|f| f.driver.is_some())
     };
     if let Some(h) = record.held.iter().filter(gone).find(there) {
-        return Some(format!("the card of {} is there, its netdev may be in a further namespace", name(h)));
+        return Some(format!(
+            "the card of {} is there, its netdev may be in a further namespace",
+            name(h)
+        ));
     }
-    let away = |s: &Step| matches!(s, Step::Move { .. } | Step::RdmaMove { .. } | Step::Make { .. });
+    let away = |s: &Step| {
+        matches!(
+            s,
+            Step::Move { .. } | Step::RdmaMove { .. } | Step::Make { .. }
+        )
+    };
     let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
     let whole = way.missing == 0 && way.steps.is_empty();
-    let rest: Vec<String> = record.held.iter().filter(|h| !gone(h)).map(|h| name(h).to_string()).collect();
-    (untried || whole || way.steps.iter().any(away)).then(|| format!("{} can still be restored", rest.join(" ")))
+    let rest: Vec<String> = record
+        .held
+        .iter()
+        .filter(|h| !gone(h))
+        .map(|h| name(h).to_string())
+        .collect();
+    (untried || whole || way.steps.iter().any(away))
+        .then(|| format!("{} can still be restored", rest.join(" ")))
 }
 
 fn lost(held: &MovedNic) -> String {
     let state = &held.before;
-    let addresses: Vec<String> = state.netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix)).collect();
+    let addresses: Vec<String> = state
+        .netdev
+        .addresses
+        .iter()
+        .map(|a| format!("{}/{}", a.address, a.prefix))
+        .collect();
     format!(
-        "{} is given up, and with it its addresses ({}), {} routes and {} rules: should it come back, the system alone \
-         configures it",
+        "{} is given up, and with it its addresses ({}), {} routes and {} rules: should it come \
+        back, the system alone configures it",
         held.nic.identity.name,
         addresses.join(" "),
         state.routes.len(),
@@ -149,8 +243,8 @@ fn lost(held: &MovedNic) -> String {
     )
 }
 
-/// As [`forget`], for a record that cannot be read: whatever is still in its namespace is to be taken out by hand first, since a
-/// namespace that ends destroys what is no hardware.
+/// As [`forget`], for a record that cannot be read: whatever is still in its namespace is to be
+/// taken out by hand first, since a namespace that ends destroys what is no hardware.
 pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Report) -> Result<()> {
     let store = records.store();
     let remains = store.remains(path);
@@ -160,15 +254,26 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
         if pinned {
             is_empty(netns, &pin, &remains)?;
             // While the pin is there, its number is no other namespace's.
-            remains.places.iter().try_for_each(|place| pins::withdraw(place, netns))?;
+            remains
+                .places
+                .iter()
+                .try_for_each(|place| pins::withdraw(place, netns))?;
         }
         let may_be_its = |name: &&PathBuf| pinned || remains.places.contains(name);
-        report.notes.extend(pins::names(netns).iter().filter(may_be_its).map(|name| still_named(name)));
+        report.notes.extend(
+            pins::names(netns)
+                .iter()
+                .filter(may_be_its)
+                .map(|name| still_named(name)),
+        );
         if pinned {
             pins::unpin(&pin)?;
         }
     }
-    report.notes.push(format!("what cannot be read is given up: {}", remains.describe()));
+    report.notes.push(format!(
+        "what cannot be read is given up: {}",
+        remains.describe()
+    ));
     put_aside(records, path, remains.boot_id.as_deref(), report)
 }
 
@@ -179,11 +284,19 @@ fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
     // Tunnels of the kernel are in every namespace.
     let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
     let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);
-    let there = inside.netdevs.iter().filter(card).map(|d| &d.name).filter(its);
+    let there = inside
+        .netdevs
+        .iter()
+        .filter(card)
+        .map(|d| &d.name)
+        .filter(its);
     let there: Vec<&str> = there.map(IfName::as_str).collect();
-    let Some(first) = there.first() else { return Ok(()) };
+    let Some(first) = there.first() else {
+        return Ok(());
+    };
     Err(ErrorClass::Refused.error(format!(
-        "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {first} netns 1",
+        "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {first} \
+        netns 1",
         there.join(" "),
         pin.display(),
     )))
@@ -192,5 +305,8 @@ fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
 /// A name that the record does not show to be of `rdmaprep hold`.
 fn still_named(name: &Path) -> String {
     let word = name.file_name().unwrap_or_default().to_string_lossy();
-    format!("its namespace is still {}: if `rdmaprep hold` made that, ip netns delete {word}", name.display())
+    format!(
+        "its namespace is still {}: if `rdmaprep hold` made that, ip netns delete {word}",
+        name.display()
+    )
 }

@@ -1,5 +1,5 @@
-//! The text of the host's config file, parsed: all of it, or, whatever is wrong in it, what returning NICs and passing on a
-//! runtime's command line takes.
+//! The text of the host's config file, parsed: all of it, or, whatever is wrong in it, what
+//! returning NICs and passing on a runtime's command line takes.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,8 @@ pub struct ConfigFile<'t> {
     table: Result<Spanned<DeTable<'t>>, Error>,
 }
 
-/// What a shim has to know for every call. Whatever else is wrong in the file, containers that run have to be stopped.
+/// What a shim has to know for every call. Whatever else is wrong in the file, containers that run
+/// have to be stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShimConfig {
     pub runtime: Option<String>,
@@ -28,13 +29,20 @@ pub struct ShimConfig {
 
 impl Default for ShimConfig {
     fn default() -> ShimConfig {
-        ShimConfig { runtime: None, has_plan: false, log: Some(HOOK_LOG.into()) }
+        ShimConfig {
+            runtime: None,
+            has_plan: false,
+            log: Some(HOOK_LOG.into()),
+        }
     }
 }
 
 impl<'t> ConfigFile<'t> {
     pub fn new(text: &'t str) -> ConfigFile<'t> {
-        ConfigFile { text, table: DeTable::parse(text) }
+        ConfigFile {
+            text,
+            table: DeTable::parse(text),
+        }
     }
 
     /// [`ErrorClass::Usage`] with the line: no TOML, a key that is unknown, a bad value.
@@ -43,34 +51,56 @@ impl<'t> ConfigFile<'t> {
         Config::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))
     }
 
-    /// Of a text that cannot be used, what says where records are: each key that can be read by itself.
+    /// Of a text that cannot be used, what says where records are: each key that can be read by
+    /// itself.
     pub fn folders(&self) -> Config {
         let path = |key: &str| self.value(key).and_then(DeValue::as_str).map(PathBuf::from);
         let [state_dir, run_dir, hook_log] = ["state_dir", "run_dir", "hook_log"].map(path);
-        Config { state_dir, run_dir, hook_log, ..Config::default() }
+        Config {
+            state_dir,
+            run_dir,
+            hook_log,
+            ..Config::default()
+        }
     }
 
-    /// Another runtime than the one that is meant may take a sandbox away, so a bad value is [`ErrorClass::Usage`].
+    /// Another runtime than the one that is meant may take a sandbox away, so a bad value is
+    /// [`ErrorClass::Usage`].
     pub fn shim(&self) -> Result<ShimConfig> {
         #[derive(Deserialize)]
         struct Runtime {
             runtime: Option<String>,
         }
         let table = self.table.clone().map_err(|e| self.at_line(&e))?;
-        let Runtime { runtime } = Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))?;
-        let log = self.value("hook_log").map_or(Some(HOOK_LOG), DeValue::as_str);
+        let Runtime { runtime } =
+            Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))?;
+        let log = self
+            .value("hook_log")
+            .map_or(Some(HOOK_LOG), DeValue::as_str);
         let log = log.filter(|path| !path.is_empty()).map(PathBuf::from);
-        Ok(ShimConfig { runtime, has_plan: self.has_plan(), log })
+        Ok(ShimConfig {
+            runtime,
+            has_plan: self.has_plan(),
+            log,
+        })
     }
 
-    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
-    /// there are several, or that line says something else, it is unknown.
+    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where
+    /// nothing in it looks like one. Where there are several, or that line says something else, it
+    /// is unknown.
     pub fn salvaged_runtime(&self) -> Option<ShimConfig> {
-        let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
+        let is_it = |line: &&str| {
+            line.trim_start()
+                .trim_start_matches(['"', '\''])
+                .starts_with("runtime")
+        };
         let mut lines = self.text.lines().filter(is_it);
         match (lines.next(), lines.next()) {
             (None, _) => Some(ShimConfig::default()),
-            (Some(line), None) => ConfigFile::new(line).shim().ok().filter(|shim| shim.runtime.is_some()),
+            (Some(line), None) => ConfigFile::new(line)
+                .shim()
+                .ok()
+                .filter(|shim| shim.runtime.is_some()),
             (Some(_), Some(_)) => None,
         }
     }
@@ -80,12 +110,20 @@ impl<'t> ConfigFile<'t> {
     }
 
     fn value(&self, key: &str) -> Option<&DeValue<'t>> {
-        self.table.as_ref().ok()?.get_ref().get(key).map(Spanned::get_ref)
+        self.table
+            .as_ref()
+            .ok()?
+            .get_ref()
+            .get(key)
+            .map(Spanned::get_ref)
     }
 
     fn at_line(&self, e: &Error) -> anyhow::Error {
         let before = e.span().and_then(|s| self.text.get(..s.start));
         let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-        ErrorClass::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
+        ErrorClass::Usage.error(format!(
+            "config file, line {line}: {}",
+            e.message().replace('\n', ", ")
+        ))
     }
 }

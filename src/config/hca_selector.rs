@@ -17,7 +17,8 @@ pub enum HcaSelector {
     Name(HcaName),
     /// The function that it is on.
     Pci(BusId),
-    /// A GID of any port is in it. Of InfiniBand the first half is the subnet's prefix, which the subnet manager gives.
+    /// A GID of any port is in it. Of InfiniBand the first half is the subnet's prefix, which the
+    /// subnet manager gives.
     Subnet(IpNet),
     /// That of any port, in Gb/s.
     Rate(f64),
@@ -35,7 +36,8 @@ impl HcaSelector {
         }
     }
 
-    /// The same of an HCA that may be away, so that only its name is known; nothing where that does not decide.
+    /// The same of an HCA that may be away, so that only its name is known; nothing where that does
+    /// not decide.
     pub fn fits_name(&self, name: &HcaName, seen: Option<&Hca>) -> Option<bool> {
         match (self, seen) {
             (_, Some(hca)) => Some(self.fits(hca)),
@@ -49,9 +51,17 @@ impl HcaSelector {
 impl FromStr for HcaSelector {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<HcaSelector> {
-        let rate = || text.strip_suffix('G').and_then(|n| n.parse::<f64>().ok()).filter(|n| n.is_finite() && *n > 0.0);
+        let rate = || {
+            text.strip_suffix('G')
+                .and_then(|n| n.parse::<f64>().ok())
+                .filter(|n| n.is_finite() && *n > 0.0)
+        };
         // As lspci prints it, without the domain.
-        let pci = || text.parse().or_else(|_| format!("0000:{text}").parse()).ok();
+        let pci = || {
+            text.parse()
+                .or_else(|_| format!("0000:{text}").parse())
+                .ok()
+        };
         Ok(match text {
             "all" => HcaSelector::All,
             _ if text.contains('/') => match text.parse::<IpNet>() {
@@ -61,10 +71,16 @@ impl FromStr for HcaSelector {
             _ if text.contains(':') => match pci() {
                 Some(pci) => HcaSelector::Pci(pci),
                 None => {
-                    bail!("{text:?} is no PCI address (0000:17:00.0), and no subnet with its length (fe80:0:0:1::/64)")
+                    bail!(
+                        "{text:?} is no PCI address (0000:17:00.0), and no subnet with its length \
+                        (fe80:0:0:1::/64)"
+                    )
                 }
             },
-            _ => rate().map_or_else(|| text.parse().map(HcaSelector::Name), |rate| Ok(HcaSelector::Rate(rate)))?,
+            _ => rate().map_or_else(
+                || text.parse().map(HcaSelector::Name),
+                |rate| Ok(HcaSelector::Rate(rate)),
+            )?,
         })
     }
 }
@@ -118,8 +134,8 @@ mod tests {
 
     #[test]
     fn entry_fits_what_it_describes() {
-        let port =
-            json!({"number": 1, "rate": "200 Gb/sec (4X HDR)", "gids": [{"index": 0, "address": "fe80:0:0:2::7"}]});
+        let port = json!({"number": 1, "rate": "200 Gb/sec (4X \
+            HDR)", "gids": [{"index": 0, "address": "fe80:0:0:2::7"}]});
         let hca = json!({"name": "mlx5_1", "pci": "0000:17:00.0", "ports": [port]});
         let hca: Hca = serde_json::from_value(hca).unwrap();
         for (text, fits) in [
@@ -134,7 +150,11 @@ mod tests {
             ("20G", false),
             ("all", true),
         ] {
-            assert_eq!(text.parse::<HcaSelector>().unwrap().fits(&hca), fits, "{text}");
+            assert_eq!(
+                text.parse::<HcaSelector>().unwrap().fits(&hca),
+                fits,
+                "{text}"
+            );
         }
     }
 }

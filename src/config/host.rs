@@ -1,4 +1,5 @@
-//! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
+//! What the host's administrator settled: the config file, the policy in it, and the types that its
+//! values have.
 
 use rdma_model::arp::{TABLES, TableRange};
 use rdma_model::values::PlanName;
@@ -42,16 +43,19 @@ pub struct Host {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Regexes of names of netdevs that may be taken; empty: all. Of an HCA without a netdev its own name counts.
+    /// Regexes of names of netdevs that may be taken; empty: all. Of an HCA without a netdev its
+    /// own name counts.
     pub allow: Vec<Pattern>,
     /// Regexes of names that may not be taken; deny wins over allow, here and below.
     pub deny: Vec<Pattern>,
-    /// The same for PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a bond's members.
+    /// The same for PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a
+    /// bond's members.
     pub allow_pci: Vec<Pattern>,
     pub deny_pci: Vec<Pattern>,
     pub allow_drivers: Vec<Pattern>,
     pub deny_drivers: Vec<Pattern>,
-    /// The annotations of containers that count; absent: all. A container with another one of ours is refused.
+    /// The annotations of containers that count; absent: all. A container with another one of ours
+    /// is refused.
     pub annotations: Option<Vec<Ask>>,
     /// The most NICs that a container gets; absent: any number.
     pub max_nics: Option<usize>,
@@ -61,12 +65,13 @@ pub struct Config {
     pub lock_timeout_ms: Option<u64>,
     pub hook_wait_s: Option<u32>,
     pub hook_log: Option<PathBuf>,
-    /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
-    /// the container does not use them.
+    /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their
+    /// rules' priorities, as far as the container does not use them.
     pub rail_tables: Option<TableRange>,
     /// Whether containers with NICs get an unlimited RLIMIT_MEMLOCK; absent: they do.
     pub lift_memlock: Option<bool>,
-    /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::choose_runtime`].
+    /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see
+    /// [`crate::shim::choose_runtime`].
     pub runtime: Option<String>,
     /// Defaults of the flags of these names, for hooks whose environment was cleared.
     pub select: SelectOptions,
@@ -74,7 +79,10 @@ pub struct Config {
 
 impl Policy {
     pub fn new(config: &Config) -> Policy {
-        let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
+        let lists = |allow: &[Pattern], deny: &[Pattern]| Lists {
+            allow: allow.to_vec(),
+            deny: deny.to_vec(),
+        };
         Policy {
             names: lists(&config.allow, &config.deny),
             pci: lists(&config.allow_pci, &config.deny_pci),
@@ -89,7 +97,9 @@ impl Host {
     /// Flags before the file before the defaults.
     pub fn new(global: &Global, config: &Config) -> Host {
         let dir = |flag: &Option<PathBuf>, file: &Option<PathBuf>, default: &str| {
-            flag.clone().or_else(|| file.clone()).unwrap_or_else(|| default.into())
+            flag.clone()
+                .or_else(|| file.clone())
+                .unwrap_or_else(|| default.into())
         };
         Host {
             policy: Policy::new(config),

@@ -1,4 +1,5 @@
-//! Options that more than one command has: where things are, which NICs, and what their containers get with them.
+//! Options that more than one command has: where things are, which NICs, and what their containers
+//! get with them.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -36,8 +37,9 @@ pub struct Global {
     pub run_dir: Option<PathBuf>,
 }
 
-/// Which NICs, and what their containers get: each option once, as a flag, a variable and a key of the config file's `[select]`.
-/// `SelectArgs` holds what a command line says of them, and [`SelectOptions::merge`] lays that over the file.
+/// Which NICs, and what their containers get: each option once, as a flag, a variable and a key of
+/// the config file's `[select]`. `SelectArgs` holds what a command line says of them, and
+/// [`SelectOptions::merge`] lays that over the file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Selection")]
 #[group(skip)]
@@ -45,15 +47,17 @@ pub struct Global {
 pub struct SelectOptions {
     /// Take only these netdevs
     ///
-    /// Names are separated by commas or spaces. Overrides --exclude, but never the protection of uplinks and of the
-    /// bootstrap interface. On a host without RDMA devices the named netdevs are taken as they are.
+    /// Names are separated by commas or spaces. Overrides --exclude, but never the protection of
+    /// uplinks and of the bootstrap interface. On a host without RDMA devices the named netdevs are
+    /// taken as they are.
     #[arg(long, env = "RDMA_IFACES", value_name = "NAMES")]
     #[arg(value_parser = names::<IfName>, action = ArgAction::Append)]
     pub ifaces: Names<IfName>,
     /// Take only NICs of these RDMA devices
     ///
-    /// Each entry is a name (mlx5_0), a PCI address (17:00.0), a subnet that has a GID of it (fe80:0:0:1::/64), a rate (400G), or
-    /// `all`; commas or spaces separate them. InfiniBand HCAs need --ib. Overrides --exclude.
+    /// Each entry is a name (mlx5_0), a PCI address (17:00.0), a subnet that has a GID of it
+    /// (fe80:0:0:1::/64), a rate (400G), or `all`; commas or spaces separate them. InfiniBand HCAs
+    /// need --ib. Overrides --exclude.
     #[arg(long, env = "RDMA_HCA", value_name = "LIST")]
     #[arg(value_parser = names::<HcaSelector>, action = ArgAction::Append)]
     pub hca: Names<HcaSelector>,
@@ -65,9 +69,14 @@ pub struct SelectOptions {
     pub exclude_hca: Names<HcaSelector>,
     /// Leave out NICs [default: ^eth[0-9]+$]
     ///
-    /// REGEX matches names of netdevs, and of HCAs without a netdev. Each one left out gets a warning. An empty REGEX
-    /// excludes none. --ifaces and --hca override it.
-    #[arg(long, env = "RDMA_EXCLUDE_REGEX", value_name = "REGEX", allow_hyphen_values = true)]
+    /// REGEX matches names of netdevs, and of HCAs without a netdev. Each one left out gets a
+    /// warning. An empty REGEX excludes none. --ifaces and --hca override it.
+    #[arg(
+        long,
+        env = "RDMA_EXCLUDE_REGEX",
+        value_name = "REGEX",
+        allow_hyphen_values = true
+    )]
     pub exclude: Exclusion,
     /// Take only netdevs that the peer has too
     ///
@@ -99,7 +108,12 @@ pub struct SelectOptions {
     /// Fail on NICs without an address
     ///
     /// Without this flag they are left out. An address counts if it is of --family.
-    #[arg(long, env = "RDMA_AUTO_SKIP_NO_IPV4", num_args = 0, default_missing_value = "0")]
+    #[arg(
+        long,
+        env = "RDMA_AUTO_SKIP_NO_IPV4",
+        num_args = 0,
+        default_missing_value = "0"
+    )]
     #[arg(action = ArgAction::Set, value_parser = negation)]
     #[serde(rename = "auto_skip_no_ipv4", deserialize_with = "negated")]
     pub no_auto_skip: bool,
@@ -117,61 +131,64 @@ pub struct SelectOptions {
     pub ib: bool,
     /// Make DHCP addresses permanent
     ///
-    /// Takes NICs whose addresses have a finite lifetime (DHCP, SLAAC), and makes these addresses permanent in the
-    /// container, where no DHCP client or router renews them.
+    /// Takes NICs whose addresses have a finite lifetime (DHCP, SLAAC), and makes these addresses
+    /// permanent in the container, where no DHCP client or router renews them.
     #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub freeze_lifetimes: bool,
     /// How NICs answer ARP [default: auto]
     ///
-    /// strict: 2/1/1/1, and where NICs share a subnet or a destination, or have a default route, a routing table with
-    /// rules for each. loose: 2/1/0/2, no tables. auto: strict, or loose if `rail_tables` of the config file (default
-    /// 29000-29255) has no free table number. off: as the kernel does. Or values of
-    /// arp_announce/arp_ignore/arp_filter/rp_filter.
+    /// strict: 2/1/1/1, and where NICs share a subnet or a destination, or have a default route, a
+    /// routing table with rules for each. loose: 2/1/0/2, no tables. auto: strict, or loose if
+    /// `rail_tables` of the config file (default 29000-29255) has no free table number. off: as the
+    /// kernel does. Or values of arp_announce/arp_ignore/arp_filter/rp_filter.
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
     pub arp_profile: ArpChoice,
     /// Time limit for GIDs [default: 5]
     ///
-    /// How long an ACTIVE port may take in the container to show the RoCE v2 GID of its NIC's address, within the
-    /// hook's own timeout. If the GID stays missing, the container does not start.
+    /// How long an ACTIVE port may take in the container to show the RoCE v2 GID of its NIC's
+    /// address, within the hook's own timeout. If the GID stays missing, the container does not
+    /// start.
     #[arg(long, env = "RDMAPREP_GID_TIMEOUT", value_name = "SECONDS")]
     pub gid_timeout: GidTimeout,
     /// Move the NICs' default route too
     ///
-    /// Per family, the one with the lowest metric in the host's main table, if the container has none when the hook
-    /// runs. With or without this flag, a rail's own default route is in the rail's table, for packets from its
-    /// addresses.
+    /// Per family, the one with the lowest metric in the host's main table, if the container has
+    /// none when the hook runs. With or without this flag, a rail's own default route is in the
+    /// rail's table, for packets from its addresses.
     #[arg(long, env = "RDMAPREP_DEFAULT_ROUTE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub default_route: bool,
     /// What /sys shows [default: auto]
     ///
-    /// live: the kernel's, without the other NICs. snapshot: a tree of files, for sandboxes with a kernel of their own.
-    /// off: all of the host's. proxy: that of gVisor's RDMA proxy (runsc --rdmaproxy), which must be able to serve the
-    /// NICs; proxy=warn: the same, with a warning where it is not. auto: what the container can have.
+    /// live: the kernel's, without the other NICs. snapshot: a tree of files, for sandboxes with a
+    /// kernel of their own. off: all of the host's. proxy: that of gVisor's RDMA proxy (runsc
+    /// --rdmaproxy), which must be able to serve the NICs; proxy=warn: the same, with a warning
+    /// where it is not. auto: what the container can have.
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]
     #[arg(value_parser = SysfsMode::from_str)]
     pub sysfs: SysfsMode,
     /// Make NCCL and runsc write debug logs
     ///
-    /// Sets NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's debug log and strace;
-    /// a value that you set wins. strace slows a sandbox 5 to 10 times.
+    /// Sets NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's
+    /// debug log and strace; a value that you set wins. strace slows a sandbox 5 to 10 times.
     #[arg(long, env = "DEBUG_ALL", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub debug_all: bool,
     /// Release of NCCL in the containers
     ///
-    /// Settings are judged by it, and soft-RoCE HCAs on which it crashes are not in NCCL_IB_HCA. Without this flag the newest
-    /// release counts; what the image says of its own (NCCL_VERSION) is worth a warning.
+    /// Settings are judged by it, and soft-RoCE HCAs on which it crashes are not in NCCL_IB_HCA.
+    /// Without this flag the newest release counts; what the image says of its own (NCCL_VERSION)
+    /// is worth a warning.
     #[arg(long, env = "RDMAPREP_NCCL_VERSION", value_name = "VERSION")]
     pub nccl_version: Option<Version>,
     /// Mount a topology file for NCCL_TOPO_FILE
     ///
-    /// By default only if the container's /sys cannot show where its NICs are; never on EFA, nor over a file that is
-    /// set. config.json has the mount.
+    /// By default only if the container's /sys cannot show where its NICs are; never on EFA, nor
+    /// over a file that is set. config.json has the mount.
     #[arg(long, env = "RDMAPREP_TOPO", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
@@ -182,7 +199,12 @@ pub struct SelectOptions {
     /// Leave NCCL_TOPO_FILE unset
     ///
     /// And do not warn about it.
-    #[arg(long, env = "INCLUDE_NCCL_TOPO", num_args = 0, default_missing_value = "0")]
+    #[arg(
+        long,
+        env = "INCLUDE_NCCL_TOPO",
+        num_args = 0,
+        default_missing_value = "0"
+    )]
     #[arg(action = ArgAction::Set, value_parser = negation)]
     #[serde(rename = "include_nccl_topo", deserialize_with = "negated")]
     pub no_nccl_topo: bool,
@@ -191,11 +213,17 @@ pub struct SelectOptions {
 /// Names in a list, each once.
 pub type Names<T> = Vec<T>;
 
-/// Names separated by commas or white space, each once. A container's author may write as many as a state has room for.
+/// Names separated by commas or white space, each once. A container's author may write as many as a
+/// state has room for.
 pub fn names<T: FromStr>(text: &str) -> Result<Names<T>, T::Err> {
     let mut seen = HashSet::new();
-    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    words.filter(|word| seen.insert(*word)).map(str::parse).collect()
+    let words = text
+        .split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|word| !word.is_empty());
+    words
+        .filter(|word| seen.insert(*word))
+        .map(str::parse)
+        .collect()
 }
 
 /// 1/0, true/false, yes/no, in any case.
@@ -218,7 +246,9 @@ fn negated<'de, D: Deserializer<'de>>(file: D) -> Result<bool, D::Error> {
 
 /// An address; an IPv4-mapped one is the IPv4 address that interfaces own.
 fn address(text: &str) -> Result<IpAddr> {
-    let address: IpAddr = text.parse().map_err(|_| anyhow!("{text:?} is no IP address"))?;
+    let address: IpAddr = text
+        .parse()
+        .map_err(|_| anyhow!("{text:?} is no IP address"))?;
     Ok(address.to_canonical())
 }
 
@@ -226,7 +256,8 @@ fn canonical<'de, D: Deserializer<'de>>(file: D) -> Result<Option<IpAddr>, D::Er
     IpAddr::deserialize(file).map(|address| Some(address.to_canonical()))
 }
 
-/// Variables of the host's own environment that become a container's; the caller need not pass any other.
+/// Variables of the host's own environment that become a container's; the caller need not pass any
+/// other.
 pub const HOST_ENV: &[&str] = &[
     "NCCL_IB_GID_INDEX",
     "NCCL_IB_PKEY",

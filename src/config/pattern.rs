@@ -6,19 +6,23 @@ use anyhow::{Result, bail, ensure};
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-/// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that a container's
-/// annotation cannot keep a hook busy.
+/// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that
+/// a container's annotation cannot keep a hook busy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pattern {
     text: Cow<'static, str>,
-    /// Compiled when it is parsed; of [`EXCLUDE`] when a name is first matched, which most hooks never do.
+    /// Compiled when it is parsed; of [`EXCLUDE`] when a name is first matched, which most hooks
+    /// never do.
     regex: OnceLock<Option<Regex>>,
 }
 
 impl Pattern {
     const fn known(text: &'static str) -> Pattern {
-        Pattern { text: Cow::Borrowed(text), regex: OnceLock::new() }
+        Pattern {
+            text: Cow::Borrowed(text),
+            regex: OnceLock::new(),
+        }
     }
 
     /// Whether it matches anywhere in the name; anchors are the author's business.
@@ -35,20 +39,34 @@ impl Pattern {
 impl FromStr for Pattern {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        Ok(Pattern { text: Cow::Owned(s.to_owned()), regex: OnceLock::from(Some(compile(s)?)) })
+        Ok(Pattern {
+            text: Cow::Owned(s.to_owned()),
+            regex: OnceLock::from(Some(compile(s)?)),
+        })
     }
 }
 
 fn compile(text: &str) -> Result<Regex> {
     const SIZE: usize = 1 << 20;
-    ensure!(text.len() <= 4096, "a regex of {} bytes is too long (4096)", text.len());
-    match RegexBuilder::new(text).size_limit(SIZE).dfa_size_limit(SIZE).build() {
+    ensure!(
+        text.len() <= 4096,
+        "a regex of {} bytes is too long (4096)",
+        text.len()
+    );
+    match RegexBuilder::new(text)
+        .size_limit(SIZE)
+        .dfa_size_limit(SIZE)
+        .build()
+    {
         Ok(regex) => Ok(regex),
         Err(e) => {
             // The crate draws the place over several lines; the last one says what is wrong.
             let said = e.to_string();
             let reason = said.lines().last().unwrap_or_default();
-            bail!("{text:?} does not compile: {}", reason.strip_prefix("error: ").unwrap_or(reason))
+            bail!(
+                "{text:?} does not compile: {}",
+                reason.strip_prefix("error: ").unwrap_or(reason)
+            )
         }
     }
 }
@@ -60,7 +78,8 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// Netdevs that are left out unless asked for otherwise. Some machines call their fabric ethN, hence the warnings.
+/// Netdevs that are left out unless asked for otherwise. Some machines call their fabric ethN,
+/// hence the warnings.
 const EXCLUDE: &str = "^eth[0-9]+$";
 
 /// What a regex leaves out, or nothing: here, and only here, an empty text is a value.
@@ -89,7 +108,11 @@ impl Default for Exclusion {
 impl FromStr for Exclusion {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Exclusion> {
-        Ok(Exclusion(if text.is_empty() { None } else { Some(text.parse()?) }))
+        Ok(Exclusion(if text.is_empty() {
+            None
+        } else {
+            Some(text.parse()?)
+        }))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Which NICs may ever be moved, and what a container may ask for: the host's administrator settles it in the config file, and
-//! nothing else widens it. It is checked whenever NICs are chosen, and again by the hook, of the NICs as they are then: a stored
-//! plan may be older than the policy.
+//! Which NICs may ever be moved, and what a container may ask for: the host's administrator settles
+//! it in the config file, and nothing else widens it. It is checked whenever NICs are chosen, and
+//! again by the hook, of the NICs as they are then: a stored plan may be older than the policy.
 
 use std::fmt;
 
@@ -67,21 +67,36 @@ impl fmt::Display for Ask {
 }
 
 impl<'a> Device<'a> {
-    /// A netdev, an HCA, or both of one NIC, under the name that sentences use. What sits on another device is of that card,
-    /// and a bond of those of its members.
-    pub fn new(name: &'a str, netdev: Option<&'a Netdev>, hca: Option<&'a Hca>, seen: &'a Snapshot) -> Device<'a> {
-        let mut device = Device { name, ..Device::default() };
+    /// A netdev, an HCA, or both of one NIC, under the name that sentences use. What sits on
+    /// another device is of that card, and a bond of those of its members.
+    pub fn new(
+        name: &'a str,
+        netdev: Option<&'a Netdev>,
+        hca: Option<&'a Hca>,
+        seen: &'a Snapshot,
+    ) -> Device<'a> {
+        let mut device = Device {
+            name,
+            ..Device::default()
+        };
         netdev.into_iter().for_each(|dev| device.add(dev, seen));
         hca.into_iter().for_each(|hca| device.add_hca(hca));
         device
     }
 
     fn add(&mut self, netdev: &'a Netdev, seen: &'a Snapshot) {
-        let members = |dev: &'a Netdev| upper_lower::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"));
-        for dev in upper_lower::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev))) {
+        let members = |dev: &'a Netdev| {
+            upper_lower::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"))
+        };
+        for dev in
+            upper_lower::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev)))
+        {
             self.put(dev.pci, dev.driver.as_deref());
             let is_its = |h: &&Hca| h.ports.iter().any(|p| p.netdev.as_ref() == Some(&dev.name));
-            seen.hcas.iter().filter(is_its).for_each(|hca| self.add_hca(hca));
+            seen.hcas
+                .iter()
+                .filter(is_its)
+                .for_each(|hca| self.add_hca(hca));
         }
     }
 
@@ -91,14 +106,17 @@ impl<'a> Device<'a> {
 
     fn put(&mut self, pci: Option<BusId>, driver: Option<&'a str>) {
         self.pci.extend(pci.filter(|pci| !self.pci.contains(pci)));
-        self.drivers.extend(driver.filter(|driver| !self.drivers.contains(driver)));
+        self.drivers
+            .extend(driver.filter(|driver| !self.drivers.contains(driver)));
     }
 }
 
 impl Policy {
     /// Whether it needs what only /sys shows.
     pub fn asks_for_hardware(&self) -> bool {
-        [&self.pci, &self.drivers].iter().any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
+        [&self.pci, &self.drivers]
+            .iter()
+            .any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
     }
 
     pub fn forbids(&self, device: &Device) -> Option<String> {
@@ -107,40 +125,79 @@ impl Policy {
         let name = device.name;
         self.names
             .forbid(name, &[name], ["", "allow", "deny"])
-            .or_else(|| self.pci.forbid(name, &pci, [", PCI address", "allow_pci", "deny_pci"]))
-            .or_else(|| self.drivers.forbid(name, &device.drivers, [", driver", "allow_drivers", "deny_drivers"]))
+            .or_else(|| {
+                self.pci
+                    .forbid(name, &pci, [", PCI address", "allow_pci", "deny_pci"])
+            })
+            .or_else(|| {
+                self.drivers.forbid(
+                    name,
+                    &device.drivers,
+                    [", driver", "allow_drivers", "deny_drivers"],
+                )
+            })
     }
 
-    /// Why it forbids a NIC of that name, whatever it is: what can be said without a look at the machine.
+    /// Why it forbids a NIC of that name, whatever it is: what can be said without a look at the
+    /// machine.
     pub fn forbids_name(&self, name: &str) -> Option<String> {
         self.names.forbid(name, &[name], ["", "allow", "deny"])
     }
 
-    /// Whether an annotation counts; else [`ErrorClass::Refused`]: a request for less has to fail, not to get more.
+    /// Whether an annotation counts; else [`ErrorClass::Refused`]: a request for less has to fail,
+    /// not to get more.
     pub fn hears(&self, ask: Ask, annotation: &str) -> Result<()> {
-        if self.annotations.as_ref().is_none_or(|all| all.contains(&ask)) {
+        if self
+            .annotations
+            .as_ref()
+            .is_none_or(|all| all.contains(&ask))
+        {
             return Ok(());
         }
-        let text = format!("annotation {annotation:?} is not among `annotations` in the host's config file");
+        let text = format!(
+            "annotation {annotation:?} is not among `annotations` in the host's config file"
+        );
         Err(ErrorClass::Refused.error(text))
     }
 }
 
 impl Lists {
     /// `words` are the property's for a sentence, and the keys of both lists in the config file.
-    fn forbid(&self, name: &str, values: &[&str], [property, allow, deny]: [&str; 3]) -> Option<String> {
-        let called =
-            |value: &str| if property.is_empty() { name.to_owned() } else { format!("{name}{property} {value},") };
-        let denied = values.iter().find_map(|v| Some((v, self.deny.iter().find(|p| p.matches(v))?)));
+    fn forbid(
+        &self,
+        name: &str,
+        values: &[&str],
+        [property, allow, deny]: [&str; 3],
+    ) -> Option<String> {
+        let called = |value: &str| {
+            if property.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{name}{property} {value},")
+            }
+        };
+        let denied = values
+            .iter()
+            .find_map(|v| Some((v, self.deny.iter().find(|p| p.matches(v))?)));
         if let Some((value, pattern)) = denied {
             let (what, pattern) = (called(value), pattern.as_str());
-            return Some(format!("{what} matches {pattern:?} of `{deny}` in the host's config file"));
+            return Some(format!(
+                "{what} matches {pattern:?} of `{deny}` in the host's config file"
+            ));
         }
-        let allowed = self.allow.is_empty() || values.iter().any(|v| self.allow.iter().any(|p| p.matches(v)));
+        let allowed = self.allow.is_empty()
+            || values
+                .iter()
+                .any(|v| self.allow.iter().any(|p| p.matches(v)));
         let what = || match values {
             [] => format!("{name}{property} unknown,"),
             values => called(&values.join(" ")),
         };
-        (!allowed).then(|| format!("{} matches nothing of `{allow}` in the host's config file", what()))
+        (!allowed).then(|| {
+            format!(
+                "{} matches nothing of `{allow}` in the host's config file",
+                what()
+            )
+        })
     }
 }

@@ -1,5 +1,6 @@
-//! What was asked: flags before variables before the host's config file before the defaults; and what the host's
-//! administrator allows. Annotations of a container come last and can only take away.
+//! What was asked: flags before variables before the host's config file before the defaults; and
+//! what the host's administrator allows. Annotations of a container come last and can only take
+//! away.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,10 +43,12 @@ pub struct Request {
     pub passed_on: BTreeMap<String, String>,
 }
 
-/// What a container's annotations, and the devices that it asks for, take away from what the host gives.
+/// What a container's annotations, and the devices that it asks for, take away from what the host
+/// gives.
 #[derive(Clone, Debug, Default)]
 pub struct Narrowing {
-    /// Only these. They are a filter: they name no NIC in the sense that overrides the exclusion regex.
+    /// Only these. They are a filter: they name no NIC in the sense that overrides the exclusion
+    /// regex.
     pub only: Option<BTreeSet<IfName>>,
     /// Left out, whatever else was asked.
     pub exclude: Vec<Pattern>,
@@ -56,27 +59,47 @@ pub struct Narrowing {
 impl Narrowing {
     /// Why the container's annotations, or its devices, leave that netdev out, if they do.
     pub fn forbids(&self, netdev: &IfName) -> Option<String> {
-        if self.devices.as_ref().is_some_and(|asked| !asked.has(netdev)) {
-            return Some(format!("{netdev} is not among the devices that the container asks for"));
+        if self
+            .devices
+            .as_ref()
+            .is_some_and(|asked| !asked.has(netdev))
+        {
+            return Some(format!(
+                "{netdev} is not among the devices that the container asks for"
+            ));
         }
         self.annotated(netdev)
     }
 
     /// The same of an HCA without a netdev.
     pub fn forbids_hca(&self, name: &str) -> Option<String> {
-        let asked = self.devices.as_ref().is_none_or(|asked| asked.has_hca(name));
+        let asked = self
+            .devices
+            .as_ref()
+            .is_none_or(|asked| asked.has_hca(name));
         let why = || format!("{name} is not among the devices that the container asks for");
-        if asked { self.excludes(name) } else { Some(why()) }
+        if asked {
+            self.excludes(name)
+        } else {
+            Some(why())
+        }
     }
 
     pub fn annotated(&self, netdev: &IfName) -> Option<String> {
-        if self.only.as_ref().is_some_and(|only| !only.contains(netdev)) {
-            return Some(format!("{netdev} is not in the container's annotation {ANNOTATION}ifaces"));
+        if self
+            .only
+            .as_ref()
+            .is_some_and(|only| !only.contains(netdev))
+        {
+            return Some(format!(
+                "{netdev} is not in the container's annotation {ANNOTATION}ifaces"
+            ));
         }
         self.excludes(netdev.as_str())
     }
 
-    /// The half of that which holds for HCAs without a netdev, too: a list of netdevs says nothing of those.
+    /// The half of that which holds for HCAs without a netdev, too: a list of netdevs says nothing
+    /// of those.
     pub fn excludes(&self, name: &str) -> Option<String> {
         let excluded = self.exclude.iter().any(|p| p.matches(name));
         excluded.then(|| format!("{name} matches the container's annotation {ANNOTATION}exclude"))
@@ -84,8 +107,9 @@ impl Narrowing {
 }
 
 impl Request {
-    /// What was asked, by the flags `args` over the config file's `file`. `env` reads the host's environment, for [`HOST_ENV`]
-    /// and NCCL_SOCKET_IFNAME: flags carry theirs. [`ErrorClass::Usage`] names the flag and the variable of a bad value.
+    /// What was asked, by the flags `args` over the config file's `file`. `env` reads the host's
+    /// environment, for [`HOST_ENV`] and NCCL_SOCKET_IFNAME: flags carry theirs.
+    /// [`ErrorClass::Usage`] names the flag and the variable of a bad value.
     pub fn new(
         plan: Option<&str>,
         args: &SelectArgs,
@@ -93,7 +117,10 @@ impl Request {
         file: SelectOptions,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Request> {
-        let plan = plan.filter(|name| !name.is_empty()).map(str::parse).transpose();
+        let plan = plan
+            .filter(|name| !name.is_empty())
+            .map(str::parse)
+            .transpose();
         Ok(Request {
             plan: plan.class(ErrorClass::Usage, "--plan (RDMAPREP_PLAN)")?,
             select: file.merge(args)?,
@@ -104,7 +131,10 @@ impl Request {
             agreed_ib: None,
             meeting: None,
             host_ifname: env("NCCL_SOCKET_IFNAME"),
-            passed_on: HOST_ENV.iter().filter_map(|n| Some(((*n).to_owned(), env(n)?))).collect(),
+            passed_on: HOST_ENV
+                .iter()
+                .filter_map(|n| Some(((*n).to_owned(), env(n)?)))
+                .collect(),
             host,
         })
     }
@@ -114,8 +144,8 @@ impl Request {
         self.plan.as_ref().or(self.host.plan.as_ref())
     }
 
-    /// The release of NCCL for a plan that may have its own: a flag or a variable says more than the plan, and the plan more than
-    /// the config file, which is the same for all plans.
+    /// The release of NCCL for a plan that may have its own: a flag or a variable says more than
+    /// the plan, and the plan more than the config file, which is the same for all plans.
     pub fn release(&self, own: Option<Version>) -> Option<Version> {
         let asked = self.select.nccl_version;
         asked.filter(|_| self.release_given).or(own).or(asked)
@@ -129,17 +159,20 @@ impl Request {
         }
     }
 
-    /// Whether `--ifaces` names that netdev. (An annotation's list does not: it cannot override anything.)
+    /// Whether `--ifaces` names that netdev. (An annotation's list does not: it cannot override
+    /// anything.)
     pub fn names(&self, name: &IfName) -> bool {
         self.select.ifaces.contains(name)
     }
 
-    /// This request with what the container's annotations take away from it. Annotations choose a plan only where the
-    /// host left that open; they never widen.
+    /// This request with what the container's annotations take away from it. Annotations choose a
+    /// plan only where the host left that open; they never widen.
     pub fn narrow(&self, annotations: &BTreeMap<String, String>) -> Result<Request> {
         let mut narrowed = self.clone();
         for (key, text) in annotations {
-            let Some(leaf) = key.strip_prefix(ANNOTATION) else { continue };
+            let Some(leaf) = key.strip_prefix(ANNOTATION) else {
+                continue;
+            };
             let what = || format!("annotation {key:?}");
             match leaf {
                 "plan" => {
@@ -150,16 +183,22 @@ impl Request {
                     self.host.policy.hears(Ask::Ifaces, key)?;
                     let only = names::<IfName>(text).class(ErrorClass::State, what())?;
                     let before = narrowed.narrowing.only.take();
-                    let kept = only.into_iter().filter(|n| before.as_ref().is_none_or(|b| b.contains(n)));
+                    let kept = only
+                        .into_iter()
+                        .filter(|n| before.as_ref().is_none_or(|b| b.contains(n)));
                     narrowed.narrowing.only = Some(kept.collect());
                 }
                 "exclude" => {
                     self.host.policy.hears(Ask::Exclude, key)?;
-                    let pattern = (!text.is_empty()).then(|| text.parse().class(ErrorClass::State, what()));
+                    let pattern =
+                        (!text.is_empty()).then(|| text.parse().class(ErrorClass::State, what()));
                     narrowed.narrowing.exclude.extend(pattern.transpose()?);
                 }
                 _ => {
-                    let text = format!("{} is unknown; there are {ANNOTATION}plan, ifaces and exclude", what());
+                    let text = format!(
+                        "{} is unknown; there are {ANNOTATION}plan, ifaces and exclude",
+                        what()
+                    );
                     return Err(ErrorClass::State.error(text));
                 }
             }
@@ -170,7 +209,9 @@ impl Request {
     /// Takes the annotation's plan, unless the host named another for this very container.
     fn opt_in(&mut self, name: PlanName) -> Result<()> {
         if let Some(host) = self.plan.as_ref().filter(|host| **host != name) {
-            let text = format!("the container's annotation asks for plan {name}, but the host gave it plan {host}");
+            let text = format!(
+                "the container's annotation asks for plan {name}, but the host gave it plan {host}"
+            );
             return Err(ErrorClass::Refused.error(text));
         }
         self.plan = Some(name);

@@ -1,4 +1,5 @@
-//! What a command line and its environment say of the [`SelectOptions`]: read as text, and parsed when it is used.
+//! What a command line and its environment say of the [`SelectOptions`]: read as text, and parsed
+//! when it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -13,12 +14,13 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::config::options::{SelectOptions, boolean};
 
-/// The texts of flags and variables, by the option's field. A bad one fails nothing before [`SelectOptions::merge`]: the hook runs
-/// for containers that never asked for a NIC as well.
+/// The texts of flags and variables, by the option's field. A bad one fails nothing before
+/// [`SelectOptions::merge`]: the hook runs for containers that never asked for a NIC as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SelectArgs {
     texts: BTreeMap<String, String>,
-    /// Which of them the command line itself has; the others are of variables, which may be there for another command.
+    /// Which of them the command line itself has; the others are of variables, which may be there
+    /// for another command.
     given: BTreeSet<String>,
 }
 
@@ -48,23 +50,30 @@ impl SelectArgs {
         self.given.contains(option)
     }
 
-    /// Whether a flag or a variable has a value for it; an empty one, as variables often have, says nothing.
+    /// Whether a flag or a variable has a value for it; an empty one, as variables often have, says
+    /// nothing.
     pub fn says(&self, option: &str) -> bool {
         self.texts.get(option).is_some_and(|text| !text.is_empty())
     }
 
-    /// [`ErrorClass::Usage`] where the command line has any but these, although something else has decided.
+    /// [`ErrorClass::Usage`] where the command line has any but these, although something else has
+    /// decided.
     pub fn refuse_given(&self, but: &[&str], why: &str) -> Result<()> {
         let is_idle = |id: &str| self.is_given(id) && !but.contains(&id);
-        let given = options().into_iter().filter(|arg| is_idle(arg.get_id().as_str()));
-        let flags: Vec<String> = given.filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
+        let given = options()
+            .into_iter()
+            .filter(|arg| is_idle(arg.get_id().as_str()));
+        let flags: Vec<String> = given
+            .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
+            .collect();
         if flags.is_empty() {
             return Ok(());
         }
         Err(ErrorClass::Usage.error(format!("{} would change nothing: {why}", flags.join(", "))))
     }
 
-    /// The flags that say the same, wherever it was said: a hook may see nothing of our environment.
+    /// The flags that say the same, wherever it was said: a hook may see nothing of our
+    /// environment.
     pub fn flags(&self) -> Vec<String> {
         let flag = |(arg, text): (Arg, &String)| {
             let name = arg.get_long()?;
@@ -77,15 +86,18 @@ impl SelectArgs {
         self.said().filter_map(flag).collect()
     }
 
-    /// What is said, in the order of the options. An empty text, as variables often have, says nothing; but an empty exclusion
-    /// regex excludes nothing.
+    /// What is said, in the order of the options. An empty text, as variables often have, says
+    /// nothing; but an empty exclusion regex excludes nothing.
     fn said(&self) -> impl Iterator<Item = (Arg, &String)> {
         let is_blank = |arg: &Arg, text: &str| match arg.get_action() {
             ArgAction::Append => text.chars().all(|c| c == ',' || c.is_whitespace()),
             _ => text.is_empty() && arg.get_id() != "exclude",
         };
-        let said = options().into_iter().filter_map(|arg| Some((self.texts.get(arg.get_id().as_str())?, arg)));
-        said.filter(move |(text, arg)| !is_blank(arg, text)).map(|(text, arg)| (arg, text))
+        let said = options()
+            .into_iter()
+            .filter_map(|arg| Some((self.texts.get(arg.get_id().as_str())?, arg)));
+        said.filter(move |(text, arg)| !is_blank(arg, text))
+            .map(|(text, arg)| (arg, text))
     }
 
     fn read(&mut self, matches: &ArgMatches, unused: &[&str]) {
@@ -95,7 +107,10 @@ impl SelectArgs {
                 continue;
             }
             if let Ok(Some(texts)) = matches.try_get_many::<String>(id) {
-                self.texts.insert(id.to_owned(), texts.map(String::as_str).collect::<Vec<_>>().join(","));
+                self.texts.insert(
+                    id.to_owned(),
+                    texts.map(String::as_str).collect::<Vec<_>>().join(","),
+                );
                 if matches.value_source(id) == Some(ValueSource::CommandLine) {
                     self.given.insert(id.to_owned());
                 }
@@ -105,15 +120,17 @@ impl SelectArgs {
 }
 
 impl SelectOptions {
-    /// These, as the config file has them, under what flags and variables say. [`ErrorClass::Usage`] names the flag and the
-    /// variable of a bad text.
+    /// These, as the config file has them, under what flags and variables say.
+    /// [`ErrorClass::Usage`] names the flag and the variable of a bad text.
     pub fn merge(mut self, args: &SelectArgs) -> Result<SelectOptions> {
         if args.texts.is_empty() {
             return Ok(self);
         }
         // A value each, whatever a command line leaves out; and no second look at the environment.
         let plain = |arg: Arg| arg.num_args(1).require_equals(false).env(Resettable::Reset);
-        let command = Command::new("select").no_binary_name(true).disable_help_flag(true);
+        let command = Command::new("select")
+            .no_binary_name(true)
+            .disable_help_flag(true);
         let mut command = SelectOptions::augment_args_for_update(command).mut_args(plain);
         for (arg, text) in args.said() {
             let flag = format!("--{}", arg.get_long().unwrap_or_default());
@@ -122,7 +139,9 @@ impl SelectOptions {
                 Some(why) => anyhow!("{why}"),
                 None => anyhow!("{e}"),
             };
-            let matches = command.try_get_matches_from_mut([format!("{flag}={text}")]).map_err(parse);
+            let matches = command
+                .try_get_matches_from_mut([format!("{flag}={text}")])
+                .map_err(parse);
             let matches = matches.class(ErrorClass::Usage, format!("{flag} ({variable})"))?;
             self.update_from_arg_matches(&matches)?;
         }
@@ -132,13 +151,23 @@ impl SelectOptions {
 
 /// Every option as clap has it, in the order in which they are declared.
 fn options() -> Vec<Arg> {
-    SelectOptions::augment_args_for_update(Command::new("select")).get_arguments().cloned().collect()
+    SelectOptions::augment_args_for_update(Command::new("select"))
+        .get_arguments()
+        .cloned()
+        .collect()
 }
 
 fn offer(command: Command, unused: &[&str]) -> Command {
     let all = SelectOptions::augment_args_for_update(Command::new("select"));
-    debug_assert!(unused.iter().all(|id| all.get_arguments().any(|arg| arg.get_id() == id)), "{unused:?}");
-    let used = all.get_arguments().filter(|arg| !unused.contains(&arg.get_id().as_str()));
+    debug_assert!(
+        unused
+            .iter()
+            .all(|id| all.get_arguments().any(|arg| arg.get_id() == id)),
+        "{unused:?}"
+    );
+    let used = all
+        .get_arguments()
+        .filter(|arg| !unused.contains(&arg.get_id().as_str()));
     command.args(used.map(|arg| arg.clone().value_parser(StringValueParser::new())))
 }
 

@@ -1,8 +1,10 @@
-//! Mounts into a container whose namespaces exist and whose payload does not run yet, in three steps, each on a thread of its
-//! own: look inside the container's mount namespace; make in a private namespace what is to be put there; put it there. Nothing
-//! is written into the image, and nothing is mounted on the host: what is made lives in file systems of its own and ends with the
-//! container's mount namespace. If anything fails, the container is not to be started; its namespace takes along what is already
-//! there. A container's root decides what is found, never where: see [`crate::kernel::mount::rootfs`].
+//! Mounts into a container whose namespaces exist and whose payload does not run yet, in three
+//! steps, each on a thread of its own: look inside the container's mount namespace; make in a
+//! private namespace what is to be put there; put it there. Nothing is written into the image, and
+//! nothing is mounted on the host: what is made lives in file systems of its own and ends with the
+//! container's mount namespace. If anything fails, the container is not to be started; its
+//! namespace takes along what is already there. A container's root decides what is found, never
+//! where: see [`crate::kernel::mount::rootfs`].
 
 use crate::oci::bundle::ContainerRoot;
 use crate::view::Cover;
@@ -31,20 +33,32 @@ struct Inspected<'o> {
     lacking: Vec<CharDevice>,
 }
 
-/// Gives a container what [`ContainerMounts`] says, and tells which of `devices` it lacks. The caller holds the process's pidfd and
-/// checks afterwards that it still lives.
+/// Gives a container what [`ContainerMounts`] says, and tells which of `devices` it lacks. The
+/// caller holds the process's pidfd and checks afterwards that it still lives.
 pub fn apply_mounts(
     container: &ContainerRoot,
     additions: &ContainerMounts,
     devices: &[CharDevice],
 ) -> Result<AppliedMounts> {
-    let process = Process::open(container.pid).class(ErrorClass::State, "finding the container's init")?;
-    let inside =
-        Mntns::of_process(container.pid).class(ErrorClass::State, "finding the container's mount namespace")?;
-    ensure!(process.alive(), ErrorClass::State.error("the container's init has ended"));
+    let process =
+        Process::open(container.pid).class(ErrorClass::State, "finding the container's init")?;
+    let inside = Mntns::of_process(container.pid)
+        .class(ErrorClass::State, "finding the container's mount namespace")?;
+    ensure!(
+        process.alive(),
+        ErrorClass::State.error("the container's init has ended")
+    );
     let own = !inside.is_same(&Mntns::current()?);
-    ensure!(own, ErrorClass::Refused.error("the container has no mount namespace of its own"));
-    let Inspected { spots, covers, conf, lacking } = inside.visit(|| inspect(container, additions, devices))?;
+    ensure!(
+        own,
+        ErrorClass::Refused.error("the container has no mount namespace of its own")
+    );
+    let Inspected {
+        spots,
+        covers,
+        conf,
+        lacking,
+    } = inside.visit(|| inspect(container, additions, devices))?;
     let label = container.label.as_deref();
     let (mut made, given) = match spots.is_empty() && conf.spot().is_none() {
         true => (Vec::new(), conf.build(label)),
@@ -56,9 +70,19 @@ pub fn apply_mounts(
         made.push(mount);
     }
     if !made.is_empty() {
-        inside.visit(|| places.iter().zip(&made).try_for_each(|(spot, mount)| put(spot, mount)))?;
+        inside.visit(|| {
+            places
+                .iter()
+                .zip(&made)
+                .try_for_each(|(spot, mount)| put(spot, mount))
+        })?;
     }
-    Ok(AppliedMounts { conf: given.outcome, kept: conf.kept, left: conf.left, lacking })
+    Ok(AppliedMounts {
+        conf: given.outcome,
+        kept: conf.kept,
+        left: conf.left,
+        lacking,
+    })
 }
 
 fn inspect<'o>(
@@ -66,33 +90,76 @@ fn inspect<'o>(
     additions: &'o ContainerMounts,
     devices: &[CharDevice],
 ) -> Result<Inspected<'o>> {
-    let root = Root::open(&container.rootfs).class(ErrorClass::State, "finding the container's root")?;
+    let root =
+        Root::open(&container.rootfs).class(ErrorClass::State, "finding the container's root")?;
     let mounts = root.mounts()?;
-    let below = |cover: &Cover| additions.covers.iter().any(|other| cover.at.starts_with(&format!("{}/", other.at)));
-    let hidden = additions.covers.iter().find(|cover| below(cover)).map(|cover| &cover.at);
-    ensure!(hidden.is_none(), ErrorClass::Refused.error(format!("another cover would hide {hidden:?}")));
-    // What has gone since the covers were made shows nothing any more, as long as the /sys around it is the kernel's.
+    let below = |cover: &Cover| {
+        additions
+            .covers
+            .iter()
+            .any(|other| cover.at.starts_with(&format!("{}/", other.at)))
+    };
+    let hidden = additions
+        .covers
+        .iter()
+        .find(|cover| below(cover))
+        .map(|cover| &cover.at);
+    ensure!(
+        hidden.is_none(),
+        ErrorClass::Refused.error(format!("another cover would hide {hidden:?}"))
+    );
+    // What has gone since the covers were made shows nothing any more, as long as the /sys around
+    // it is the kernel's.
     let sys = root.find("sys").is_ok_and(|sys| rootfs::is_sysfs(&sys));
-    let there = |cover: &&Cover| !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound);
+    let there = |cover: &&Cover| {
+        !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound)
+    };
     let covers: Vec<&Cover> = additions.covers.iter().filter(there).collect();
-    let spots: Result<Vec<MountPoint>> = covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
+    let spots: Result<Vec<MountPoint>> = covers
+        .iter()
+        .map(|cover| place(&root, &mounts, &cover.at))
+        .collect();
     let conf = nccl_conf::plan_conf(&root, &mounts, additions, container);
-    Ok(Inspected { spots: spots?, covers, conf, lacking: lacking(&root, devices) })
+    Ok(Inspected {
+        spots: spots?,
+        covers,
+        conf,
+        lacking: lacking(&root, devices),
+    })
 }
 
 fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<MountPoint> {
-    let over = root.find(at).class(ErrorClass::Refused, format!("finding the container's /{at}"))?;
+    let over = root.find(at).class(
+        ErrorClass::Refused,
+        format!("finding the container's /{at}"),
+    )?;
     if at == "sys" || at.starts_with("sys/") {
-        ensure!(rootfs::is_sysfs(&over), ErrorClass::Refused.error(format!("the container's /{at} is not on a sysfs")));
+        ensure!(
+            rootfs::is_sysfs(&over),
+            ErrorClass::Refused.error(format!("the container's /{at} is not on a sysfs"))
+        );
     }
-    ensure!(rootfs::is_dir(&over)?, ErrorClass::Refused.error(format!("the container's /{at} is no directory")));
-    mount_point(root, mounts, at, over).class(ErrorClass::Refused, format!("looking at the container's /{at}"))
+    ensure!(
+        rootfs::is_dir(&over)?,
+        ErrorClass::Refused.error(format!("the container's /{at} is no directory"))
+    );
+    mount_point(root, mounts, at, over).class(
+        ErrorClass::Refused,
+        format!("looking at the container's /{at}"),
+    )
 }
 
 /// Those of the devices that no node below the container's /dev/infiniband is for.
 fn lacking(root: &Root, devices: &[CharDevice]) -> Vec<CharDevice> {
-    let nodes = root.find("dev/infiniband").and_then(rootfs::nodes).unwrap_or_default();
-    devices.iter().filter(|d| !nodes.contains(&(d.major, d.minor))).cloned().collect()
+    let nodes = root
+        .find("dev/infiniband")
+        .and_then(rootfs::nodes)
+        .unwrap_or_default();
+    devices
+        .iter()
+        .filter(|d| !nodes.contains(&(d.major, d.minor)))
+        .cloned()
+        .collect()
 }
 
 /// Makes the covers, all in one file system.
@@ -105,17 +172,24 @@ fn sew(spots: &[MountPoint], covers: &[&Cover], label: Option<&str>) -> Result<V
     for (number, (spot, cover)) in spots.iter().zip(covers).enumerate() {
         let dir = fsmount::folder(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing)?;
         let tree = with_room(cover.tree.clone(), &spot.kept)?;
-        fsmount::plant(&dir, &tree).class(ErrorClass::Kernel, format!("making the cover of /{}", cover.at))?;
+        fsmount::plant(&dir, &tree).class(
+            ErrorClass::Kernel,
+            format!("making the cover of /{}", cover.at),
+        )?;
     }
     fsmount::freeze(&cloth).class(ErrorClass::Kernel, "making the covers read-only")?;
-    let cut = |number: usize| fsmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
+    let cut =
+        |number: usize| fsmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
     (0..covers.len()).map(cut).collect()
 }
 
 fn with_room(mut tree: Tree, kept: &[KeptMount]) -> Result<Tree> {
     for mount in kept {
-        let path =
-            mount.at.to_str().context("a mount's path is no text").class(ErrorClass::Refused, "reading mountinfo")?;
+        let path = mount
+            .at
+            .to_str()
+            .context("a mount's path is no text")
+            .class(ErrorClass::Refused, "reading mountinfo")?;
         match (tree.get(path), mount.is_dir) {
             (None, true) => tree.put(path, Node::Dir),
             (None, false) => tree.put(path, Node::File(Arc::default())),

@@ -18,7 +18,8 @@ pub(super) struct MountPoint {
     pub kept: Vec<KeptMount>,
 }
 
-/// A mount below a place. It is moved, not copied: crun holds it and makes it read-only after the hooks.
+/// A mount below a place. It is moved, not copied: crun holds it and makes it read-only after the
+/// hooks.
 #[derive(Debug)]
 pub(super) struct KeptMount {
     pub at: PathBuf,
@@ -26,10 +27,19 @@ pub(super) struct KeptMount {
     pub is_dir: bool,
 }
 
-pub(super) fn mount_point(root: &Root, mounts: &[Mount], name: &str, over: OwnedFd) -> Result<MountPoint> {
+pub(super) fn mount_point(
+    root: &Root,
+    mounts: &[Mount],
+    name: &str,
+    over: OwnedFd,
+) -> Result<MountPoint> {
     let id = rootfs::mount_of(&over).context("asking for its mount")?;
-    let on = mounts.iter().find(|m| m.id == id).context("its mount is not in mountinfo")?;
-    // Else it would show up wherever that mount is, too: on the host, if the container has the host's /sys.
+    let on = mounts
+        .iter()
+        .find(|m| m.id == id)
+        .context("its mount is not in mountinfo")?;
+    // Else it would show up wherever that mount is, too: on the host, if the container has the
+    // host's /sys.
     ensure!(
         !on.shared,
         "what is mounted there would be seen outside of the container: {} is shared",
@@ -39,18 +49,40 @@ pub(super) fn mount_point(root: &Root, mounts: &[Mount], name: &str, over: Owned
     let keep = |at: PathBuf| -> Result<KeptMount> {
         let doing = || format!("finding the mount at {}", at.display());
         let held = rootfs::find_below(over.as_fd(), &at).with_context(doing)?;
-        Ok(KeptMount { is_dir: rootfs::is_dir(&held)?, at, held })
+        Ok(KeptMount {
+            is_dir: rootfs::is_dir(&held)?,
+            at,
+            held,
+        })
     };
-    let kept = below.into_iter().map(keep).collect::<Result<Vec<KeptMount>>>()?;
-    Ok(MountPoint { name: name.to_owned(), options: on.options.clone(), over, kept })
+    let kept = below
+        .into_iter()
+        .map(keep)
+        .collect::<Result<Vec<KeptMount>>>()?;
+    Ok(MountPoint {
+        name: name.to_owned(),
+        options: on.options.clone(),
+        over,
+        kept,
+    })
 }
 
 /// Puts a mount there, and back what is to stay seen below it.
 pub(super) fn put(spot: &MountPoint, mount: &OwnedFd) -> Result<()> {
-    attach(mount, &spot.over).class(ErrorClass::Kernel, format!("covering the container's /{}", spot.name))?;
+    attach(mount, &spot.over).class(
+        ErrorClass::Kernel,
+        format!("covering the container's /{}", spot.name),
+    )?;
     for kept in &spot.kept {
-        let doing = || format!("moving the mount at /{}/{} up", spot.name, kept.at.display());
-        let over = rootfs::find_below(mount.as_fd(), &kept.at).class(ErrorClass::Kernel, doing())?;
+        let doing = || {
+            format!(
+                "moving the mount at /{}/{} up",
+                spot.name,
+                kept.at.display()
+            )
+        };
+        let over =
+            rootfs::find_below(mount.as_fd(), &kept.at).class(ErrorClass::Kernel, doing())?;
         attach(&kept.held, &over).class(ErrorClass::Kernel, doing())?;
     }
     Ok(())

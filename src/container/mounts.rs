@@ -1,4 +1,5 @@
-//! What a container finds when its payload begins, put there by the create hook: data for `container/apply_mounts.rs`.
+//! What a container finds when its payload begins, put there by the create hook: data for
+//! `container/apply_mounts.rs`.
 
 use crate::view::Cover;
 use rdma_model::nic::EnvVar;
@@ -17,7 +18,8 @@ pub enum ConfOutcome {
     Nothing,
     /// A merged file lies over the image's.
     Merged,
-    /// An overlay over `/etc` has the file. What the container writes to its `/etc` ends with the container.
+    /// An overlay over `/etc` has the file. What the container writes to its `/etc` ends with the
+    /// container.
     Overlay,
     /// Neither could be done, and why: the settings have to reach the payload another way.
     Refused(String),

@@ -1,7 +1,8 @@
-//! NCCL's settings as `/etc/nccl.conf` of a container whose image is not written to. Where the image has the file, a merged one
-//! is mounted over it. Where it has none, there is nothing to mount over, and none may be created: an overlay over the
-//! container's /etc then has the file. Its upper layer is a tmpfs, so what the container writes to its /etc ends with the
-//! container; a container whose root is read-only gets an overlay without upper layer.
+//! NCCL's settings as `/etc/nccl.conf` of a container whose image is not written to. Where the
+//! image has the file, a merged one is mounted over it. Where it has none, there is nothing to
+//! mount over, and none may be created: an overlay over the container's /etc then has the file. Its
+//! upper layer is a tmpfs, so what the container writes to its /etc ends with the container; a
+//! container whose root is read-only gets an overlay without upper layer.
 
 use crate::oci::bundle::ContainerRoot;
 use std::io;
@@ -9,14 +10,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Error, Result, bail};
 use nccl_rules::conf::merge;
-use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
+use rustix::fs::{
+    FileType, Mode, OFlags, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat,
+};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
 use crate::container::mount_point::{MountPoint, mount_point};
 use crate::container::mounts::{ConfOutcome, ContainerMounts};
-use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
+use crate::kernel::mount::fsmount::{
+    self, Setting, attach, copy, create, file, folder, freeze, tmpfs,
+};
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
 
@@ -70,25 +75,40 @@ pub(super) fn plan_conf(
     container: &ContainerRoot,
 ) -> ConfPlan {
     let new = merge(b"", &additions.conf);
-    let mut conf = ConfPlan { placement: ConfPlacement::Nothing, kept: Vec::new(), left: new.left };
+    let mut conf = ConfPlan {
+        placement: ConfPlacement::Nothing,
+        kept: Vec::new(),
+        left: new.left,
+    };
     if new.added.is_empty() {
         return conf;
     }
     let found = match root.find(PATH) {
         Ok(found) => over(root, mounts, found, additions, &mut conf.kept),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => overlay(root, mounts, new.bytes, container),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            overlay(root, mounts, new.bytes, container)
+        }
         Err(e) => Err(e.to_string()),
     };
-    conf.placement = found.unwrap_or_else(|why| ConfPlacement::Refused(format!("the container's /{PATH}: {why}")));
+    conf.placement = found
+        .unwrap_or_else(|why| ConfPlacement::Refused(format!("the container's /{PATH}: {why}")));
     conf
 }
 
 /// An overlay whose file is empty, where the image has none.
-pub(super) fn plan_empty(root: &Root, mounts: &[Mount], container: &ContainerRoot) -> Result<Option<ConfPlan>> {
+pub(super) fn plan_empty(
+    root: &Root,
+    mounts: &[Mount],
+    container: &ContainerRoot,
+) -> Result<Option<ConfPlan>> {
     match root.find(PATH) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let placement = overlay(root, mounts, Vec::new(), container).map_err(Error::msg)?;
-            Ok(Some(ConfPlan { placement, kept: Vec::new(), left: Vec::new() }))
+            Ok(Some(ConfPlan {
+                placement,
+                kept: Vec::new(),
+                left: Vec::new(),
+            }))
         }
         found => found.map(|_| None).context("finding it"),
     }
@@ -106,13 +126,18 @@ pub(super) fn image_file(root: &Root, mounts: &[Mount]) -> Result<ImageFile> {
     let bytes = image_bytes(root, &found).map_err(Error::msg)?;
     let stat = stat_of(&found)?;
     let spot = mount_point(root, mounts, PATH, found)?;
-    Ok(ImageFile { spot, bytes, owner: (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) })
+    Ok(ImageFile {
+        spot,
+        bytes,
+        owner: (stat.st_uid, stat.st_gid, stat.st_mode & 0o777),
+    })
 }
 
 fn image_bytes(root: &Root, found: &OwnedFd) -> Result<Vec<u8>, String> {
     let file = root.open_file(found)?;
     let bytes = read(&file, LIMIT)?;
-    // A file of ours is readable for whom the image's is, by owner and mode; lists are more than these two can say.
+    // A file of ours is readable for whom the image's is, by owner and mode; lists are more than
+    // these two can say.
     match fgetxattr(&file, "system.posix_acl_access", &mut [0_u8; 0]) {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(bytes),
         _ => Err("it has an access control list".into()),
@@ -133,18 +158,33 @@ fn over(
         return Ok(ConfPlacement::Nothing);
     }
     let stat = stat_of(&found).map_err(|e| e.to_string())?;
-    let owner = Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o777 };
+    let owner = Owner {
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o777,
+    };
     let spot = mount_point(root, mounts, PATH, found).map_err(|e| format!("{e:#}"))?;
-    Ok(ConfPlacement::Over { spot, bytes: merged.bytes, owner })
+    Ok(ConfPlacement::Over {
+        spot,
+        bytes: merged.bytes,
+        owner,
+    })
 }
 
 /// The image has no such file, or a link that leads nowhere.
-fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, container: &ContainerRoot) -> Result<ConfPlacement, String> {
+fn overlay(
+    root: &Root,
+    mounts: &[Mount],
+    bytes: Vec<u8>,
+    container: &ContainerRoot,
+) -> Result<ConfPlacement, String> {
     if root.find_itself(PATH).is_ok() {
         return Err("it is a link that leads nowhere".into());
     }
     // A link here could make us cover the root, /dev or /proc, which the runtime is not done with.
-    let etc = root.find_itself("etc").map_err(|e| format!("finding its directory: {e}"))?;
+    let etc = root
+        .find_itself("etc")
+        .map_err(|e| format!("finding its directory: {e}"))?;
     let stat = stat_of(&etc).map_err(|e| e.to_string())?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || is_talking(&etc) {
         return Err("there is none, and /etc is no directory of the image".into());
@@ -152,7 +192,12 @@ fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, container: &ContainerR
     let lower = copy(&etc, "").map_err(|e| format!("copying the mount of /etc: {e}"))?;
     let spot = mount_point(root, mounts, "etc", etc).map_err(|e| format!("{e:#}"))?;
     let readonly = container.readonly || spot.options.iter().any(|o| o == "ro");
-    Ok(ConfPlacement::Overlay { spot, lower, bytes, readonly })
+    Ok(ConfPlacement::Overlay {
+        spot,
+        lower,
+        bytes,
+        readonly,
+    })
 }
 
 impl ConfPlan {
@@ -166,18 +211,40 @@ impl ConfPlan {
     /// Makes what is to be put there; to be called in the workshop. What cannot be made is refused.
     pub fn build(&self, label: Option<&str>) -> BuiltConf {
         let (done, made) = match &self.placement {
-            ConfPlacement::Nothing => return BuiltConf { outcome: ConfOutcome::Nothing, mount: None },
+            ConfPlacement::Nothing => {
+                return BuiltConf {
+                    outcome: ConfOutcome::Nothing,
+                    mount: None,
+                };
+            }
             ConfPlacement::Refused(why) => {
-                return BuiltConf { outcome: ConfOutcome::Refused(why.clone()), mount: None };
+                return BuiltConf {
+                    outcome: ConfOutcome::Refused(why.clone()),
+                    mount: None,
+                };
             }
-            ConfPlacement::Over { bytes, owner, .. } => (ConfOutcome::Merged, merged(bytes, *owner, label)),
-            ConfPlacement::Overlay { spot, lower, bytes, readonly } => {
-                (ConfOutcome::Overlay, layered(lower, bytes, *readonly, &spot.options, label))
+            ConfPlacement::Over { bytes, owner, .. } => {
+                (ConfOutcome::Merged, merged(bytes, *owner, label))
             }
+            ConfPlacement::Overlay {
+                spot,
+                lower,
+                bytes,
+                readonly,
+            } => (
+                ConfOutcome::Overlay,
+                layered(lower, bytes, *readonly, &spot.options, label),
+            ),
         };
         match made {
-            Ok(mount) => BuiltConf { outcome: done, mount: Some(mount) },
-            Err(why) => BuiltConf { outcome: ConfOutcome::Refused(format!("{why:#}")), mount: None },
+            Ok(mount) => BuiltConf {
+                outcome: done,
+                mount: Some(mount),
+            },
+            Err(why) => BuiltConf {
+                outcome: ConfOutcome::Refused(format!("{why:#}")),
+                mount: None,
+            },
         }
     }
 }
@@ -190,7 +257,13 @@ fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
 }
 
 /// An overlay over a copy of /etc that has the file.
-fn layered(lower: &OwnedFd, bytes: &[u8], readonly: bool, options: &[String], label: Option<&str>) -> Result<OwnedFd> {
+fn layered(
+    lower: &OwnedFd,
+    bytes: &[u8],
+    readonly: bool,
+    options: &[String],
+    label: Option<&str>,
+) -> Result<OwnedFd> {
     let cloth = tmpfs(label, MountAttrFlags::empty())?;
     let upper = folder(&cloth, "upper")?;
     file(&upper, "nccl.conf", bytes)?;
@@ -200,16 +273,22 @@ fn layered(lower: &OwnedFd, bytes: &[u8], readonly: bool, options: &[String], la
     // Names without a path keep the layers' real places out of the container's mountinfo.
     fchdir(&cloth).context("entering the tmpfs")?;
     let mut settings: Vec<Setting<'_>> = vec![("source", Some("rdmaprep"))];
-    // The overlay's own notes (what was removed, …) are trusted.* attributes, which only the host's root may write.
+    // The overlay's own notes (what was removed, …) are trusted.* attributes, which only the host's
+    // root may write.
     if fsetxattr(&work, "trusted.overlay.probe", b"", XattrFlags::empty()) == Err(Errno::PERM) {
         settings.push(("userxattr", None));
     }
     match readonly {
         true => settings.push(("lowerdir", Some("upper:lower"))),
-        false => settings.extend([("lowerdir", Some("lower")), ("upperdir", Some("upper")), ("workdir", Some("work"))]),
+        false => settings.extend([
+            ("lowerdir", Some("lower")),
+            ("upperdir", Some("upper")),
+            ("workdir", Some("work")),
+        ]),
     }
     settings.extend(label.map(|label| ("context", Some(label))));
-    create("overlay", &settings, attributes(options, readonly)).context("making an overlay over /etc")
+    create("overlay", &settings, attributes(options, readonly))
+        .context("making an overlay over /etc")
 }
 
 /// Gives the overlay's own directory what /etc has: owner, mode, extended attributes.
@@ -222,21 +301,40 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
         Err(Errno::OPNOTSUPP) => 0,
         other => other.context("listing the attributes of /etc")?,
     };
-    for name in names.get(..length).unwrap_or_default().split(|b| *b == 0).filter(|name| !name.is_empty()) {
+    for name in names
+        .get(..length)
+        .unwrap_or_default()
+        .split(|b| *b == 0)
+        .filter(|name| !name.is_empty())
+    {
         let text = String::from_utf8_lossy(name);
-        // Those of an overlay below mean that one, EVM's its own file; a label is given to the whole file system.
-        if text.contains(".overlay.") || text == "security.evm" || (labelled && text == "security.selinux") {
+        // Those of an overlay below mean that one, EVM's its own file; a label is given to the
+        // whole file system.
+        if text.contains(".overlay.")
+            || text == "security.evm"
+            || (labelled && text == "security.selinux")
+        {
             continue;
         }
         let doing = || format!("copying {text} of /etc");
         let length = fgetxattr(&etc, name, value.as_mut_slice()).with_context(doing)?;
-        match fsetxattr(upper, name, value.get(..length).unwrap_or_default(), XattrFlags::empty()) {
+        match fsetxattr(
+            upper,
+            name,
+            value.get(..length).unwrap_or_default(),
+            XattrFlags::empty(),
+        ) {
             // user.* came to tmpfs in Linux 6.6; nothing of the system's depends on those.
             Err(Errno::OPNOTSUPP) if text.starts_with("user.") => {}
             other => other.with_context(doing)?,
         }
     }
-    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.apply(upper)
+    Owner {
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+    }
+    .apply(upper)
 }
 
 const XATTR_MAX: usize = 64 << 10;
@@ -248,7 +346,8 @@ impl Owner {
         }
         // What is another one's can be changed by CAP_FOWNER alone, which hooks give up.
         fchmod(to, Mode::from_raw_mode(self.mode)).context("giving it its mode")?;
-        std::os::unix::fs::fchown(to.as_fd(), Some(self.uid), Some(self.gid)).context("giving it its owner")
+        std::os::unix::fs::fchown(to.as_fd(), Some(self.uid), Some(self.gid))
+            .context("giving it its owner")
     }
 }
 
@@ -265,6 +364,16 @@ fn attributes(options: &[String], readonly: bool) -> MountAttrFlags {
         ("nodiratime", MountAttrFlags::MOUNT_ATTR_NODIRATIME),
         ("nosymfollow", MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
     ];
-    let given = known.into_iter().filter(|(name, _)| options.iter().any(|o| o == name)).map(|(_, flag)| flag);
-    given.fold(if readonly { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() }, |all, one| all | one)
+    let given = known
+        .into_iter()
+        .filter(|(name, _)| options.iter().any(|o| o == name))
+        .map(|(_, flag)| flag);
+    given.fold(
+        if readonly {
+            MountAttrFlags::MOUNT_ATTR_RDONLY
+        } else {
+            MountAttrFlags::empty()
+        },
+        |all, one| all | one,
+    )
 }

@@ -19,7 +19,8 @@ use crate::oci::state::State;
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
     done: Receiver<Result<Applied>>,
-    /// Its end lets the thread end: one that ends beside moves makes them slower (docs/performance.md).
+    /// Its end lets the thread end: one that ends beside moves makes them slower
+    /// (docs/performance.md).
     _moves: Sender<()>,
 }
 
@@ -27,7 +28,8 @@ pub struct RunningSetup {
 type Applied = (AppliedMounts, Option<String>);
 
 impl RunningSetup {
-    /// Begins. The thread ends with the process at the latest: a file system of the image may keep it waiting for good.
+    /// Begins. The thread ends with the process at the latest: a file system of the image may keep
+    /// it waiting for good.
     pub fn begin(setup: SetupPlan) -> RunningSetup {
         let setup = Arc::new(setup);
         let (sender, done) = mpsc::sync_channel(1);
@@ -37,38 +39,52 @@ impl RunningSetup {
             drop(sender.send(running.apply()));
             let _ = ended.recv();
         });
-        RunningSetup { setup, done, _moves: moves }
+        RunningSetup {
+            setup,
+            done,
+            _moves: moves,
+        }
     }
 
-    /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that can be given in no other way.
+    /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that
+    /// can be given in no other way.
     pub fn end(self, context: &SetupContext, netns: u64) -> (SetupNotes, Result<()>) {
         let rest = context.deadline.saturating_duration_since(Instant::now());
         let applied = self.done.recv_timeout(rest).unwrap_or_else(|e| {
             Err(match e {
-                RecvTimeoutError::Timeout => ErrorClass::Timeout.error("looking at the container's root took too long"),
+                RecvTimeoutError::Timeout => {
+                    ErrorClass::Timeout.error("looking at the container's root took too long")
+                }
                 RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
             })
         });
         let mut notes = SetupNotes::default();
-        let result = applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
+        let result =
+            applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
         (notes, result)
     }
 }
 
 impl SetupPlan {
-    /// What [`SysfsMode::Auto`] alone asks for and cannot be done, as where the container's /sys is not the kernel's, is left undone,
-    /// with the reason.
+    /// What [`SysfsMode::Auto`] alone asks for and cannot be done, as where the container's /sys is
+    /// not the kernel's, is left undone, with the reason.
     fn apply(&self) -> Result<Applied> {
         let ContainerMounts { covers, conf } = &self.additions;
         if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
-            return Ok((self.nothing_put(&self.nodes, "nothing can be put into a sandbox any more"), None));
+            return Ok((
+                self.nothing_put(&self.nodes, "nothing can be put into a sandbox any more"),
+                None,
+            ));
         }
         let container = &self.bundle.container;
         let why = match apply_mounts(container, &self.additions, &self.nodes) {
             Err(e) if self.sysfs == SysfsMode::Auto => format!("{e:#}"),
             done => return Ok((done?, None)),
         };
-        let rest = ContainerMounts { covers: Vec::new(), conf: conf.clone() };
+        let rest = ContainerMounts {
+            covers: Vec::new(),
+            conf: conf.clone(),
+        };
         match apply_mounts(container, &rest, &self.nodes) {
             Ok(done) => Ok((done, Some(why))),
             // A container that is no process of this kernel has its nodes where we cannot look.
@@ -77,13 +93,21 @@ impl SetupPlan {
     }
 
     fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {
-        let conf =
-            if self.additions.conf.is_empty() { ConfOutcome::Nothing } else { ConfOutcome::Refused(why.to_owned()) };
-        AppliedMounts { conf, kept: Vec::new(), left: Vec::new(), lacking: lacking.to_vec() }
+        let conf = if self.additions.conf.is_empty() {
+            ConfOutcome::Nothing
+        } else {
+            ConfOutcome::Refused(why.to_owned())
+        };
+        AppliedMounts {
+            conf,
+            kept: Vec::new(),
+            left: Vec::new(),
+            lacking: lacking.to_vec(),
+        }
     }
 
-    /// Notes what was done, writes the profile where the settings could be given in no other way, and refuses a container
-    /// without its device nodes.
+    /// Notes what was done, writes the profile where the settings could be given in no other way,
+    /// and refuses a container without its device nodes.
     fn conclude(
         &self,
         (applied, uncovered): Applied,
@@ -92,8 +116,10 @@ impl SetupPlan {
         notes: &mut SetupNotes,
     ) -> Result<()> {
         if let Some(flags) = flags(&applied.lacking) {
-            let text =
-                format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");
+            let text = format!(
+                "the container lacks device nodes: add {flags} to its engine's command, or \
+                prepare its bundle"
+            );
             return Err(ErrorClass::Refused.error(text));
         }
         notes.sysfs = match (uncovered, self.additions.covers.len()) {
@@ -101,7 +127,12 @@ impl SetupPlan {
             (None, 0) => None,
             (None, n) => Some(format!("{n} directories covered by the hook")),
         };
-        notes.notes.extend(applied.kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays")));
+        notes.notes.extend(
+            applied
+                .kept
+                .iter()
+                .map(|line| format!("{line} of the image's /etc/nccl.conf stays")),
+        );
         notes.settings = match &applied.conf {
             ConfOutcome::Nothing => None,
             ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
@@ -110,11 +141,18 @@ impl SetupPlan {
                 Some("in the /etc/nccl.conf that the createContainer hook mounted".to_owned())
             }
             ConfOutcome::Refused(why) => {
-                let path = context.store.put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
+                let path = context
+                    .store
+                    .put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };
-        notes.notes.extend(applied.left.iter().map(|left| format!("not given to the container: {left}")));
+        notes.notes.extend(
+            applied
+                .left
+                .iter()
+                .map(|left| format!("not given to the container: {left}")),
+        );
         Ok(())
     }
 }
@@ -130,16 +168,31 @@ impl SetupPlan {
         let filled = context.store.fill_late_conf(id, bundle, |image| {
             let merged = merge(image, &self.additions.conf);
             (kept, left) = (merged.kept, merged.left);
-            if merged.added.is_empty() { image.to_vec() } else { merged.bytes }
+            if merged.added.is_empty() {
+                image.to_vec()
+            } else {
+                merged.bytes
+            }
         })?;
-        notes.notes.extend(kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays")));
-        notes.notes.extend(left.iter().map(|left| format!("not given to the container: {left}")));
+        notes.notes.extend(
+            kept.iter()
+                .map(|line| format!("{line} of the image's /etc/nccl.conf stays")),
+        );
+        notes.notes.extend(
+            left.iter()
+                .map(|left| format!("not given to the container: {left}")),
+        );
         Ok(filled)
     }
 }
 
 /// `--device` for each node.
 fn flags(lacking: &[CharDevice]) -> Option<String> {
-    let flag = |d: &CharDevice| format!("--device /dev/infiniband/{} ({}:{})", d.name, d.major, d.minor);
+    let flag = |d: &CharDevice| {
+        format!(
+            "--device /dev/infiniband/{} ({}:{})",
+            d.name, d.major, d.minor
+        )
+    };
     (!lacking.is_empty()).then(|| lacking.iter().map(flag).collect::<Vec<_>>().join(" "))
 }

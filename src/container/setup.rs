@@ -1,5 +1,6 @@
-//! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device nodes. What config.json did
-//! not say when the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
+//! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device
+//! nodes. What config.json did not say when the runtime read it, the create hook does in the
+//! container's mount namespace, while the NICs move.
 
 use crate::config::sysfs_mode::SysfsMode;
 use crate::view::Cover;
@@ -70,8 +71,9 @@ pub struct SetupPlan {
     pub(super) sandboxed: bool,
 }
 
-/// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json, which a hook that is called by
-/// hand may not have. `pid` is the container's init, `within` its namespace, where that was observed.
+/// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json,
+/// which a hook that is called by hand may not have. `pid` is the container's init, `within` its
+/// namespace, where that was observed.
 pub fn plan_setup(
     context: &SetupContext,
     plan: &Plan,
@@ -79,7 +81,11 @@ pub fn plan_setup(
     within: Option<&Snapshot>,
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
-    let mut draft = Draft { context, plan, notes: SetupNotes::default() };
+    let mut draft = Draft {
+        context,
+        plan,
+        notes: SetupNotes::default(),
+    };
     let setup = draft.setup(pid, within, world);
     (draft.notes, setup)
 }
@@ -91,16 +97,24 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn setup(&mut self, pid: i32, within: Option<&Snapshot>, world: &mut dyn World) -> Result<Option<SetupPlan>> {
+    fn setup(
+        &mut self,
+        pid: i32,
+        within: Option<&Snapshot>,
+        world: &mut dyn World,
+    ) -> Result<Option<SetupPlan>> {
         let plan = self.plan;
         let Some((dir, text)) = config_json(self.context.state)? else {
             self.leave_sysfs("the bundle has no config.json")?;
             return Ok(None);
         };
         let views = self.context.store.views();
-        let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default())
-            .class(ErrorClass::State, format!("reading {}", dir.join("config.json").display()))?;
-        // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
+        let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default()).class(
+            ErrorClass::State,
+            format!("reading {}", dir.join("config.json").display()),
+        )?;
+        // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its
+        // own.
         let sandboxed = sandbox::of_hook(self.context.state).is_some();
         if let Some(name) = &bundle.topology {
             self.check_topology(name)?;
@@ -116,13 +130,21 @@ impl Draft<'_> {
                 Vec::new()
             }
             None if sandboxed => {
-                self.leave_sysfs("the sandbox has a /sys of its own, which is settled before hooks run")?;
+                self.leave_sysfs(
+                    "the sandbox has a /sys of its own, which is settled before hooks run",
+                )?;
                 Vec::new()
             }
             None => covers(plan, self.view(within, world)?),
         };
         let mut env = plan.env.clone();
-        nccl_env::fit_release(&mut env, &bundle.env, &plan.nics, &plan.ib, plan.nccl_version);
+        nccl_env::fit_release(
+            &mut env,
+            &bundle.env,
+            &plan.nics,
+            &plan.ib,
+            plan.nccl_version,
+        );
         // Of a namespace that was not observed nothing is guessed.
         if within.is_some() {
             nccl_env::meet(&mut env, &bundle.env, &plan.nics, within);
@@ -144,50 +166,66 @@ impl Draft<'_> {
     /// How config.json's own mount is reported, if it shows this plan's HCAs and no others.
     fn mounted(&mut self, name: &str, sandboxed: bool) -> Result<String> {
         let view = self.stored("sysfs", name)?;
-        if !view.as_ref().is_some_and(|view| view::shows(view, &Keep::for_plan(self.plan))) {
+        if !view
+            .as_ref()
+            .is_some_and(|view| view::shows(view, &Keep::for_plan(self.plan)))
+        {
             let text = format!(
-                "config.json mounts a /sys for other HCAs than those of plan {}: prepare the bundle again",
+                "config.json mounts a /sys for other HCAs than those of plan {}: prepare the \
+                bundle again",
                 self.plan.name
             );
             return Err(ErrorClass::Refused.error(text));
         }
-        // A tree of files has places with files in them; of places, a live view has those that it empties.
-        let is_file = |(path, node): (&str, &Node)| path.starts_with("devices/") && matches!(node, Node::File(_));
+        // A tree of files has places with files in them; of places, a live view has those that it
+        // empties.
+        let is_file = |(path, node): (&str, &Node)| {
+            path.starts_with("devices/") && matches!(node, Node::File(_))
+        };
         let has_no_files = !view.is_some_and(|view| view.iter().any(is_file));
         Ok(match sandboxed && has_no_files {
             true if self.plan.sysfs.is_proxy() => {
-                "config.json mounts links over the /sys of gVisor's RDMA proxy: prepare it with --sysfs proxy"
+                "config.json mounts links over the /sys of gVisor's RDMA proxy: prepare it with \
+                --sysfs proxy"
                     .to_owned()
             }
-            true => {
-                "config.json mounts links, which lead nowhere in a sandbox: prepare it with --sysfs snapshot".to_owned()
-            }
+            true => "config.json mounts links, which lead nowhere in a sandbox: prepare it with \
+                --sysfs snapshot"
+                .to_owned(),
             false => "mounted by config.json".to_owned(),
         })
     }
 
-    /// Whether the topology file that config.json mounts places this plan's HCAs alone: NCCL believes it.
+    /// Whether the topology file that config.json mounts places this plan's HCAs alone: NCCL
+    /// believes it.
     fn check_topology(&mut self, name: &str) -> Result<()> {
         let keep = Keep::for_plan(self.plan);
         let tree = self.stored("topology", name)?;
-        let others = |xml: &str| topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net));
+        let others = |xml: &str| {
+            topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net))
+        };
         if tree.as_ref().and_then(topo_file::xml).is_some_and(others) {
-            let text =
-                format!("config.json mounts a topology file with other HCAs than those of plan {}", self.plan.name);
+            let text = format!(
+                "config.json mounts a topology file with other HCAs than those of plan {}",
+                self.plan.name
+            );
             return Err(ErrorClass::Refused.error(format!("{text}: prepare the bundle again")));
         }
         Ok(())
     }
 
-    /// What is stored under that name as the runtime's process keeps it, where a shim left it there: files may have gone since.
-    /// Else its file.
+    /// What is stored under that name as the runtime's process keeps it, where a shim left it
+    /// there: files may have gone since. Else its file.
     fn stored(&mut self, what: &str, name: &str) -> Result<Option<Tree>> {
         match self.context.store.handed_view(what, name) {
             Some(Ok(tree)) => {
                 self.notes.taken.push(what.to_owned());
                 return Ok(Some(tree));
             }
-            Some(Err(e)) => self.notes.notes.push(format!("{what} is read from its file: {e:#}")),
+            Some(Err(e)) => self
+                .notes
+                .notes
+                .push(format!("{what} is read from its file: {e:#}")),
             None => {}
         }
         self.context.store.view(name)
@@ -205,12 +243,20 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// The stored view; or one from a fresh observation, where none was stored, the plan was narrowed since, or the container has
-    /// other NICs already, which it shall go on seeing.
+    /// The stored view; or one from a fresh observation, where none was stored, the plan was
+    /// narrowed since, or the container has other NICs already, which it shall go on seeing.
     fn view(&mut self, within: Option<&Snapshot>, world: &mut dyn World) -> Result<Option<Tree>> {
-        let others: BTreeSet<BusId> = within.iter().flat_map(|w| &w.netdevs).filter_map(|n| n.pci).collect();
+        let others: BTreeSet<BusId> = within
+            .iter()
+            .flat_map(|w| &w.netdevs)
+            .filter_map(|n| n.pci)
+            .collect();
         let wanted = self.plan.view.as_ref().filter(|_| others.is_empty());
-        if let Some(view) = wanted.map(|name| self.stored("sysfs", name)).transpose()?.flatten() {
+        if let Some(view) = wanted
+            .map(|name| self.stored("sysfs", name))
+            .transpose()?
+            .flatten()
+        {
             return Ok(Some(view));
         }
         let seen = world.observe(Side::Host, &Scope::full())?;
@@ -219,8 +265,13 @@ impl Draft<'_> {
 }
 
 pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
-    for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()].into_iter().flatten() {
-        let read = |dir: &Path| files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle");
+    for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()]
+        .into_iter()
+        .flatten()
+    {
+        let read = |dir: &Path| {
+            files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle")
+        };
         if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
             return Ok(Some((dir, text)));
         }
@@ -235,27 +286,40 @@ fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
     };
     match view {
         None => Vec::new(),
-        Some(tree) if plan.sysfs == SysfsMode::Snapshot => vec![Cover { at: "sys".to_owned(), tree }],
+        Some(tree) if plan.sysfs == SysfsMode::Snapshot => vec![Cover {
+            at: "sys".to_owned(),
+            tree,
+        }],
         Some(tree) => view::covers(&tree).into_iter().map(below).collect(),
     }
 }
 
 impl SetupPlan {
-    /// What NCCL makes of the container's environment and what is added to it, where that is not what was meant. These are notes
-    /// and no errors: an engine may set the namespace up after us.
+    /// What NCCL makes of the container's environment and what is added to it, where that is not
+    /// what was meant. These are notes and no errors: an engine may set the namespace up after us.
     pub fn nccl_pitfalls(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
         let added = self.additions.conf.iter().map(|v| (&v.name, &v.value));
-        let found =
-            explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)), plan.nccl_version);
+        let found = explain::check(
+            self.bundle.env.iter().chain(added),
+            &inside(plan, host, Some(within)),
+            plan.nccl_version,
+        );
         pitfall_notes(found)
     }
 
-    /// The plan as this container gets it: with where to meet, and without a GID index that its own environment overrides, which then
-    /// need not be proven.
+    /// The plan as this container gets it: with where to meet, and without a GID index that its own
+    /// environment overrides, which then need not be proven.
     pub fn container_plan(&self, plan: &Plan) -> Plan {
-        let overrides =
-            |ours: &u32| self.bundle.env.get("NCCL_IB_GID_INDEX").is_some_and(|own| *own != ours.to_string());
-        plan.for_container(self.env.clone(), plan.gid_index.filter(|index| !overrides(index)))
+        let overrides = |ours: &u32| {
+            self.bundle
+                .env
+                .get("NCCL_IB_GID_INDEX")
+                .is_some_and(|own| *own != ours.to_string())
+        };
+        plan.for_container(
+            self.env.clone(),
+            plan.gid_index.filter(|index| !overrides(index)),
+        )
     }
 }
 
@@ -263,13 +327,17 @@ impl SetupPlan {
 fn pitfall_notes(found: Vec<Warning>) -> Vec<String> {
     let more = "`rdmaprep nccl explain --bundle` says more";
     let sentence = |w: Warning| match w.trap {
-        // It names the release and nothing that the container chose. Only what an image's release does has the way out in it.
+        // It names the release and nothing that the container chose. Only what an image's release
+        // does has the way out in it.
         Trap::Crash if w.fatal => format!("{}; {more}", w.text),
         Trap::Crash => w.text,
         trap => format!("{}; {more}", trap.summary()),
     };
     let sentences: BTreeSet<String> = found.into_iter().map(sentence).collect();
-    sentences.into_iter().map(|sentence| format!("NCCL in this container: {sentence}")).collect()
+    sentences
+        .into_iter()
+        .map(|sentence| format!("NCCL in this container: {sentence}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -278,18 +346,28 @@ mod tests {
 
     #[test]
     fn a_crash_is_said_with_the_way_out() {
-        let warning = |trap, text: &str| Warning { trap, fatal: false, text: text.to_owned() };
-        let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path; prepare --nccl-version 2.27.7 leaves such HCAs out";
+        let warning = |trap, text: &str| Warning {
+            trap,
+            fatal: false,
+            text: text.to_owned(),
+        };
+        let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path; prepare --nccl-version 2.27.7 \
+            leaves such HCAs out";
         let found = [
             warning(Trap::Missing, "NCCL_IB_HCA: there is no a"),
             warning(Trap::Crash, crash),
             warning(Trap::Missing, "NCCL_IB_HCA: there is no b"),
         ];
         let fatal = "NCCL 2.32.3 crashes: rxe0 has no PCI path";
-        let certain = Warning { fatal: true, ..warning(Trap::Crash, fatal) };
-        let more = "NCCL in this container: NCCL 2.32.3 crashes: rxe0 has no PCI path; `rdmaprep nccl explain --bundle` says more";
+        let certain = Warning {
+            fatal: true,
+            ..warning(Trap::Crash, fatal)
+        };
+        let more = "NCCL in this container: NCCL 2.32.3 crashes: rxe0 has no PCI path; `rdmaprep \
+            nccl explain --bundle` says more";
         assert_eq!(pitfall_notes(vec![certain]), [more]);
-        let missing = "NCCL_IB_HCA names an HCA that is not here; `rdmaprep nccl explain --bundle` says more";
+        let missing =
+            "NCCL_IB_HCA names an HCA that is not here; `rdmaprep nccl explain --bundle` says more";
         let said = [crash, missing].map(|text| format!("NCCL in this container: {text}"));
         assert_eq!(pitfall_notes(found.into()), said);
     }

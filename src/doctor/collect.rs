@@ -1,4 +1,5 @@
-//! What the doctor examines besides a snapshot: modules, limits, configuration space, and network managers.
+//! What the doctor examines besides a snapshot: modules, limits, configuration space, and network
+//! managers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,24 +41,48 @@ pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
         memlock: getrlimit(Resource::Memlock).current,
         pins_freely: has_in_first_user(CapabilitySet::IPC_LOCK)?,
         stays: limits::memlock_ceiling()?.is_some(),
-        user: ProcessUser { uid: 0, gids: Vec::new(), any: true },
+        user: ProcessUser {
+            uid: 0,
+            gids: Vec::new(),
+            any: true,
+        },
     };
-    Ok(machine(snapshot, devnode_probe::here(&nodes(snapshot)), &limits))
+    Ok(machine(
+        snapshot,
+        devnode_probe::here(&nodes(snapshot)),
+        &limits,
+    ))
 }
 
 /// A container, by its init, with what became of its device nodes.
-pub fn of_container(snapshot: &Snapshot, tried: BTreeMap<String, NodeAccess>, limits: &Limits) -> Machine {
+pub fn of_container(
+    snapshot: &Snapshot,
+    tried: BTreeMap<String, NodeAccess>,
+    limits: &Limits,
+) -> Machine {
     machine(snapshot, tried, limits)
 }
 
 pub fn nodes(snapshot: &Snapshot) -> Vec<CharDevice> {
-    snapshot.hcas.iter().filter_map(|h| h.uverbs.clone()).chain(snapshot.rdma_cm.clone()).collect()
+    snapshot
+        .hcas
+        .iter()
+        .filter_map(|h| h.uverbs.clone())
+        .chain(snapshot.rdma_cm.clone())
+        .collect()
 }
 
 fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Limits) -> Machine {
-    let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).map(|f| f.address);
+    let bridges = snapshot
+        .pci
+        .iter()
+        .filter(|f| f.is_bridge())
+        .map(|f| f.address);
     Machine {
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        kernel: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
         modules: crate::kernel::host::files::list(Path::new("/sys/module")).unwrap_or_default(),
         verbs_class: Path::new("/sys/class/infiniband_verbs").exists(),
         nodes,
@@ -78,7 +103,8 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
 
 /// The program that starts jobs, which inherit its limits. Not sshd: there the limits of PAM count.
 const JOBS: &str = "slurmd";
-/// The same for containers, where rails are devices: whatever else gives a container its rails lifts the limit, too.
+/// The same for containers, where rails are devices: whatever else gives a container its rails
+/// lifts the limit, too.
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {
@@ -87,9 +113,16 @@ fn starters() -> Vec<Starter> {
     let one = |pid: i32| {
         let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());
         let name = pidfd::name(pid).filter(starts)?;
-        Some(Starter { name, pid, unit: unit(pid), memlock: memlock(pid).ok()? })
+        Some(Starter {
+            name,
+            pid,
+            unit: unit(pid),
+            memlock: memlock(pid).ok()?,
+        })
     };
-    pids.iter().filter_map(|name| one(name.parse().ok()?)).collect()
+    pids.iter()
+        .filter_map(|name| one(name.parse().ok()?))
+        .collect()
 }
 
 /// Where containerd keeps the bundles of Kubernetes' containers, unless its `state` says otherwise.
@@ -97,16 +130,25 @@ const CRI_BUNDLES: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 fn without_annotations(bundles: &Path) -> Vec<String> {
     let lacks = |id: &String| {
-        let text = crate::kernel::host::files::read(&bundles.join(id).join("config.json")).ok().flatten();
+        let text = crate::kernel::host::files::read(&bundles.join(id).join("config.json"))
+            .ok()
+            .flatten();
         text.is_some_and(|text| Config::lenient(&text).lacks_pod_annotations())
     };
-    crate::kernel::host::files::list(bundles).unwrap_or_default().into_iter().filter(lacks).collect()
+    crate::kernel::host::files::list(bundles)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(lacks)
+        .collect()
 }
 
-/// The systemd service that a process is of: `0::/system.slice/slurmd.service`, or in cgroup v1 such a line of `name=systemd`.
+/// The systemd service that a process is of: `0::/system.slice/slurmd.service`, or in cgroup v1
+/// such a line of `name=systemd`.
 fn unit(pid: i32) -> Option<String> {
     let text = text(&format!("/proc/{pid}/cgroup")).ok()?;
-    let mut own = text.lines().filter(|l| l.starts_with("0::") || l.contains(":name=systemd:"));
+    let mut own = text
+        .lines()
+        .filter(|l| l.starts_with("0::") || l.contains(":name=systemd:"));
     let parts = own.find_map(|l| l.split('/').find(|part| part.ends_with(".service")))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.@".contains(&b);
     parts.bytes().all(plain).then(|| parts.to_owned())
@@ -115,20 +157,32 @@ fn unit(pid: i32) -> Option<String> {
 fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let root = Path::new("/");
     let spares = |manager| -> Vec<IfName> {
-        let spared = snapshot.netdevs.iter().filter(|n| !link_managers::manages(root, manager, n.ifindex));
+        let spared = snapshot
+            .netdevs
+            .iter()
+            .filter(|n| !link_managers::manages(root, manager, n.ifindex));
         spared.map(|n| n.name.clone()).collect()
     };
     let mut managers = Managers::of(root);
-    let states = snapshot.netdevs.iter().filter_map(|n| NicState::of(snapshot, &n.name));
-    let managed: Vec<(IfName, Manager)> =
-        states.filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by))).collect();
+    let states = snapshot
+        .netdevs
+        .iter()
+        .filter_map(|n| NicState::of(snapshot, &n.name));
+    let managed: Vec<(IfName, Manager)> = states
+        .filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by)))
+        .collect();
     let is_foreign = |rule: &Rule| !rule.is_of_kernel() && !rule.is_static();
-    let deletes_rules =
-        managers.may_delete_rules() && !link_managers::spares_rules(root) && snapshot.rules.iter().any(is_foreign);
+    let deletes_rules = managers.may_delete_rules()
+        && !link_managers::spares_rules(root)
+        && snapshot.rules.iter().any(is_foreign);
     let one = |manager| Managing {
         manager,
         spares: spares(manager),
-        configures: managed.iter().filter(|(_, by)| *by == manager).map(|(name, _)| name.clone()).collect(),
+        configures: managed
+            .iter()
+            .filter(|(_, by)| *by == manager)
+            .map(|(name, _)| name.clone())
+            .collect(),
         deletes_rules: manager == Manager::Networkd && deletes_rules,
     };
     link_managers::present(root).into_iter().map(one).collect()
@@ -143,16 +197,26 @@ const PEERMEM: [&str; 3] = [
 
 fn nvidia() -> Option<Nvidia> {
     let text = text("/proc/driver/nvidia/version").ok()?;
-    // Its first line names the flavour: "NVIDIA UNIX Open Kernel Module for x86_64 …", "NVIDIA UNIX x86_64 Kernel Module …".
-    let open = text.contains("Kernel Module").then(|| text.contains("Open Kernel Module"));
-    Some(Nvidia { peermem: PEERMEM.iter().any(|path| Path::new(path).exists()), open })
+    // Its first line names the flavour: "NVIDIA UNIX Open Kernel Module for x86_64 …", "NVIDIA UNIX
+    // x86_64 Kernel Module …".
+    let open = text
+        .contains("Kernel Module")
+        .then(|| text.contains("Open Kernel Module"));
+    Some(Nvidia {
+        peermem: PEERMEM.iter().any(|path| Path::new(path).exists()),
+        open,
+    })
 }
 
 fn acs(at: BusId) -> Option<Option<u16>> {
     let mut space = Vec::new();
-    let read =
-        File::open(format!("/sys/bus/pci/devices/{at}/config")).and_then(|f| f.take(4096).read_to_end(&mut space));
-    if read.is_ok() { acs_control(&space) } else { Some(None) }
+    let read = File::open(format!("/sys/bus/pci/devices/{at}/config"))
+        .and_then(|f| f.take(4096).read_to_end(&mut space));
+    if read.is_ok() {
+        acs_control(&space)
+    } else {
+        Some(None)
+    }
 }
 
 /// The start of a file that may be of any length.
@@ -164,23 +228,33 @@ fn text(path: &str) -> Result<String> {
 }
 
 fn line(text: &str, name: &str) -> Option<String> {
-    text.lines().find_map(|l| l.strip_prefix(name).map(str::to_owned))
+    text.lines()
+        .find_map(|l| l.strip_prefix(name).map(str::to_owned))
 }
 
 /// RLIMIT_MEMLOCK (soft) of another process, in bytes; absent: unlimited.
 fn memlock(pid: i32) -> Result<Option<u64>> {
     let limits = text(&format!("/proc/{pid}/limits"))?;
     let memlock = line(&limits, "Max locked memory").context("its limits have no locked memory")?;
-    Ok(memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()))
+    Ok(memlock
+        .split_whitespace()
+        .next()
+        .and_then(|soft| soft.parse().ok()))
 }
 
 pub fn limits(pid: i32) -> Result<Limits> {
     let status = text(&format!("/proc/{pid}/status"))?;
-    let caps = line(&status, "CapEff:").and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0);
+    let caps = line(&status, "CapEff:")
+        .and_then(|c| u64::from_str_radix(c.trim(), 16).ok())
+        .unwrap_or(0);
     // A capability over what is not of its own user namespace counts in the first one alone.
     let has = |cap: CapabilitySet| caps & cap.bits() != 0 && is_first_user(&pid.to_string());
     let numbers = |name| -> Vec<u32> {
-        line(&status, name).iter().flat_map(|l| l.split_whitespace()).filter_map(|n| n.parse().ok()).collect()
+        line(&status, name)
+            .iter()
+            .flat_map(|l| l.split_whitespace())
+            .filter_map(|n| n.parse().ok())
+            .collect()
     };
     // Real, effective, saved, file system.
     let of_files = |name| numbers(name).get(3).copied();
@@ -204,6 +278,10 @@ pub fn environment(pid: i32, wanted: impl Fn(&str) -> bool) -> Result<Vec<(Strin
     let read = File::open(&path).and_then(|f| f.take(1 << 20).read_to_end(&mut bytes));
     read.with_context(|| format!("reading {path}"))?;
     let pairs = bytes.split(|b| *b == 0).map(String::from_utf8_lossy);
-    let pair = |p: std::borrow::Cow<str>| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()));
-    Ok(pairs.filter_map(pair).filter(|(name, _)| wanted(name)).collect())
+    let pair =
+        |p: std::borrow::Cow<str>| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()));
+    Ok(pairs
+        .filter_map(pair)
+        .filter(|(name, _)| wanted(name))
+        .collect())
 }

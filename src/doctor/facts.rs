@@ -22,11 +22,13 @@ pub struct Machine {
     pub memlock: Option<u64>,
     /// Whether RLIMIT_MEMLOCK does not count, by CAP_IPC_LOCK in the first user namespace.
     pub pins_freely: bool,
-    /// Whether this process cannot lift it: its hard limit is finite, too, and it has no CAP_SYS_RESOURCE.
+    /// Whether this process cannot lift it: its hard limit is finite, too, and it has no
+    /// CAP_SYS_RESOURCE.
     pub memlock_stays: bool,
     /// What lets NICs reach the memory of GPUs; absent where there is no driver of NVIDIA's.
     pub nvidia: Option<Nvidia>,
-    /// ACS Control registers of bridges that have one; null where configuration space could not be read that far.
+    /// ACS Control registers of bridges that have one; null where configuration space could not be
+    /// read that far.
     pub acs: BTreeMap<BusId, Option<u16>>,
     /// Programs that configure links here, and which links they leave alone.
     pub managers: Vec<Managing>,
@@ -38,10 +40,12 @@ pub struct Machine {
     /// The container's sandbox, of which this host sees only the outside.
     #[serde(default)]
     pub sandbox: Option<SandboxFacts>,
-    /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their pod.
+    /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their
+    /// pod.
     #[serde(default)]
     pub without_annotations: Vec<String>,
-    /// The engines of this host, as `rdmaprep install` calls them, where none of them knows rdmaprep.
+    /// The engines of this host, as `rdmaprep install` calls them, where none of them knows
+    /// rdmaprep.
     #[serde(default)]
     pub unregistered: Vec<String>,
 }
@@ -83,7 +87,8 @@ pub struct Starter {
 pub struct Nvidia {
     /// Whether nvidia_peermem, or nv_peer_mem before it, is loaded: NCCL looks for its `version`.
     pub peermem: bool,
-    /// Whether these are the open kernel modules, which export dma-buf; absent where /proc/driver/nvidia/version does not say.
+    /// Whether these are the open kernel modules, which export dma-buf; absent where
+    /// /proc/driver/nvidia/version does not say.
     pub open: Option<bool>,
 }
 
@@ -127,7 +132,8 @@ pub enum Stale {
     Abandoned,
     /// They have, and a process is left in their namespace.
     Lingering,
-    /// A hook began and ended before it was done: its container runs, and NICs may be anywhere on their way.
+    /// A hook began and ended before it was done: its container runs, and NICs may be anywhere on
+    /// their way.
     Unfinished,
     /// A hook, or another rdmaprep that changes something, is at work at this moment.
     AtWork,
@@ -140,8 +146,8 @@ const ACS_CONTROL: usize = 6;
 /// Where extended capabilities begin; before PCI Express there were none.
 const EXTENDED: usize = 0x100;
 
-/// The ACS Control register in a function's configuration space. Nothing where it has none; an inner nothing where less can be
-/// read than there is, as without root only 64 bytes are readable.
+/// The ACS Control register in a function's configuration space. Nothing where it has none; an
+/// inner nothing where less can be read than there is, as without root only 64 bytes are readable.
 pub fn acs_control(space: &[u8]) -> Option<Option<u16>> {
     if space.len() < EXTENDED {
         return Some(None);

@@ -1,4 +1,5 @@
-//! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are meant.
+//! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are
+//! meant.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +12,8 @@ use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
 
-const NO_INDEX: &str =
-    "unset NCCL_IB_GID_INDEX: NCCL 2.21.5 and later find the index; `rdmaprep env` has the one that fits";
+const NO_INDEX: &str = "unset NCCL_IB_GID_INDEX: NCCL 2.21.5 and later find the index; `rdmaprep \
+    env` has the one that fits";
 
 /// By `nccl explain`, of the release that the host names, else the newest.
 pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
@@ -24,22 +25,47 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     if context.of.snapshot.hcas.is_empty() {
         return Vec::new();
     }
-    let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
+    let by_plan = context
+        .of
+        .plans
+        .iter()
+        .filter(|_| context.is_inside())
+        .find_map(|plan| plan.nccl_version);
     let named = context.of.request.release(by_plan);
     let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
-    let container = context.of.container.map(|id| format!(" --container {}", shell_word(id))).unwrap_or_default();
+    let container = context
+        .of
+        .container
+        .map(|id| format!(" --container {}", shell_word(id)))
+        .unwrap_or_default();
     let fix = format!(
-        "`rdmaprep nccl explain{container}` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit"
+        "`rdmaprep nccl explain{container}` tells every interface and HCA with its reason; \
+        `rdmaprep env` the settings that fit"
     );
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
         .map(|w| {
-            // Here the GID table is the one that NCCL reads. Before a container starts it may still change, so there it is no refusal.
+            // Here the GID table is the one that NCCL reads. Before a container starts it may still
+            // change, so there it is no refusal.
             let breaks = w.fatal || w.trap == Trap::NoGid;
-            let severity = if breaks { Severity::Breaks } else { Severity::Warning };
-            let fix = if w.trap == Trap::NoGid { NO_INDEX } else { fix.as_str() };
-            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
+            let severity = if breaks {
+                Severity::Breaks
+            } else {
+                Severity::Warning
+            };
+            let fix = if w.trap == Trap::NoGid {
+                NO_INDEX
+            } else {
+                fix.as_str()
+            };
+            Finding::new(
+                Check::Nccl,
+                severity,
+                w.text.clone(),
+                consequence(w.trap),
+                fix,
+            )
         })
         .collect();
     found.extend(other(context, settings, &explained));
@@ -47,29 +73,51 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// In a container with NICs: the bootstrap goes over a veth of the engine's. podman and Docker give every host the same private
-/// subnet, and ranks of other nodes connect to the address that NCCL announces.
+/// In a container with NICs: the bootstrap goes over a veth of the engine's. podman and Docker give
+/// every host the same private subnet, and ranks of other nodes connect to the address that NCCL
+/// announces.
 fn bridged(context: &CheckContext, bootstrap: &Bootstrap) -> Option<Finding> {
-    let Bootstrap::Uses(Endpoint { interface, address, .. }, _) = bootstrap else { return None };
+    let Bootstrap::Uses(
+        Endpoint {
+            interface, address, ..
+        },
+        _,
+    ) = bootstrap
+    else {
+        return None;
+    };
     let meant = context.meant();
     let own = meant.first().filter(|_| context.is_inside())?.name();
-    let label = |name: &str| interface.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+    let label = |name: &str| {
+        interface
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    };
     let veth = |dev: &&Netdev| dev.kind.as_deref() == Some("veth") && label(dev.name.as_str());
-    context.of.snapshot.netdevs.iter().find(veth).filter(|dev| meant.iter().all(|rail| *rail.name() != dev.name))?;
-    let seen = format!("NCCL bootstraps over {interface} with {address}: a veth, which ends on this host");
-    let why = "where other nodes have no route to that address, their ranks hang in ncclCommInitRank";
+    context
+        .of
+        .snapshot
+        .netdevs
+        .iter()
+        .find(veth)
+        .filter(|dev| meant.iter().all(|rail| *rail.name() != dev.name))?;
+    let seen =
+        format!("NCCL bootstraps over {interface} with {address}: a veth, which ends on this host");
+    let why =
+        "where other nodes have no route to that address, their ranks hang in ncclCommInitRank";
     let fix = format!(
-        "start it with `--network none`, or set NCCL_SOCKET_IFNAME=={own} and GLOO_SOCKET_IFNAME={own}; nothing where all \
-         nodes route this network, as in Kubernetes"
+        "start it with `--network none`, or set NCCL_SOCKET_IFNAME=={own} and \
+        GLOO_SOCKET_IFNAME={own}; nothing where all nodes route this network, as in Kubernetes"
     );
     Some(Finding::new(Check::Nccl, Severity::Unknown, seen, why, fix))
 }
 
 fn untold(why: &str) -> Finding {
     let seen = format!("NCCL's settings there are unknown: {why}");
-    let fix =
-        "see what its /etc/nccl.conf is on, and whether its init is stopped in a file system that does not answer";
-    let why = "which interfaces and HCAs it takes is unknown, and what starts there may hang as well";
+    let fix = "see what its /etc/nccl.conf is on, and whether its init is stopped in a file \
+        system that does not answer";
+    let why =
+        "which interfaces and HCAs it takes is unknown, and what starts there may hang as well";
     Finding::new(Check::Nccl, Severity::Unknown, seen, why, fix)
 }
 
@@ -81,8 +129,12 @@ fn consequence(trap: Trap) -> &'static str {
             "ranks of such a release end by a signal, or take other HCAs than the setting says"
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
-        Trap::NoGid => "no connection over such a port comes up: the job ends or hangs at its first collective",
-        Trap::NotRunning | Trap::Label | Trap::Overridden => "the ranks meet over another interface than is meant",
+        Trap::NoGid => {
+            "no connection over such a port comes up: the job ends or hangs at its first collective"
+        }
+        Trap::NotRunning | Trap::Label | Trap::Overridden => {
+            "the ranks meet over another interface than is meant"
+        }
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",
     }
 }
@@ -90,22 +142,34 @@ fn consequence(trap: Trap) -> &'static str {
 /// Where HCAs were chosen, or a container has some: NCCL takes others.
 fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -> Option<Finding> {
     let chosen = context.is_inside() || settings.get("NCCL_IB_HCA").is_some();
-    let labels = |rails: &[Rail]| -> BTreeSet<String> { rails.iter().map(|r| port_label(r.hca, r.port)).collect() };
+    let labels = |rails: &[Rail]| -> BTreeSet<String> {
+        rails.iter().map(|r| port_label(r.hca, r.port)).collect()
+    };
     let meant = labels(&context.meant());
     // One that is addressed, and in no plan, is in use as well.
     let kept = labels(&context.kept());
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
     let ib = |label: &str| {
-        context.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
+        context.of.snapshot.hcas.iter().any(|h| {
+            h.ports
+                .iter()
+                .any(|p| is_infiniband(p) && port_label(h, p) == label)
+        })
     };
     // A list that has them is right again when they are home.
     let lent = |label: &str| {
         let mut held = context.of.held.iter().filter_map(|h| h.hca.as_ref());
         held.any(|name| label == name.as_str() || label.starts_with(&format!("{name}:")))
     };
-    let more: Vec<&String> = taken.difference(&kept).filter(|label| !ib(label) && !lent(label)).collect();
+    let more: Vec<&String> = taken
+        .difference(&kept)
+        .filter(|label| !ib(label) && !lent(label))
+        .collect();
     // The list is one job's.
-    let all_of_one = context.jobs().iter().any(|job| !job.is_empty() && labels(job).is_subset(&taken));
+    let all_of_one = context
+        .jobs()
+        .iter()
+        .any(|job| !job.is_empty() && labels(job).is_subset(&taken));
     let less: Vec<&String> = meant.difference(&taken).filter(|_| !all_of_one).collect();
     if !chosen || taken.is_empty() || meant.is_empty() || more.is_empty() && less.is_empty() {
         return None;
@@ -117,8 +181,13 @@ fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -
     if !less.is_empty() {
         seen += &format!("; it leaves out {}", join(less.iter()));
     }
-    let severity = if more.is_empty() { Severity::Warning } else { Severity::Breaks };
-    let why = "an HCA without its netdev here connects to no peer, and nodes that take different numbers of HCAs hang";
+    let severity = if more.is_empty() {
+        Severity::Warning
+    } else {
+        Severity::Breaks
+    };
+    let why = "an HCA without its netdev here connects to no peer, and nodes that take different \
+        numbers of HCAs hang";
     let fix = format!("NCCL_IB_HCA={}", list(context));
     Some(Finding::new(Check::Nccl, severity, seen, why, fix))
 }
@@ -128,5 +197,13 @@ fn list(context: &CheckContext) -> String {
         0 | 1 => r.hca.name.to_string(),
         _ => port_label(r.hca, r.port),
     };
-    format!("={}", context.meant().into_iter().map(entry).collect::<Vec<_>>().join(","))
+    format!(
+        "={}",
+        context
+            .meant()
+            .into_iter()
+            .map(entry)
+            .collect::<Vec<_>>()
+            .join(",")
+    )
 }

@@ -1,4 +1,5 @@
-//! Stored plans against the host as it is: a container that asks for one that does not fit is refused.
+//! Stored plans against the host as it is: a container that asks for one that does not fit is
+//! refused.
 
 use rdma_model::ids::IfName;
 use rdma_model::nic::Nic;
@@ -14,34 +15,50 @@ use crate::plan::Plan;
 use crate::select::candidates::counts;
 use crate::select::protected_ifaces::uplinks;
 
-/// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
+/// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would
+/// refuse a plan for.
 pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
     let one = |plan: &Plan| {
         let gone = gone(context, plan);
         let away = plan.nics.iter().any(|n| is_away(context, &n.identity.name));
-        if gone.is_empty() && !away { outdated(context, plan).into_iter().collect() } else { gone }
+        if gone.is_empty() && !away {
+            outdated(context, plan).into_iter().collect()
+        } else {
+            gone
+        }
     };
     context.of.plans.iter().flat_map(one).collect()
 }
 
-/// Whether a container has it, or a record speaks of it that cannot be read: another check reports that.
+/// Whether a container has it, or a record speaks of it that cannot be read: another check reports
+/// that.
 fn is_away(context: &CheckContext, name: &IfName) -> bool {
     let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
     let traces = &context.of.traces;
-    let unknown = traces.iter().any(|t| t.stale == Some(Stale::Damaged) && t.nics.is_empty());
+    let unknown = traces
+        .iter()
+        .any(|t| t.stale == Some(Stale::Damaged) && t.nics.is_empty());
     let has_gone = context.of.snapshot.netdev(name).is_none();
-    context.of.held.iter().any(|h| h.netdev == *name) || traces.iter().any(|t| recorded(&t.nics)) || unknown && has_gone
+    context.of.held.iter().any(|h| h.netdev == *name)
+        || traces.iter().any(|t| recorded(&t.nics))
+        || unknown && has_gone
 }
 
 pub(super) const WHY: &str = "a container with this plan does not start";
 
-/// What goes with each plan that is prepared again. A bundle has the old one's HCAs in its config.json, and a hook refuses it.
-pub(super) const AGAIN: &str = "with the flags that it was made with; and then its bundles again (prepare --bundle)";
+/// What goes with each plan that is prepared again. A bundle has the old one's HCAs in its
+/// config.json, and a hook refuses it.
+pub(super) const AGAIN: &str =
+    "with the flags that it was made with; and then its bundles again (prepare --bundle)";
 
 fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
-    let here = plan.nics.iter().filter(|n| !is_away(context, &n.identity.name));
-    let (there, absent): (Vec<&Nic>, Vec<&Nic>) = here.partition(|n| snapshot.netdev(&n.identity.name).is_some());
+    let here = plan
+        .nics
+        .iter()
+        .filter(|n| !is_away(context, &n.identity.name));
+    let (there, absent): (Vec<&Nic>, Vec<&Nic>) =
+        here.partition(|n| snapshot.netdev(&n.identity.name).is_some());
     let mut found = Vec::new();
     let mut lost: Vec<&str> = Vec::new();
     for nic in absent {
@@ -49,26 +66,44 @@ fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
         match called_now(nic, snapshot) {
             Some(now) => {
                 let seen = format!("plan {} has {name}, which is called {now} now", plan.name);
-                let fix = format!("give it its name back: ip link set {now} name {name} (older kernels want it down)");
+                let fix = format!(
+                    "give it its name back: ip link set {now} name {name} (older kernels want it \
+                    down)"
+                );
                 found.push(Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix));
             }
             None => lost.push(name.as_str()),
         }
     }
     // In exclusive mode it may be with a container, of which the host sees nothing.
-    let ib = plan.ib.iter().filter(|h| !plan.exclusive && snapshot.hca(h).is_none());
+    let ib = plan
+        .ib
+        .iter()
+        .filter(|h| !plan.exclusive && snapshot.hca(h).is_none());
     lost.extend(ib.map(|h| h.as_str()));
     if !lost.is_empty() {
-        let seen = format!("plan {} has {}: not on this host, and no container has it", plan.name, join(&lost));
-        let fix =
-            format!("look for the card (lspci, dmesg) and for its driver; or prepare the plan without it, {AGAIN}");
+        let seen = format!(
+            "plan {} has {}: not on this host, and no container has it",
+            plan.name,
+            join(&lost)
+        );
+        let fix = format!(
+            "look for the card (lspci, dmesg) and for its driver; or prepare the plan without it, \
+            {AGAIN}"
+        );
         let one = Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix);
         // What is with a container, or has another name now, would be left out as well.
         let all_told = there.len() + lost.len() == plan.nics.len();
-        let rails = plan.rails().map(|n| n.identity.name.as_str()).filter(|name| !lost.contains(name));
+        let rails = plan
+            .rails()
+            .map(|n| n.identity.name.as_str())
+            .filter(|name| !lost.contains(name));
         let rest = rails.collect::<Vec<_>>().join(" ");
         let command = context.prepare_again(plan, &rest).filter(|_| all_told);
-        found.push(Finding { run: command.into_iter().collect(), ..one });
+        found.push(Finding {
+            run: command.into_iter().collect(),
+            ..one
+        });
     }
     found.extend(there.iter().filter_map(|n| without_hca(plan, n, snapshot)));
     found
@@ -76,30 +111,51 @@ fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
 
 fn called_now<'a>(nic: &Nic, snapshot: &'a Snapshot) -> Option<&'a IfName> {
     let hca = nic.hca.as_ref().and_then(|h| snapshot.hca(h));
-    let states = snapshot.netdevs.iter().filter_map(|n| NicState::of(snapshot, &n.name));
-    let now = states.map(|s| identity(&s, hca)).find(|i| same_nic(i, &nic.identity))?;
+    let states = snapshot
+        .netdevs
+        .iter()
+        .filter_map(|n| NicState::of(snapshot, &n.name));
+    let now = states
+        .map(|s| identity(&s, hca))
+        .find(|i| same_nic(i, &nic.identity))?;
     Some(&snapshot.netdev(&now.name)?.name)
 }
 
 fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
-    let (hca, name) = (nic.hca.as_ref().filter(|h| snapshot.hca(h).is_none())?, &nic.identity.name);
-    let seen = format!("plan {} has {name} with {hca}, and there is no {hca} now", plan.name);
-    let found =
-        Finding::new(Check::Plans, Severity::Breaks, seen, WHY, "load its RDMA driver, or see why it fails: dmesg");
+    let (hca, name) = (
+        nic.hca.as_ref().filter(|h| snapshot.hca(h).is_none())?,
+        &nic.identity.name,
+    );
+    let seen = format!(
+        "plan {} has {name} with {hca}, and there is no {hca} now",
+        plan.name
+    );
+    let found = Finding::new(
+        Check::Plans,
+        Severity::Breaks,
+        seen,
+        WHY,
+        "load its RDMA driver, or see why it fails: dmesg",
+    );
     Some(match nic.rxe {
-        true => Finding { fix: "make the soft-RoCE device again".to_owned(), ..found }
-            .run(format!("rdma link add {hca} type rxe netdev {name}")),
+        true => Finding {
+            fix: "make the soft-RoCE device again".to_owned(),
+            ..found
+        }
+        .run(format!("rdma link add {hca} type rxe netdev {name}")),
         false => found,
     })
 }
 
-/// What the hook would say, in an empty container. What uplinks and missing addresses are is reported by checks of their own.
+/// What the hook would say, in an empty container. What uplinks and missing addresses are is
+/// reported by checks of their own.
 fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
     let naked = |n: &Nic| {
         let now = snapshot.netdev(&n.identity.name);
-        !n.addresses.is_empty() && now.is_some_and(|d| !d.addresses.iter().any(|a| counts(a, Family::Any)))
+        !n.addresses.is_empty()
+            && now.is_some_and(|d| !d.addresses.iter().any(|a| counts(a, Family::Any)))
     };
     // IPv6 addresses go with the link, and the check of ports brings them back.
     let off = |n: &Nic| snapshot.netdev(&n.identity.name).is_some_and(|d| !d.up);
@@ -107,37 +163,77 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     if plan.nics.iter().any(|n| naked(n) || off(n) || guarded(n)) {
         return None;
     }
-    let inside =
-        Snapshot { boot_id: snapshot.boot_id.clone(), sysctls: snapshot.sysctls.clone(), ..Snapshot::default() };
+    let inside = Snapshot {
+        boot_id: snapshot.boot_id.clone(),
+        sysctls: snapshot.sysctls.clone(),
+        ..Snapshot::default()
+    };
     // A recording without route lookups gets the other findings; a hook always has lookups.
-    let host = Snapshot { paths: Some(snapshot.paths.clone().unwrap_or_default()), ..snapshot.clone() };
+    let host = Snapshot {
+        paths: Some(snapshot.paths.clone().unwrap_or_default()),
+        ..snapshot.clone()
+    };
     let error = format!("{:#}", attach(plan, &host, &inside).err()?);
     let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
     let fix = format!("`rdmaprep prepare --plan {}` again, {AGAIN}", plan.name);
-    let named = if seen.contains(&plan.name) { seen.to_owned() } else { format!("plan {}: {seen}", plan.name) };
-    Some(Finding::new(Check::Plans, Severity::Breaks, named, WHY, fix))
+    let named = if seen.contains(&plan.name) {
+        seen.to_owned()
+    } else {
+        format!("plan {}: {seen}", plan.name)
+    };
+    Some(Finding::new(
+        Check::Plans,
+        Severity::Breaks,
+        named,
+        WHY,
+        fix,
+    ))
 }
 
-/// A container that asks an engine which does not know rdmaprep starts without NICs, and no error says so. Not where some have
-/// their NICs: they got them by another way.
+/// A container that asks an engine which does not know rdmaprep starts without NICs, and no error
+/// says so. Not where some have their NICs: they got them by another way.
 pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else { return Vec::new() };
+    let Some(machine) = context.of.machine else {
+        return Vec::new();
+    };
     let is_in_use = context.of.traces.iter().any(|trace| trace.stale.is_none());
-    let Some(plan) = context.of.plans.first().filter(|_| !is_in_use) else { return Vec::new() };
-    let why = "where an engine does not know rdmaprep, a container with its annotations starts without NICs, and no error says so";
+    let Some(plan) = context.of.plans.first().filter(|_| !is_in_use) else {
+        return Vec::new();
+    };
+    let why = "where an engine does not know rdmaprep, a container with its annotations starts \
+        without NICs, and no error says so";
     let unread = machine.unread.iter().filter_map(|unread| match unread {
         Unread::Engines(said) => {
             let seen = format!("whether an engine here knows rdmaprep is not known: {said}");
-            Some(Finding::new(Check::EngineHooks, Severity::Unknown, seen, why, "look into that file"))
+            Some(Finding::new(
+                Check::EngineHooks,
+                Severity::Unknown,
+                seen,
+                why,
+                "look into that file",
+            ))
         }
         _ => None,
     });
-    let known = Some(&machine.unregistered).filter(|engines| !engines.is_empty()).map(|engines| {
-        let seen =
-            format!("plan {} is stored, and rdmaprep is registered with no engine here: {}", plan.name, join(engines));
-        let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` edited does without";
-        let options: String = engines.iter().map(|engine| format!(" --{engine}")).collect();
-        Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!("rdmaprep install{options}"))
-    });
+    let known = Some(&machine.unregistered)
+        .filter(|engines| !engines.is_empty())
+        .map(|engines| {
+            let seen = format!(
+                "plan {} is stored, and rdmaprep is registered with no engine here: \
+                {}",
+                plan.name,
+                join(engines)
+            );
+            let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` \
+            edited does without";
+            let options: String = engines
+                .iter()
+                .map(|engine| format!(" --{engine}"))
+                .collect();
+            Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!(
+                "rdmaprep \
+            install{options}"
+            ))
+        });
     unread.chain(known).collect()
 }

@@ -17,7 +17,11 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
         match context.intent(&rail) {
             Intent::Meant => dark.push((Severity::Breaks, rail)),
             Intent::Unplanned => dark.push((Severity::Warning, rail)),
-            Intent::Unknown => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
+            Intent::Unknown => unsaid.push(format!(
+                "{} of {}",
+                port_label(rail.hca, rail.port),
+                rail.name()
+            )),
             Intent::Unmeant => {}
         }
     }
@@ -25,9 +29,17 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
         (a, one.netdev.up, &one.port.state) == (b, other.netdev.up, &other.port.state)
     };
     dark.sort_by_key(|(severity, rail)| (*severity, rail.netdev.up, rail.port.state.clone()));
-    found.extend(dark.chunk_by(same).filter_map(|rails| finding(context, rails)));
+    found.extend(
+        dark.chunk_by(same)
+            .filter_map(|rails| finding(context, rails)),
+    );
     for fabric in context.fabrics() {
-        let dark: Vec<&Port> = fabric.ports.iter().copied().filter(|p| is_down(p)).collect();
+        let dark: Vec<&Port> = fabric
+            .ports
+            .iter()
+            .copied()
+            .filter(|p| is_down(p))
+            .collect();
         if fabric.ports.len() - dark.len() >= fabric.needs {
             continue;
         }
@@ -51,32 +63,63 @@ fn is_active(port: &Port) -> bool {
     port.state.as_deref() == Some("ACTIVE")
 }
 
-const SKIPPED: &str = "NCCL skips such a port without a word, and a container with this NIC does not start";
+const SKIPPED: &str =
+    "NCCL skips such a port without a word, and a container with this NIC does not start";
 
 fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding> {
     let (severity, first) = rails.first()?;
-    let labels = join(rails.iter().map(|(_, r)| format!("{} of {}", port_label(r.hca, r.port), r.name())));
+    let labels = join(
+        rails
+            .iter()
+            .map(|(_, r)| format!("{} of {}", port_label(r.hca, r.port), r.name())),
+    );
     let names = join(rails.iter().map(|(_, r)| r.name()));
-    let (are, them) = if rails.len() == 1 { ("is", "it") } else { ("are", "them") };
-    let seen = format!("{labels} {are} {}, not ACTIVE", first.port.state.as_deref().unwrap_or_default());
-    let found = Finding::new(Check::PortDown, *severity, seen, SKIPPED, "check cable, transceiver and switch port");
+    let (are, them) = if rails.len() == 1 {
+        ("is", "it")
+    } else {
+        ("are", "them")
+    };
+    let seen = format!(
+        "{labels} {are} {}, not ACTIVE",
+        first.port.state.as_deref().unwrap_or_default()
+    );
+    let found = Finding::new(
+        Check::PortDown,
+        *severity,
+        seen,
+        SKIPPED,
+        "check cable, transceiver and switch port",
+    );
     if first.netdev.up {
         return Some(found);
     }
     // IPv6 addresses have gone with the link.
-    let up =
-        |rail: &Rail| [vec![format!("ip link set {} up", rail.name())], planned(context, rail, Family::V6)].concat();
+    let up = |rail: &Rail| {
+        [
+            vec![format!("ip link set {} up", rail.name())],
+            planned(context, rail, Family::V6),
+        ]
+        .concat()
+    };
     let commands = rails.iter().flat_map(|(_, rail)| up(rail)).collect();
-    Some(Finding { fix: format!("{names} {are} switched off: set {them} up"), run: commands, ..found })
+    Some(Finding {
+        fix: format!("{names} {are} switched off: set {them} up"),
+        run: commands,
+        ..found
+    })
 }
 
 fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
     let state = port.state.as_deref().unwrap_or("in no known state");
-    let seen = format!("the InfiniBand port {} is {state}, not ACTIVE", port_label(hca, port));
+    let seen = format!(
+        "the InfiniBand port {} is {state}, not ACTIVE",
+        port_label(hca, port)
+    );
     // IB_PORT_INIT: the cable is well, and no subnet manager has given the port its address.
     let fix = match state {
         "INIT" | "ARMED" => {
-            "its link is up, and no subnet manager has set it up: see to the one of this fabric (sminfo)"
+            "its link is up, and no subnet manager has set it up: see to the one of this fabric \
+            (sminfo)"
         }
         _ => "check cable, transceiver and switch port",
     };
@@ -84,27 +127,57 @@ fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
     Finding::new(Check::PortDown, Severity::Breaks, seen, why, fix)
 }
 
-/// Ports that are down, without an address, where nothing says which NICs are meant: they may not be in use.
+/// Ports that are down, without an address, where nothing says which NICs are meant: they may not
+/// be in use.
 fn whose(context: &CheckContext, unsaid: &[String]) -> Option<Finding> {
-    let besides = if context.has_network() { ", without an address, in no stored plan" } else { "" };
-    let seen = format!("{}: not ACTIVE{besides}: whether a job wants it is not known", join(unsaid));
-    let fix = "if one does: cable, switch port, its address. If not, store a plan of those that are meant (rdmaprep prepare), or \
-               name them in --ifaces, and this is not reported again";
-    let found = Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips such a port without a word", fix);
+    let besides = if context.has_network() {
+        ", without an address, in no stored plan"
+    } else {
+        ""
+    };
+    let seen = format!(
+        "{}: not ACTIVE{besides}: whether a job wants it is not known",
+        join(unsaid)
+    );
+    let fix = "if one does: cable, switch port, its address. If not, store a plan of those that \
+        are meant (rdmaprep prepare), or name them in --ifaces, and this is not reported again";
+    let found = Finding::new(
+        Check::PortDown,
+        Severity::Unknown,
+        seen,
+        "NCCL skips such a port without a word",
+        fix,
+    );
     (!unsaid.is_empty()).then_some(found)
 }
 
 /// HCAs without a port, and ports without a state.
 fn stateless(context: &CheckContext) -> Option<Finding> {
     let mut dark: Vec<String> = Vec::new();
-    for hca in context.of.snapshot.hcas.iter().filter(|_| !context.is_inside()) {
+    for hca in context
+        .of
+        .snapshot
+        .hcas
+        .iter()
+        .filter(|_| !context.is_inside())
+    {
         dark.extend(hca.ports.is_empty().then(|| hca.name.to_string()));
-        dark.extend(hca.ports.iter().filter(|p| p.state.is_none()).map(|p| port_label(hca, p)));
+        dark.extend(
+            hca.ports
+                .iter()
+                .filter(|p| p.state.is_none())
+                .map(|p| port_label(hca, p)),
+        );
     }
     let seen = format!("whether the ports of {} are ACTIVE is unknown", join(&dark));
     let fix = "see `rdma link`, and ports/*/state below /sys/class/infiniband";
-    let found =
-        Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips a port that is not, without a word", fix);
+    let found = Finding::new(
+        Check::PortDown,
+        Severity::Unknown,
+        seen,
+        "NCCL skips a port that is not, without a word",
+        fix,
+    );
     (!dark.is_empty()).then_some(found)
 }
 
@@ -119,7 +192,11 @@ pub(super) fn gids(context: &CheckContext) -> Vec<Finding> {
 }
 
 fn own_gids<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
-    let v2 = rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2));
+    let v2 = rail
+        .port
+        .gids
+        .iter()
+        .filter(|g| g.kind == Some(GidKind::RoceV2));
     v2.filter(|g| g.netdev.as_ref().is_none_or(|n| n == rail.name()))
 }
 
@@ -127,7 +204,10 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     if rail.verdict.gid.is_some() || context.is_as_planned(rail) {
         return None;
     }
-    let (label, family) = (port_label(rail.hca, rail.port), context.of.request.select.family);
+    let (label, family) = (
+        port_label(rail.hca, rail.port),
+        context.of.request.select.family,
+    );
     let severity = match context.intent(rail) {
         Intent::Meant => Severity::Breaks,
         Intent::Unplanned | Intent::Unknown => Severity::Warning,
@@ -136,24 +216,53 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     let mut gids = own_gids(rail).peekable();
     let alone = gids.peek().is_some() && gids.all(|g| g.address.is_unicast_link_local());
     if !rail.netdev.addresses.iter().any(|a| counts(a, family)) {
-        let what = if alone { "only link-local RoCE v2 GIDs" } else { "no RoCE v2 GID that counts" };
-        let seen = format!("{label} has {what}, as {} has no {}", rail.name(), family.noun());
-        let why = "NCCL would talk from an address that no other host has a way to: its first connection times out";
-        let found =
-            Finding::new(Check::Gids, severity, seen, why, "give it its address, or let others count: --family");
-        return Some(Finding { run: planned(context, rail, Family::Any), ..found });
+        let what = if alone {
+            "only link-local RoCE v2 GIDs"
+        } else {
+            "no RoCE v2 GID that counts"
+        };
+        let seen = format!(
+            "{label} has {what}, as {} has no {}",
+            rail.name(),
+            family.noun()
+        );
+        let why = "NCCL would talk from an address that no other host has a way to: its first \
+            connection times out";
+        let found = Finding::new(
+            Check::Gids,
+            severity,
+            seen,
+            why,
+            "give it its address, or let others count: --family",
+        );
+        return Some(Finding {
+            run: planned(context, rail, Family::Any),
+            ..found
+        });
     }
-    let reason = rail.verdict.dropped.as_ref().filter(|d| d.code == DropCode::NoGid).map(|d| d.why.clone());
-    let seen =
-        reason.unwrap_or_else(|| format!("{label} has no RoCE v2 GID of an {} of {}", family.noun(), rail.name()));
-    let why = "without it nothing of RoCE v2 leaves this port, and a container with this NIC does not start";
-    let fix = "see gid_attrs below /sys/class/infiniband: is RoCE v2 on, has the table room? Then set the link down and up, or \
-               reload the RDMA driver, and the kernel fills the table again";
+    let reason = rail
+        .verdict
+        .dropped
+        .as_ref()
+        .filter(|d| d.code == DropCode::NoGid)
+        .map(|d| d.why.clone());
+    let seen = reason.unwrap_or_else(|| {
+        format!(
+            "{label} has no RoCE v2 GID of an {} of {}",
+            family.noun(),
+            rail.name()
+        )
+    });
+    let why = "without it nothing of RoCE v2 leaves this port, and a container with this NIC does \
+        not start";
+    let fix = "see gid_attrs below /sys/class/infiniband: is RoCE v2 on, has the table room? Then \
+        set the link down and up, or reload the RDMA driver, and the kernel fills the table again";
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
 }
 
-/// The flags of an address that are settings, as iproute2 spells them: IFA_F_NODAD, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR,
-/// IFA_F_NOPREFIXROUTE and IFA_F_MCAUTOJOIN (include/uapi/linux/if_addr.h).
+/// The flags of an address that are settings, as iproute2 spells them: IFA_F_NODAD,
+/// IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR, IFA_F_NOPREFIXROUTE and IFA_F_MCAUTOJOIN
+/// (include/uapi/linux/if_addr.h).
 const FLAGS: [(u32, &str); 5] = [
     (0x02, " nodad"),
     (0x10, " home"),
@@ -162,29 +271,68 @@ const FLAGS: [(u32, &str); 5] = [
     (0x400, " autojoin"),
 ];
 
-/// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan is for these.
+/// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan
+/// is for these.
 fn planned(context: &CheckContext, rail: &Rail, family: Family) -> Vec<String> {
-    let nic = context.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
+    let nic = context
+        .of
+        .plans
+        .iter()
+        .flat_map(|p| &p.nics)
+        .find(|n| n.identity.name == *rail.name());
     // A bridge or bond that it has come into may have them.
     let is_here = |a: &Address| {
-        let all = context.of.snapshot.netdevs.iter().flat_map(|n| &n.addresses);
+        let all = context
+            .of
+            .snapshot
+            .netdevs
+            .iter()
+            .flat_map(|n| &n.addresses);
         all.into_iter().any(|b| b.address == a.address)
     };
-    let lost = |a: &&Address| counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none() && !is_here(a);
+    let lost = |a: &&Address| {
+        counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none() && !is_here(a)
+    };
     let add = |a: &Address| {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
         let prefix = a.prefix;
-        let broadcast = a.broadcast.map_or(String::new(), |b| format!(" broadcast {b}"));
-        let scope = if a.scope == 0 { String::new() } else { format!(" scope {}", a.scope) };
+        let broadcast = a
+            .broadcast
+            .map_or(String::new(), |b| format!(" broadcast {b}"));
+        let scope = if a.scope == 0 {
+            String::new()
+        } else {
+            format!(" scope {}", a.scope)
+        };
         let metric = a.metric.map_or(String::new(), |m| format!(" metric {m}"));
-        let plain = |label: &&str| label.bytes().all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b));
-        let label = a.label.as_deref().filter(|label| *label != rail.name().as_str()).filter(plain);
+        let plain = |label: &&str| {
+            label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b))
+        };
+        let label = a
+            .label
+            .as_deref()
+            .filter(|label| *label != rail.name().as_str())
+            .filter(plain);
         let label = label.map_or(String::new(), |label| format!(" label {label}"));
-        let flags: String = FLAGS.iter().filter(|(bit, _)| a.flags & bit != 0).map(|(_, word)| *word).collect();
+        let flags: String = FLAGS
+            .iter()
+            .filter(|(bit, _)| a.flags & bit != 0)
+            .map(|(_, word)| *word)
+            .collect();
         let more = [broadcast, label, scope, metric, flags].concat();
-        format!("ip address add {}{peer}/{prefix}{more} dev {}", a.address, rail.name())
+        format!(
+            "ip address add {}{peer}/{prefix}{more} dev {}",
+            a.address,
+            rail.name()
+        )
     };
-    nic.iter().flat_map(|n| &n.addresses).filter(lost).map(add).collect()
+    nic.iter()
+        .flat_map(|n| &n.addresses)
+        .filter(lost)
+        .map(add)
+        .collect()
 }
 
 /// Those of addresses that the NIC no longer has.
@@ -193,41 +341,76 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
         return None;
     }
     let has = |g: &Gid| rail.netdev.addresses.iter().any(|a| a.address == g.ip());
-    let old: Vec<&Gid> = own_gids(rail).filter(|g| !g.address.is_unicast_link_local() && !has(g)).collect();
+    let old: Vec<&Gid> = own_gids(rail)
+        .filter(|g| !g.address.is_unicast_link_local() && !has(g))
+        .collect();
     if old.is_empty() {
         return None;
     }
-    let gids = join(old.iter().map(|g| format!("{} at index {}", g.ip(), g.index)));
-    let seen = format!("{} has RoCE v2 GIDs of no address of {}: {gids}", port_label(rail.hca, rail.port), rail.name());
+    let gids = join(
+        old.iter()
+            .map(|g| format!("{} at index {}", g.ip(), g.index)),
+    );
+    let seen = format!(
+        "{} has RoCE v2 GIDs of no address of {}: {gids}",
+        port_label(rail.hca, rail.port),
+        rail.name()
+    );
     let why = "NCCL may choose one of these, and answers to it go elsewhere or nowhere";
-    let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table again. Its routes and IPv6 \
-               addresses go with the link";
+    let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table \
+        again. Its routes and IPv6 addresses go with the link";
     Some(Finding::new(Check::Gids, Severity::Breaks, seen, why, fix))
 }
 
-/// NICs with an HCA that the selection refuses for something that can be fixed, and no other check reports.
+/// NICs with an HCA that the selection refuses for something that can be fixed, and no other check
+/// reports.
 pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
-    let is_reported =
-        |d: &Drop| matches!(d.code, DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline);
+    let is_reported = |d: &Drop| {
+        matches!(
+            d.code,
+            DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
+        )
+    };
     // A plan may have been made with lifetimes frozen.
     let fits = |v: &Verdict, d: &Drop| {
-        d.code == DropCode::FiniteLifetime && v.netdev.as_ref().is_some_and(|name| context.plans(name))
+        d.code == DropCode::FiniteLifetime
+            && v.netdev.as_ref().is_some_and(|name| context.plans(name))
     };
     let one = |(v, d): (&Verdict, &Drop)| {
         let asked = refused(context, v, d);
         (v.hca.is_some() && is_reported(d) && !fits(v, d) && asked.is_none()).then(|| {
-            Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
+            Finding::new(
+                Check::LeftOut,
+                Severity::Warning,
+                d.why.clone(),
+                "no container gets this NIC",
+                d.fix.clone(),
+            )
         })
     };
     let mut found: Vec<Finding> = asked_in_vain(context).collect();
-    found.extend(context.selection.dropped().filter(|(v, d)| !fits(v, d)).filter_map(|(v, d)| refused(context, v, d)));
+    found.extend(
+        context
+            .selection
+            .dropped()
+            .filter(|(v, d)| !fits(v, d))
+            .filter_map(|(v, d)| refused(context, v, d)),
+    );
     found.extend(match context.is_inside() {
         false => context.selection.dropped().filter_map(one).collect(),
         true if context.rails().is_empty() && context.fabrics().is_empty() => {
-            let seen = "no NIC with an RDMA device is in this container's network namespace, and no InfiniBand HCA is given to it";
+            let seen = "no NIC with an RDMA device is in this container's network namespace, and \
+                no InfiniBand HCA is given to it";
             let why = "NCCL goes by TCP, or does not start";
-            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep help hook`";
-            vec![Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix)]
+            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep \
+                help hook`";
+            vec![Finding::new(
+                Check::LeftOut,
+                Severity::Breaks,
+                seen,
+                why,
+                fix,
+            )]
         }
         // What is in a container has come there.
         true => Vec::new(),
@@ -237,8 +420,14 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
 
 /// What `--ifaces` names, is there, and is not taken for a reason that no other check reports.
 fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
-    let name = verdict.netdev.as_ref().filter(|name| context.of.request.names(name))?;
-    let roce = context.rails().iter().any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
+    let name = verdict
+        .netdev
+        .as_ref()
+        .filter(|name| context.of.request.names(name))?;
+    let roce = context
+        .rails()
+        .iter()
+        .any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
     let elsewhere = match drop.code {
         // With a container, where it is to be.
         DropCode::Held => true,
@@ -263,7 +452,9 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
     let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
     let why = "a job that is to have this NIC does without it";
     let fix = match drop.code {
-        DropCode::NotRdma => "load its RDMA driver, or see why it fails (dmesg); if it has none, name others",
+        DropCode::NotRdma => {
+            "load its RDMA driver, or see why it fails (dmesg); if it has none, name others"
+        }
         _ => &drop.fix,
     };
     (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
@@ -271,13 +462,30 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
 
 /// What a list names, and is not there: a card that has failed, or a typing mistake.
 fn asked_in_vain(context: &CheckContext) -> impl Iterator<Item = Finding> {
-    let place = if context.is_inside() { "in this container" } else { "on this host, and no container has it" };
-    let finding = move |Unknown { list: [flag, variable, key], names, there }| {
+    let place = if context.is_inside() {
+        "in this container"
+    } else {
+        "on this host, and no container has it"
+    };
+    let finding = move |Unknown {
+                            list: [flag, variable, key],
+                            names,
+                            there,
+                        }| {
         let seen = format!("{flag} names {names}: not {place}; there are: {there}");
         let fix = format!(
-            "look for the card (lspci, dmesg) and for its driver; or name those that are there ({flag}, {variable}, [select] {key})"
+            "look for the card (lspci, dmesg) and for its driver; or name those that are there \
+            ({flag}, {variable}, [select] {key})"
         );
-        Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", &fix)
+        Finding::new(
+            Check::LeftOut,
+            Severity::Breaks,
+            seen,
+            "what names this NIC does not start",
+            &fix,
+        )
     };
-    unknown(context.of.request, context.of.snapshot, context.of.held).into_iter().map(finding)
+    unknown(context.of.request, context.of.snapshot, context.of.held)
+        .into_iter()
+        .map(finding)
 }

@@ -1,6 +1,6 @@
-//! The picture as SVG: a band for each GPU with the NICs that belong to it, below the switches that they share. Nothing is shown
-//! by colour alone: a NIC stands beside its GPU on one band, and what was dropped is dashed, crossed and says so. Light and dark
-//! follow the reader's browser.
+//! The picture as SVG: a band for each GPU with the NICs that belong to it, below the switches that
+//! they share. Nothing is shown by colour alone: a NIC stands beside its GPU on one band, and what
+//! was dropped is dashed, crossed and says so. Light and dark follow the reader's browser.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ const ABREAST: usize = 3;
 /// Colours of GPUs; more of them begin again with the first.
 const COLOURS: usize = 8;
 
-/// A GPU with its NICs, or NICs that belong to none, and the switches that it shares with others, the topmost first.
+/// A GPU with its NICs, or NICs that belong to none, and the switches that it shares with others,
+/// the topmost first.
 struct Band<'p> {
     gpu: Option<&'p Gpu>,
     nics: Vec<&'p Nic>,
@@ -52,12 +53,21 @@ impl Grid {
     fn for_panels(panels: &[Panel]) -> Grid {
         let bands = || panels.iter().flat_map(|p| &p.bands);
         // Those that belong to no GPU take what room there is.
-        let most = bands().filter(|b| b.gpu.is_some()).map(Band::slots).max().unwrap_or(0);
+        let most = bands()
+            .filter(|b| b.gpu.is_some())
+            .map(Band::slots)
+            .max()
+            .unwrap_or(0);
         let abreast = most.clamp(2, ABREAST);
         let switches = bands().map(|b| b.shared.len()).max().unwrap_or(0);
         let gpus = MARGIN + PAD + switches * (SWITCH + GAP);
         let nics = gpus + GPU + GAP;
-        Grid { abreast, gpus, nics, width: nics + abreast * (NIC + GAP) - GAP + 2 * PAD + MARGIN }
+        Grid {
+            abreast,
+            gpus,
+            nics,
+            width: nics + abreast * (NIC + GAP) - GAP + 2 * PAD + MARGIN,
+        }
     }
 
     fn height(&self, band: &Band) -> usize {
@@ -88,24 +98,44 @@ fn panels(picture: &Picture) -> Vec<Panel<'_>> {
         bands.sort_by_cached_key(|b| (b.shared.clone(), b.gpu.map(|g| g.number)));
         let here = |n: &&Nic| n.place.as_ref().is_some_and(|p| p.numa == numa);
         let far = |n: &&Nic| n.nearest.as_ref().is_none_or(|near| !near.is_close());
-        bands.extend(others(picture.nics.iter().filter(here).filter(far).collect()));
-        panels.push(Panel { title: numa_name(numa), bands });
+        bands.extend(others(
+            picture.nics.iter().filter(here).filter(far).collect(),
+        ));
+        panels.push(Panel {
+            title: numa_name(numa),
+            bands,
+        });
     }
     let homeless = others(picture.nics.iter().filter(|n| n.place.is_none()).collect());
-    panels.extend(homeless.map(|band| Panel { title: "On no PCI function".to_owned(), bands: vec![band] }));
+    panels.extend(homeless.map(|band| Panel {
+        title: "On no PCI function".to_owned(),
+        bands: vec![band],
+    }));
     panels
 }
 
 fn others(nics: Vec<&Nic>) -> Option<Band<'_>> {
-    (!nics.is_empty()).then_some(Band { gpu: None, nics, shared: Vec::new(), remark: None })
+    (!nics.is_empty()).then_some(Band {
+        gpu: None,
+        nics,
+        shared: Vec::new(),
+        remark: None,
+    })
 }
 
 fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
-    let places = picture.gpus.iter().map(|g| &g.place).chain(picture.nics.iter().filter_map(|n| n.place.as_ref()));
+    let places = picture
+        .gpus
+        .iter()
+        .map(|g| &g.place)
+        .chain(picture.nics.iter().filter_map(|n| n.place.as_ref()));
     let mut users: BTreeMap<BusId, usize> = BTreeMap::new();
-    places.flat_map(|p| picture.above(p)).for_each(|s| *users.entry(s.address).or_default() += 1);
+    places
+        .flat_map(|p| picture.above(p))
+        .for_each(|s| *users.entry(s.address).or_default() += 1);
     let mut shared: Vec<BusId> = Vec::new();
-    // A switch with nothing but the one below it tells nothing; nor does one that the GPU has for itself.
+    // A switch with nothing but the one below it tells nothing; nor does one that the GPU has for
+    // itself.
     let mut below = 1;
     for switch in picture.above(&gpu.place) {
         let count = users.get(&switch.address).copied().unwrap_or(0);
@@ -118,13 +148,25 @@ fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
     nics.sort_by_key(|n| n.dropped.is_some());
     let remark = match &gpu.shares {
         Some(hca) => Some(("ink", format!("shares {}", cut(hca.as_str(), 20)))),
-        None => picture.lacks(gpu).then(|| ("warn", "no NIC kept".to_owned())),
+        None => picture
+            .lacks(gpu)
+            .then(|| ("warn", "no NIC kept".to_owned())),
     };
-    Band { gpu: Some(gpu), nics, shared, remark }
+    Band {
+        gpu: Some(gpu),
+        nics,
+        shared,
+        remark,
+    }
 }
 
 fn bands(canvas: &mut Canvas, picture: &Picture, grid: &Grid, panel: &Panel, top: usize) -> usize {
-    let height = panel.bands.iter().map(|b| grid.height(b) + PAD).sum::<usize>() + PAD;
+    let height = panel
+        .bands
+        .iter()
+        .map(|b| grid.height(b) + PAD)
+        .sum::<usize>()
+        + PAD;
     canvas.rect("panel", [MARGIN, top, grid.width - 2 * MARGIN, height], 10);
     let mut tops = Vec::new();
     let mut y = top + PAD;
@@ -133,9 +175,18 @@ fn bands(canvas: &mut Canvas, picture: &Picture, grid: &Grid, panel: &Panel, top
         y += grid.height(band) + PAD;
     }
     tops.push(y);
-    for column in 0..panel.bands.iter().map(|b| b.shared.len()).max().unwrap_or(0) {
+    for column in 0..panel
+        .bands
+        .iter()
+        .map(|b| b.shared.len())
+        .max()
+        .unwrap_or(0)
+    {
         let mut from = 0;
-        for run in panel.bands.chunk_by(|a, b| a.shared.get(..=column) == b.shared.get(..=column)) {
+        for run in panel
+            .bands
+            .chunk_by(|a, b| a.shared.get(..=column) == b.shared.get(..=column))
+        {
             let to = from + run.len();
             if let Some(at) = run.first().and_then(|b| b.shared.get(column)) {
                 switch(canvas, picture, *at, column, [tops[from], tops[to] - PAD]);
@@ -143,11 +194,21 @@ fn bands(canvas: &mut Canvas, picture: &Picture, grid: &Grid, panel: &Panel, top
             from = to;
         }
     }
-    panel.bands.iter().zip(&tops).for_each(|(band, y)| draw(canvas, grid, band, *y));
+    panel
+        .bands
+        .iter()
+        .zip(&tops)
+        .for_each(|(band, y)| draw(canvas, grid, band, *y));
     top + height
 }
 
-fn switch(canvas: &mut Canvas, picture: &Picture, at: BusId, column: usize, [top, bottom]: [usize; 2]) {
+fn switch(
+    canvas: &mut Canvas,
+    picture: &Picture,
+    at: BusId,
+    column: usize,
+    [top, bottom]: [usize; 2],
+) {
     let x = MARGIN + PAD + column * (SWITCH + GAP);
     let middle = (top + bottom) / 2;
     if column > 0 {
@@ -163,23 +224,47 @@ fn switch(canvas: &mut Canvas, picture: &Picture, at: BusId, column: usize, [top
 
 fn draw(canvas: &mut Canvas, grid: &Grid, band: &Band, top: usize) {
     let height = grid.height(band);
-    let colour = band.gpu.map_or("none".to_owned(), |g| format!("g{}", g.number % COLOURS));
+    let colour = band
+        .gpu
+        .map_or("none".to_owned(), |g| format!("g{}", g.number % COLOURS));
     if let Some(last) = band.shared.len().checked_sub(1) {
         let from = MARGIN + PAD + last * (SWITCH + GAP) + SWITCH;
-        canvas.line("wire", [from, top + height / 2], [grid.gpus, top + height / 2]);
+        canvas.line(
+            "wire",
+            [from, top + height / 2],
+            [grid.gpus, top + height / 2],
+        );
     }
     let left = grid.gpus;
-    canvas.rect(&format!("band {colour}"), [left, top, grid.width - MARGIN - PAD - left, height], 10);
+    canvas.rect(
+        &format!("band {colour}"),
+        [left, top, grid.width - MARGIN - PAD - left, height],
+        10,
+    );
     let middle = top + (height - CARD) / 2;
     let slot = |number: usize| {
         let (row, column) = (number / grid.abreast, number % grid.abreast);
-        (column, [grid.nics + column * (NIC + GAP), top + PAD + row * (CARD + PAD)])
+        (
+            column,
+            [
+                grid.nics + column * (NIC + GAP),
+                top + PAD + row * (CARD + PAD),
+            ],
+        )
     };
     for (number, nic) in band.nics.iter().enumerate() {
         let (column, [x, y]) = slot(number);
-        let from = if column == 0 { [left + GPU, middle + CARD / 2] } else { [x - GAP, y + CARD / 2] };
+        let from = if column == 0 {
+            [left + GPU, middle + CARD / 2]
+        } else {
+            [x - GAP, y + CARD / 2]
+        };
         if band.gpu.is_some() {
-            canvas.line(&format!("tie {} {colour}", fate(nic)), from, [x, y + CARD / 2]);
+            canvas.line(
+                &format!("tie {} {colour}", fate(nic)),
+                from,
+                [x, y + CARD / 2],
+            );
         }
         card(canvas, nic, &colour, [x, y]);
     }
@@ -207,7 +292,11 @@ fn host(canvas: &mut Canvas, gpu: Option<&Gpu>, colour: &str, [x, y]: [usize; 2]
 }
 
 fn fate(nic: &Nic) -> &'static str {
-    if nic.dropped.is_some() { "gone" } else { "kept" }
+    if nic.dropped.is_some() {
+        "gone"
+    } else {
+        "kept"
+    }
 }
 
 fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
@@ -221,7 +310,13 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
     if nic.dropped.is_none() {
         canvas.rect(&format!("bar {colour}"), [x, y, 6, CARD], 3);
     }
-    canvas.text(&format!("name {fate}"), x + 16, y + 21, SANS, &cut(nic.hca.as_str(), 15));
+    canvas.text(
+        &format!("name {fate}"),
+        x + 16,
+        y + 21,
+        SANS,
+        &cut(nic.hca.as_str(), 15),
+    );
     canvas.text(&format!("mark {fate}"), x + NIC - 10, y + 21, SANS, &mark);
     let mut words: Vec<String> = nic.place.iter().map(|p| p.address.to_string()).collect();
     words.extend(nic.netdevs.iter().map(|n| n.to_string()));
@@ -235,7 +330,13 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
                 equals => format!("{}, tie of {equals}", n.distance.name()),
             };
             let link = nic.place.iter().filter_map(|p| p.link.clone());
-            nic.rate.iter().cloned().chain(nic.nearest.iter().map(near)).chain(link).collect::<Vec<_>>().join(" · ")
+            nic.rate
+                .iter()
+                .cloned()
+                .chain(nic.nearest.iter().map(near))
+                .chain(link)
+                .collect::<Vec<_>>()
+                .join(" · ")
         }
     };
     canvas.text("soft", x + 16, y + 56, SANS, &cut(&said, 34));
@@ -243,19 +344,25 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
 
 fn legend(canvas: &mut Canvas, grid: &Grid, top: usize) -> usize {
     let mut x = MARGIN;
-    for (class, text) in [("card kept none", "✓ kept"), ("card gone none", "✕ dropped")] {
+    for (class, text) in [
+        ("card kept none", "✓ kept"),
+        ("card gone none", "✕ dropped"),
+    ] {
         canvas.rect(class, [x, top, 28, 16], 4);
         canvas.text("soft", x + 36, top + 12, SANS, text);
         x += 110;
     }
-    let words = "A band is a GPU with its nearest NICs. PIX: one switch between them, PXB: several, PHB: the processor, SYS: two \
-                 NUMA nodes. Tie of 2: two GPUs are as near.";
+    let words = "A band is a GPU with its nearest NICs. PIX: one switch between them, PXB: \
+        several, PHB: the processor, SYS: two NUMA nodes. Tie of 2: two GPUs are as near.";
     paragraph(canvas, grid, "soft", words, top + 18)
 }
 
 fn paragraph(canvas: &mut Canvas, grid: &Grid, class: &str, text: &str, top: usize) -> usize {
     let lines = wrapped(text, (grid.width - 2 * MARGIN) / 7);
-    lines.iter().enumerate().for_each(|(n, line)| canvas.text(class, MARGIN, top + (n + 1) * 18, SANS, line));
+    lines
+        .iter()
+        .enumerate()
+        .for_each(|(n, line)| canvas.text(class, MARGIN, top + (n + 1) * 18, SANS, line));
     top + lines.len() * 18
 }
 
@@ -268,5 +375,7 @@ fn foot(canvas: &mut Canvas, picture: &Picture, grid: &Grid, top: usize) -> usiz
     if picture.has_pairs() {
         paragraphs.push(("soft", picture.rule.to_owned()));
     }
-    paragraphs.iter().fold(top, |y, (class, text)| paragraph(canvas, grid, class, text, y))
+    paragraphs.iter().fold(top, |y, (class, text)| {
+        paragraph(canvas, grid, class, text, y)
+    })
 }

@@ -19,12 +19,31 @@ pub fn text(picture: &Picture) -> String {
     let mut below: Below = BTreeMap::new();
     let mut put = |place: &Place, leaf| {
         // A switch says where those below it are: they may tell nothing.
-        let node = if place.switch.is_some() { 0 } else { place.numa };
-        below.entry((node, place.switch)).or_default().entry(place.address).or_default().push(leaf);
+        let node = if place.switch.is_some() {
+            0
+        } else {
+            place.numa
+        };
+        below
+            .entry((node, place.switch))
+            .or_default()
+            .entry(place.address)
+            .or_default()
+            .push(leaf);
     };
-    picture.switches.iter().for_each(|s| put(s, Leaf::Switch(s)));
-    picture.gpus.iter().for_each(|g| put(&g.place, Leaf::Gpu(g)));
-    picture.nics.iter().filter_map(|n| Some((n.place.as_ref()?, n))).for_each(|(place, n)| put(place, Leaf::Nic(n)));
+    picture
+        .switches
+        .iter()
+        .for_each(|s| put(s, Leaf::Switch(s)));
+    picture
+        .gpus
+        .iter()
+        .for_each(|g| put(&g.place, Leaf::Gpu(g)));
+    picture
+        .nics
+        .iter()
+        .filter_map(|n| Some((n.place.as_ref()?, n)))
+        .for_each(|(place, n)| put(place, Leaf::Nic(n)));
     let mut lines = vec![picture.headline()];
     for numa in picture.numa_nodes() {
         lines.extend([String::new(), numa_name(numa)]);
@@ -37,42 +56,77 @@ pub fn text(picture: &Picture) -> String {
     }
     lines.extend(foot(picture));
     let width = usize::from(WIDTH);
-    lines.iter().map(|line| cut(printable(line).trim_end(), width) + "\n").collect::<String>().trim_end().to_owned()
+    lines
+        .iter()
+        .map(|line| cut(printable(line).trim_end(), width) + "\n")
+        .collect::<String>()
+        .trim_end()
+        .to_owned()
 }
 
 fn draw(below: &Below, at: (i32, Option<BusId>), indent: &str, lines: &mut Vec<String>) {
-    let leaves: Vec<&Leaf> = below.get(&at).into_iter().flat_map(|b| b.values().flatten()).collect();
+    let leaves: Vec<&Leaf> = below
+        .get(&at)
+        .into_iter()
+        .flat_map(|b| b.values().flatten())
+        .collect();
     for (number, leaf) in leaves.iter().enumerate() {
         let is_last = number + 1 == leaves.len();
-        let (branch, more) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let (branch, more) = if is_last {
+            ("└─ ", "   ")
+        } else {
+            ("├─ ", "│  ")
+        };
         let line = match leaf {
             Leaf::Switch(place) => format!("switch {}{}", place.address, link(place)),
             Leaf::Gpu(gpu) => {
-                let shares = gpu.shares.as_ref().map_or(String::new(), |hca| format!("  shares {hca}"));
-                format!("GPU {}{shares}  {}{}", gpu.number, gpu.place.address, link(&gpu.place))
+                let shares = gpu
+                    .shares
+                    .as_ref()
+                    .map_or(String::new(), |hca| format!("  shares {hca}"));
+                format!(
+                    "GPU {}{shares}  {}{}",
+                    gpu.number,
+                    gpu.place.address,
+                    link(&gpu.place)
+                )
             }
             Leaf::Nic(one) => nic(one),
         };
         lines.push(format!("{indent}{branch}{line}"));
         if let Leaf::Switch(place) = leaf {
-            draw(below, (0, Some(place.address)), &format!("{indent}{more}"), lines);
+            draw(
+                below,
+                (0, Some(place.address)),
+                &format!("{indent}{more}"),
+                lines,
+            );
         }
     }
 }
 
 fn link(place: &Place) -> String {
-    place.link.as_ref().map_or(String::new(), |link| format!("  {link}"))
+    place
+        .link
+        .as_ref()
+        .map_or(String::new(), |link| format!("  {link}"))
 }
 
 /// What was decided comes first: where a line is too long, its end is cut off.
 fn nic(nic: &Nic) -> String {
-    let name = std::iter::once(nic.hca.to_string()).chain(nic.netdevs.iter().map(|n| n.to_string()));
+    let name =
+        std::iter::once(nic.hca.to_string()).chain(nic.netdevs.iter().map(|n| n.to_string()));
     let mut words = vec![format!("NIC {}", name.collect::<Vec<_>>().join(" "))];
     words.extend(nic.rail.map(|rail| format!("= rail {rail}")));
     words.extend(nic.dropped.as_ref().map(|drop| format!("✗ {}", drop.code)));
     words.extend(nic.nearest.as_ref().map(|n| format!("→ {}", n.words())));
     words.extend(nic.place.as_ref().map(|p| p.address.to_string()));
-    words.extend(nic.rate.iter().cloned().chain(nic.place.iter().filter_map(|p| p.link.clone())));
+    words.extend(
+        nic.rate
+            .iter()
+            .cloned()
+            .chain(nic.place.iter().filter_map(|p| p.link.clone())),
+    );
     words.join("  ")
 }
 
@@ -81,11 +135,22 @@ fn foot(picture: &Picture) -> Vec<String> {
     lines.extend(picture.hint.iter().flat_map(|hint| hanging("! ", hint)));
     for (code, nics, why) in picture.reasons() {
         let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
-        lines.extend(hanging(&format!("✗ {code}: "), &format!("{}: {why}", who.join(", "))));
+        lines.extend(hanging(
+            &format!("✗ {code}: "),
+            &format!("{}: {why}", who.join(", ")),
+        ));
     }
-    let alone: Vec<String> = picture.gpus.iter().filter(|g| picture.lacks(g)).map(|g| g.number.to_string()).collect();
+    let alone: Vec<String> = picture
+        .gpus
+        .iter()
+        .filter(|g| picture.lacks(g))
+        .map(|g| g.number.to_string())
+        .collect();
     if !alone.is_empty() && !picture.nics.is_empty() {
-        lines.extend(hanging("! ", &format!("no kept NIC under a switch with GPU {}", alone.join(", "))));
+        lines.extend(hanging(
+            "! ",
+            &format!("no kept NIC under a switch with GPU {}", alone.join(", ")),
+        ));
     }
     if picture.has_pairs() {
         lines.extend(hanging("", picture.rule));

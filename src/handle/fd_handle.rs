@@ -1,5 +1,6 @@
-//! A descriptor of a living process as a value, which can be printed, stored and handed on. It opens the very object that it was
-//! made of, or nothing: a path may lead elsewhere by then, and a pid may be another process's.
+//! A descriptor of a living process as a value, which can be printed, stored and handed on. It
+//! opens the very object that it was made of, or nothing: a path may lead elsewhere by then, and a
+//! pid may be another process's.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -22,8 +23,8 @@ pub enum Mark {
     Started(u64),
 }
 
-/// Where an object is held: text of the form `h1.BOOT.PID.pINODE.FD.DEV.INODE`, with `sTICKS` for [`Mark::Started`]. It has
-/// nothing in it that a shell, JSON or a path minds.
+/// Where an object is held: text of the form `h1.BOOT.PID.pINODE.FD.DEV.INODE`, with `sTICKS` for
+/// [`Mark::Started`]. It has nothing in it that a shell, JSON or a path minds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Handle {
@@ -49,7 +50,14 @@ impl Display for Mark {
 
 impl Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Handle { boot_id, pid, process, fd, dev, ino } = self;
+        let Handle {
+            boot_id,
+            pid,
+            process,
+            fd,
+            dev,
+            ino,
+        } = self;
         write!(f, "{FORM}.{boot_id}.{pid}.{process}.{fd}.{dev}.{ino}")
     }
 }
@@ -60,7 +68,9 @@ impl FromStr for Handle {
         let parse = || {
             let rest = s.strip_prefix(FORM)?.strip_prefix('.')?;
             let parts: Vec<&str> = rest.splitn(7, '.').collect();
-            let [boot_id, pid, process, fd, dev, ino] = parts.as_slice() else { return None };
+            let [boot_id, pid, process, fd, dev, ino] = parts.as_slice() else {
+                return None;
+            };
             Some(Handle {
                 boot_id: is_boot_id(boot_id).then(|| (*boot_id).to_owned())?,
                 pid: number(pid).filter(|pid| *pid > 0)?,
@@ -70,8 +80,13 @@ impl FromStr for Handle {
                 ino: number(ino)?,
             })
         };
-        let quoted = if s.len() > LONGEST { format!("a word of {} bytes", s.len()) } else { format!("{s:?}") };
-        parse().ok_or_else(|| anyhow!("{quoted} is no handle; `rdmaprep status --json` shows handles"))
+        let quoted = if s.len() > LONGEST {
+            format!("a word of {} bytes", s.len())
+        } else {
+            format!("{s:?}")
+        };
+        parse()
+            .ok_or_else(|| anyhow!("{quoted} is no handle; `rdmaprep status --json` shows handles"))
     }
 }
 
@@ -92,7 +107,13 @@ fn number<T: FromStr + Display>(text: &str) -> Option<T> {
 fn is_boot_id(text: &str) -> bool {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     text.len() == 36
-        && text.bytes().enumerate().all(|(i, b)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { hex(b) })
+        && text.bytes().enumerate().all(|(i, b)| {
+            if [8, 13, 18, 23].contains(&i) {
+                b == b'-'
+            } else {
+                hex(b)
+            }
+        })
 }
 
 rdma_model::serde_as_text!(Handle);
@@ -103,13 +124,30 @@ mod tests {
     use proptest::prelude::*;
 
     fn marks() -> impl Strategy<Value = Mark> {
-        prop_oneof![any::<u64>().prop_map(Mark::Pidfs), any::<u64>().prop_map(Mark::Started)]
+        prop_oneof![
+            any::<u64>().prop_map(Mark::Pidfs),
+            any::<u64>().prop_map(Mark::Started)
+        ]
     }
 
     fn handles() -> impl Strategy<Value = Handle> {
         let boots = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
-        (boots, 1..=i32::MAX, marks(), 0..=i32::MAX, any::<u64>(), any::<u64>())
-            .prop_map(|(boot_id, pid, process, fd, dev, ino)| Handle { boot_id, pid, process, fd, dev, ino })
+        (
+            boots,
+            1..=i32::MAX,
+            marks(),
+            0..=i32::MAX,
+            any::<u64>(),
+            any::<u64>(),
+        )
+            .prop_map(|(boot_id, pid, process, fd, dev, ino)| Handle {
+                boot_id,
+                pid,
+                process,
+                fd,
+                dev,
+                ino,
+            })
     }
 
     proptest! {
@@ -117,7 +155,8 @@ mod tests {
         fn what_is_printed_is_read(handle in handles()) {
             let text = handle.to_string();
             prop_assert!(text.len() <= LONGEST);
-            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-'), "{}", text);
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-';
+            prop_assert!(text.bytes().all(plain), "{}", text);
             prop_assert_eq!(text.parse::<Handle>().unwrap(), handle.clone());
             let json = serde_json::to_string(&handle).unwrap();
             prop_assert_eq!(&json, &format!("\"{text}\""));
@@ -126,7 +165,11 @@ mod tests {
 
         /// What is read is printed as it was: there are no two texts for one handle.
         #[test]
-        fn a_changed_text_is_another_handle_or_none(handle in handles(), at in 0..200usize, byte in 0x20..0x7fu8) {
+        fn a_changed_text_is_another_handle_or_none(
+            handle in handles(),
+            at in 0..200usize,
+            byte in 0x20..0x7fu8,
+        ) {
             let mut text = handle.to_string().into_bytes();
             let at = at % text.len();
             text[at] = byte;

@@ -1,4 +1,5 @@
-//! Descriptors of living processes as values: how `rdmaprep handle` names one, and why one cannot be had.
+//! Descriptors of living processes as values: how `rdmaprep handle` names one, and why one cannot
+//! be had.
 
 mod fd_handle;
 mod ptrace;

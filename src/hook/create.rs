@@ -37,10 +37,15 @@ use super::{Ended, Hook, Outcome, put_in_order, verify_inside};
 use choose::choose;
 use join::Joined;
 
-/// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
-/// `request` is what was asked by flags, variables and the config file, narrowed by the container's annotations.
+/// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
+/// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
+/// by the container's annotations.
 pub fn create(hook: &Hook, request: &Request) -> Ended {
-    let mut create = Create { hook, request, outcome: Outcome::since(hook.begun) };
+    let mut create = Create {
+        hook,
+        request,
+        outcome: Outcome::since(hook.begun),
+    };
     let result = create.run();
     create.outcome.end(result)
 }
@@ -61,12 +66,17 @@ struct Attempt<'a> {
 
 impl<'a> Create<'a> {
     fn run(&mut self) -> Result<()> {
-        let Some(name) = self.request.plan() else { return Ok(()) };
+        let Some(name) = self.request.plan() else {
+            return Ok(());
+        };
         self.outcome.plan = Some(name.to_string());
         let mut pause = Duration::from_millis(25);
         loop {
             match self.attach_once(name) {
-                Err(e) if ErrorClass::of(&e) == ErrorClass::Locked && Instant::now() < self.hook.patience => {
+                Err(e)
+                    if ErrorClass::of(&e) == ErrorClass::Locked
+                        && Instant::now() < self.hook.patience =>
+                {
                     self.outcome.note_once(vec![format!("waited: {e:#}")]);
                 }
                 result => return result,
@@ -77,7 +87,8 @@ impl<'a> Create<'a> {
         }
     }
 
-    /// One try: after each wait, the container's namespace may have other NICs, or its init may have ended.
+    /// One try: after each wait, the container's namespace may have other NICs, or its init may
+    /// have ended.
     fn attach_once(&mut self, name: &PlanName) -> Result<()> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
@@ -92,12 +103,17 @@ impl<'a> Create<'a> {
         let netns = container.netns();
         let host_netns = hook.machine.host_netns()?;
         if host_netns == netns {
-            // It is an error only where the container asked by itself: the host's default plan is for containers that can use it.
+            // It is an error only where the container asked by itself: the host's default plan is
+            // for containers that can use it.
             let refused = ErrorClass::Refused.error(
-                "the container shares the host's network namespace: it has all NICs already; start it with `--network none`, \
-                 or on a bridge",
+                "the container shares the host's network namespace: it has all NICs already; \
+                start it with `--network none`, or on a bridge",
             );
-            return if self.request.plan.is_some() { Err(refused) } else { Ok(()) };
+            return if self.request.plan.is_some() {
+                Err(refused)
+            } else {
+                Ok(())
+            };
         }
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
@@ -106,8 +122,15 @@ impl<'a> Create<'a> {
         let notes = reclaim(hook.machine, &mut records, |r| r.netns == netns)?;
         self.outcome.note_once(notes);
         // The name of one that was killed is free by now.
-        hook.keeper.iter().try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
-        let mut attempt = Attempt { container, host_netns, world: container.open()?, records };
+        hook.keeper
+            .iter()
+            .try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
+        let mut attempt = Attempt {
+            container,
+            host_netns,
+            world: container.open()?,
+            records,
+        };
         match self.join(&mut attempt)? {
             Joined::Already => Ok(()),
             Joined::Now(record) => self.set_up_too(attempt, &record),
@@ -125,17 +148,31 @@ impl<'a> Create<'a> {
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;
         self.outcome.watch.lap(PhaseName::Observe);
         let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
-        let plan = setup.as_ref().map(|setup| setup.container_plan(&plan)).unwrap_or(plan);
-        self.outcome.notes.extend(setup.iter().flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)));
+        let plan = setup
+            .as_ref()
+            .map(|setup| setup.container_plan(&plan))
+            .unwrap_or(plan);
+        self.outcome.notes.extend(
+            setup
+                .iter()
+                .flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)),
+        );
         let mut managers = Managers::of(hook.machine.root());
         are_configured(&plan, &host, &mut managers)?;
-        let Attach { steps, mut held, notes } = attach(&plan, &host, &within)?;
+        let Attach {
+            steps,
+            mut held,
+            notes,
+        } = attach(&plan, &host, &within)?;
         for h in &mut held {
             h.managed = managers.managed(&h.before);
             take_over(&attempt.records, h, &host);
         }
         self.outcome.notes.extend(notes);
-        let same_host = attempt.records.readable().filter(|r| r.host_netns == attempt.host_netns);
+        let same_host = attempt
+            .records
+            .readable()
+            .filter(|r| r.host_netns == attempt.host_netns);
         let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
         let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
         self.outcome.watch.lap(PhaseName::Plan);
@@ -161,7 +198,8 @@ impl<'a> Create<'a> {
         self.carry_out(attempt, record, &steps, setup)
     }
 
-    /// The plan in the container's sandbox, where it has one. A namespace without a container has none.
+    /// The plan in the container's sandbox, where it has one. A namespace without a container has
+    /// none.
     fn plan_within(&mut self, plan: Plan, host: Option<&Snapshot>) -> Result<Plan> {
         if self.hook.bare_netns().is_some() {
             return Ok(plan);
@@ -181,8 +219,13 @@ impl<'a> Create<'a> {
         if self.hook.bare_netns().is_some() {
             return Ok(None);
         }
-        let (notes, setup) =
-            plan_setup(&self.setup_context(), plan, attempt.container.pid(), within, &mut *attempt.world);
+        let (notes, setup) = plan_setup(
+            &self.setup_context(),
+            plan,
+            attempt.container.pid(),
+            within,
+            &mut *attempt.world,
+        );
         self.outcome.add_setup(notes);
         setup
     }
@@ -194,7 +237,11 @@ impl<'a> Create<'a> {
     }
 
     fn setup_context(&self) -> SetupContext<'a> {
-        SetupContext { state: self.hook.state, store: self.hook.store, deadline: self.hook.deadline }
+        SetupContext {
+            state: self.hook.state,
+            store: self.hook.store,
+            deadline: self.hook.deadline,
+        }
     }
 
     /// Records, moves, verifies; and undoes everything if any of these fails.
@@ -206,21 +253,31 @@ impl<'a> Create<'a> {
         setup: Option<SetupPlan>,
     ) -> Result<()> {
         if let Err(e) = attempt.records.save_first(&record) {
-            // A record whose folder could not be synced is there, and speaks of NICs that never left. What stays of it is harmless.
+            // A record whose folder could not be synced is there, and speaks of NICs that never
+            // left. What stays of it is harmless.
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        self.outcome.notes.extend(replace_returned(&mut attempt.records, &record)?);
+        self.outcome
+            .notes
+            .extend(replace_returned(&mut attempt.records, &record)?);
         let result = self.move_and_copy(&mut attempt, &mut record, steps, setup);
         self.outcome.watch.lap(PhaseName::Journal);
         let Err(e) = result else { return Ok(()) };
-        let Attempt { mut world, mut records, .. } = attempt;
+        let Attempt {
+            mut world,
+            mut records,
+            ..
+        } = attempt;
         let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
         self.outcome.steps = 0;
         self.outcome.watch.lap(PhaseName::Undo);
         match undone {
             Ok(_) => Err(undone_too(e)),
-            Err(u) => Err(u).class(ErrorClass::Incomplete, format!("{e:#}; and the undo is incomplete")),
+            Err(u) => Err(u).class(
+                ErrorClass::Incomplete,
+                format!("{e:#}; and the undo is incomplete"),
+            ),
         }
     }
 
@@ -232,7 +289,10 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        let copy = attempt.records.begin_copy(Record { phase: Phase::Attached, ..record.clone() })?;
+        let copy = attempt.records.begin_copy(Record {
+            phase: Phase::Attached,
+            ..record.clone()
+        })?;
         let moved = self.move_in(attempt, record, steps, setup);
         // Also before an undo, which removes it.
         let copied = copy.map_or(Ok(()), |copy| copy.end(self.hook.deadline));
@@ -241,7 +301,8 @@ impl<'a> Create<'a> {
         attempt.records.save_first(record)
     }
 
-    /// Pins the namespace, moves and verifies. What the container shall find is put there while the kernel moves the NICs.
+    /// Pins the namespace, moves and verifies. What the container shall find is put there while the
+    /// kernel moves the NICs.
     fn move_in(
         &mut self,
         attempt: &mut Attempt,
@@ -249,7 +310,9 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        let Attempt { container, world, .. } = attempt;
+        let Attempt {
+            container, world, ..
+        } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
         self.outcome.watch.lap(PhaseName::Journal);
@@ -263,7 +326,9 @@ impl<'a> Create<'a> {
         outcome.add_arrangement(put_in_order(world, record)?);
         let now = outcome.add_verification(verify_inside(world, record)?)?;
         for held in &mut record.held {
-            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
+            held.inside.netdev.ifindex = now
+                .netdev(&held.nic.identity.name)
+                .map_or(0, |dev| dev.ifindex);
         }
         outcome.watch.lap(PhaseName::Verify);
         if let Some(running) = running {
@@ -272,20 +337,31 @@ impl<'a> Create<'a> {
         }
         self.lift_memlock(*container);
         if !container.is_running() {
-            return Err(ErrorClass::State.error(format!("{} ended while its NICs were moved", whose(self.hook))));
+            return Err(ErrorClass::State.error(format!(
+                "{} ended while its NICs were moved",
+                whose(self.hook)
+            )));
         }
         Ok(())
     }
 }
 
-/// That every planned address is there, where a manager has yet to configure its NIC; [`ErrorClass::Locked`] says which one.
+/// That every planned address is there, where a manager has yet to configure its NIC;
+/// [`ErrorClass::Locked`] says which one.
 fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Result<()> {
     for nic in &plan.nics {
-        let Some(state) = NicState::of(host, &nic.identity.name) else { continue };
-        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else { continue };
+        let Some(state) = NicState::of(host, &nic.identity.name) else {
+            continue;
+        };
+        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
+            continue;
+        };
         if let Some(by) = managers.at_work(&state.netdev) {
             let (name, address, prefix) = (&nic.identity.name, missing.address, missing.prefix);
-            let text = format!("{name} has no {address}/{prefix} yet: {} is still configuring it", by.name());
+            let text = format!(
+                "{name} has no {address}/{prefix} yet: {} is still configuring it",
+                by.name()
+            );
             return Err(ErrorClass::Locked.error(text));
         }
     }
@@ -296,12 +372,21 @@ fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Resu
 fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
     let name = &held.nic.identity.name;
     let state = &mut held.before;
-    let earlier = records.current().filter(|r| r.is_back()).flat_map(|r| &r.held);
+    let earlier = records
+        .current()
+        .filter(|r| r.is_back())
+        .flat_map(|r| &r.held);
     for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
-        let Some(managed) = &earlier.managed else { continue };
+        let Some(managed) = &earlier.managed else {
+            continue;
+        };
         let was = &earlier.before;
-        let addresses = missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
-        let addresses: Vec<Address> = addresses.filter(|a| !managed.owns_address(a)).cloned().collect();
+        let addresses =
+            missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
+        let addresses: Vec<Address> = addresses
+            .filter(|a| !managed.owns_address(a))
+            .cloned()
+            .collect();
         let routes = missing_routes(&was.routes, &state.routes).into_iter();
         let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
         let rules = compare_rules(&was.rules, &host.rules).missing.into_iter();
@@ -322,34 +407,51 @@ fn replace_returned(records: &mut Records, record: &Record) -> Result<Vec<String
     let mut unsaved = Vec::new();
     let back: Vec<Record> = records.current().filter(|r| r.is_back()).cloned().collect();
     for earlier in back {
-        let rest: Vec<IfName> = earlier.names().filter(|name| !record.names().any(|n| n == *name)).cloned().collect();
+        let rest: Vec<IfName> = earlier
+            .names()
+            .filter(|name| !record.names().any(|n| n == *name))
+            .cloned()
+            .collect();
         if rest.len() == earlier.held.len() {
             continue;
         }
         let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
-        unsaved.extend(if rest.is_empty() { records.forget(&earlier)? } else { records.save_later(&smaller)? });
+        unsaved.extend(if rest.is_empty() {
+            records.forget(&earlier)?
+        } else {
+            records.save_later(&smaller)?
+        });
     }
     Ok(unsaved)
 }
 
 impl Create<'_> {
-    /// For containers whose config.json this program did not edit. What they set there themselves, runc sets after its hooks.
+    /// For containers whose config.json this program did not edit. What they set there themselves,
+    /// runc sets after its hooks.
     fn lift_memlock(&mut self, container: &dyn Container) {
         if self.hook.bare_netns().is_some() || !self.request.host.lift_memlock {
             return;
         }
         let done = container.lift_memlock();
-        self.outcome.memlock = Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
+        self.outcome.memlock =
+            Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }
 }
 
 fn whose(hook: &Hook) -> &'static str {
-    if hook.cni.is_some() { "the namespace of CNI_NETNS" } else { "the container's init" }
+    if hook.cni.is_some() {
+        "the namespace of CNI_NETNS"
+    } else {
+        "the container's init"
+    }
 }
 
 fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
     world.pin(Pin::Own(&hook.store.pin(record.netns)))?;
-    record.hold.iter().try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
+    record
+        .hold
+        .iter()
+        .try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
 }
 
 /// The same error, which says that nothing is left of the attempt.
@@ -368,8 +470,10 @@ fn phase_of(step: &Step) -> PhaseName {
 /// The container by its init; proves that the pid was not reused meanwhile.
 fn enter(hook: &Hook) -> Result<Box<dyn Container>> {
     let pid = hook.state.init()?;
-    let container =
-        hook.machine.container(pid).class(ErrorClass::State, format!("looking at the container's init, pid {pid}"))?;
+    let container = hook.machine.container(pid).class(
+        ErrorClass::State,
+        format!("looking at the container's init, pid {pid}"),
+    )?;
     if !container.is_running() {
         return Err(ErrorClass::State.error(format!("the container's init, pid {pid}, has ended")));
     }
@@ -379,8 +483,16 @@ fn enter(hook: &Hook) -> Result<Box<dyn Container>> {
 fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
     let (pid, State { id, bundle, .. }) = (container.pid(), hook.state);
     let start_time = hook.machine.start_time(pid);
-    let start_time = start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
+    let start_time =
+        start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
     let cni = hook.cni.map(|cni| cni.attachment.clone());
     let sandboxed = hook.bare_netns().is_none() && sandbox::of_hook(hook.state).is_some();
-    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time, sandboxed, cni })
+    Ok(Member {
+        id: id.clone(),
+        bundle: bundle.clone(),
+        pid,
+        start_time,
+        sandboxed,
+        cni,
+    })
 }

@@ -51,7 +51,10 @@ impl Outcome {
     pub fn end(self, result: Result<()>) -> Ended {
         match result {
             Ok(()) => Ok(self),
-            Err(error) => Err(Box::new(Failure { error, outcome: self })),
+            Err(error) => Err(Box::new(Failure {
+                error,
+                outcome: self,
+            })),
         }
     }
 
@@ -76,7 +79,10 @@ impl Outcome {
 
     /// Adds notes, but for those that an earlier try has left already.
     pub(super) fn note_once(&mut self, notes: Vec<String>) {
-        let new: Vec<String> = notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
+        let new: Vec<String> = notes
+            .into_iter()
+            .filter(|note| !self.notes.contains(note))
+            .collect();
         self.notes.extend(new);
     }
 
@@ -97,7 +103,10 @@ impl Outcome {
         if self.drift.is_empty() {
             return Ok(verified.inside);
         }
-        Err(ErrorClass::Kernel.error(format!("the NICs inside differ from the plan: {}", self.drift.join("; "))))
+        Err(ErrorClass::Kernel.error(format!(
+            "the NICs inside differ from the plan: {}",
+            self.drift.join("; ")
+        )))
     }
 }
 

@@ -1,15 +1,17 @@
-//! containerd: a runtime of its CRI plugin, for a RuntimeClass. `ctr` and `nerdctl` need no file, they name the runtime
-//! themselves. By `containerd config dump` of 1.6.20 and 1.7.24, a plugin's section of an imported file takes the place of the
-//! whole section in config.toml, also of what is written there later, and `runtimes` in a file takes the place of the runtimes
-//! that are built in. So their config.toml is edited itself. 2.0 merges sections (containerd#9982), and takes no imported file of
-//! a higher version than config.toml's.
+//! containerd: a runtime of its CRI plugin, for a RuntimeClass. `ctr` and `nerdctl` need no file,
+//! they name the runtime themselves. By `containerd config dump` of 1.6.20 and 1.7.24, a plugin's
+//! section of an imported file takes the place of the whole section in config.toml, also of what is
+//! written there later, and `runtimes` in a file takes the place of the runtimes that are built in.
+//! So their config.toml is edited itself. 2.0 merges sections (containerd#9982), and takes no
+//! imported file of a higher version than config.toml's.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
 use super::{
-    Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, imports, shim, toml_document, toml_text,
+    Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, imports, shim,
+    toml_document, toml_text,
 };
 
 pub(super) const CONFIG: &str = "/etc/containerd/config.toml";
@@ -25,20 +27,34 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // Imports are relative to where config.toml is looked for, wherever a link there leads.
     let mut others = imports::imported(CONFIG, &main.document, ground)?;
     others.retain(|(path, _)| path != DROP_IN);
-    let all = [(path.as_str(), &main.document)].into_iter().chain(others.iter().map(|(p, d)| (p.as_str(), d)));
-    if let Some((by, _)) = all.into_iter().find(|(_, document)| main.is_without_cri(document)) {
+    let all = [(path.as_str(), &main.document)]
+        .into_iter()
+        .chain(others.iter().map(|(p, d)| (p.as_str(), d)));
+    if let Some((by, _)) = all
+        .into_iter()
+        .find(|(_, document)| main.is_without_cri(document))
+    {
         let note = format!(
-            "{by} disables the CRI plugin: there is nothing to tell containerd; name the runtime to ctr or nerdctl"
+            "{by} disables the CRI plugin: there is nothing to tell containerd; name the runtime \
+            to ctr or nerdctl"
         );
-        return Ok(Part { notes: vec![note], ..Part::default() });
+        return Ok(Part {
+            notes: vec![note],
+            ..Part::default()
+        });
     }
     let (runtime, link) = shim(wanted, ground.tree)?;
     let mut pieces = vec![link];
     main.is_alone(&path, &others)?;
-    let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
+    let own = main
+        .section()
+        .and_then(runtimes)
+        .is_some_and(|r| r.contains_key(NAME));
     ensure!(
         !own,
-        ErrorClass::Refused.error(format!("{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"))
+        ErrorClass::Refused.error(format!(
+            "{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"
+        ))
     );
     // What is imported counts more.
     let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
@@ -50,15 +66,30 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         let mut document = DocumentMut::new();
         document["version"] = value(main.version);
         add(&mut document, main.plugin, &runtime, &known)?;
-        pieces.push(Piece::whole_file(DROP_IN, format!("# By `rdmaprep install`.\n{document}")));
+        pieces.push(Piece::whole_file(
+            DROP_IN,
+            format!("# By `rdmaprep install`.\n{document}"),
+        ));
         main.import().map_err(about(&path))?;
     }
     let written = toml_text(&text, &main.document);
     if written != text {
-        pieces.push(Piece { path, how: How::Toml, content: Content::Text(written) });
+        pieces.push(Piece {
+            path,
+            how: How::Toml,
+            content: Content::Text(written),
+        });
     }
-    let notes = known.other.map(|(name, binary)| behind("containerd", &name, &binary)).into_iter().collect();
-    Ok(Part { pieces, notes, ..Part::default() })
+    let notes = known
+        .other
+        .map(|(name, binary)| behind("containerd", &name, &binary))
+        .into_iter()
+        .collect();
+    Ok(Part {
+        pieces,
+        notes,
+        ..Part::default()
+    })
 }
 
 /// The file that makes our runtime the default one, less what an installation put there.
@@ -66,9 +97,14 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
     let path = ground.tree.followed(CONFIG)?;
     let main = Main::read(&ground.text(&path)?.unwrap_or_default())?;
     let others = imports::imported(CONFIG, &main.document, ground)?;
-    let mut all = [(path.as_str(), &main.document)].into_iter().chain(others.iter().map(|(p, d)| (p.as_str(), d)));
-    let names = |document: &DocumentMut| main.section_of(document).and_then(default_runtime) == Some(NAME);
-    Ok(all.find(|(_, document)| names(document)).map(|(path, _)| path.to_owned()))
+    let mut all = [(path.as_str(), &main.document)]
+        .into_iter()
+        .chain(others.iter().map(|(p, d)| (p.as_str(), d)));
+    let names =
+        |document: &DocumentMut| main.section_of(document).and_then(default_runtime) == Some(NAME);
+    Ok(all
+        .find(|(_, document)| names(document))
+        .map(|(path, _)| path.to_owned()))
 }
 
 #[derive(Default)]
@@ -83,10 +119,20 @@ impl Known {
     /// The first one that says something counts.
     fn from_sections<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
         let sections: Vec<&Item> = sections.collect();
-        let default = sections.iter().find_map(|s| default_runtime(s)).filter(|name| *name != NAME).unwrap_or(RUNC);
-        let options = |name: &str| sections.iter().find_map(|s| runtimes(s)?.get(name)?.get("options"));
+        let default = sections
+            .iter()
+            .find_map(|s| default_runtime(s))
+            .filter(|name| *name != NAME)
+            .unwrap_or(RUNC);
+        let options = |name: &str| {
+            sections
+                .iter()
+                .find_map(|s| runtimes(s)?.get(name)?.get("options"))
+        };
         let cgroup = |name: &str| options(name)?.get("SystemdCgroup")?.as_bool();
-        let binary = options(default).and_then(|o| o.get("BinaryName")?.as_str()).filter(|_| default != RUNC);
+        let binary = options(default)
+            .and_then(|o| o.get("BinaryName")?.as_str())
+            .filter(|_| default != RUNC);
         Known {
             any: sections.iter().any(|s| runtimes(s).is_some()),
             cgroup: cgroup(default).or_else(|| cgroup(RUNC)),
@@ -96,7 +142,10 @@ impl Known {
 }
 
 fn default_runtime(section: &Item) -> Option<&str> {
-    section.get("containerd")?.get("default_runtime_name")?.as_str()
+    section
+        .get("containerd")?
+        .get("default_runtime_name")?
+        .as_str()
 }
 
 struct Main {
@@ -119,13 +168,21 @@ impl Main {
             Some(3 | 4) => "io.containerd.cri.v1.runtime",
             _ => return Err(ErrorClass::Usage.error("has a version that is not known: 2 to 4 are")),
         };
-        Ok(Main { document, version: version.unwrap_or_default(), plugin })
+        Ok(Main {
+            document,
+            version: version.unwrap_or_default(),
+            plugin,
+        })
     }
 
     /// Whether a document switches the plugin off; Docker's package of containerd does that.
     fn is_without_cri(&self, document: &DocumentMut) -> bool {
         let disabled = document.get("disabled_plugins").and_then(Item::as_array);
-        disabled.into_iter().flatten().filter_map(|v| v.as_str()).any(|name| name == "cri" || name == self.plugin)
+        disabled
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v.as_str())
+            .any(|name| name == "cri" || name == self.plugin)
     }
 
     /// Whether a section of an imported file takes the place of the same section elsewhere.
@@ -143,19 +200,27 @@ impl Main {
 
     /// Refuses what we could not add to without losing something.
     fn is_alone(&self, path: &str, others: &[(String, DocumentMut)]) -> Result<()> {
-        let old = || ErrorClass::Refused.error(format!("{path} is of version 1: see `containerd config migrate`"));
+        let old = || {
+            ErrorClass::Refused.error(format!(
+                "{path} is of version 1: see `containerd config migrate`"
+            ))
+        };
         ensure!(self.version > 1, old());
         for (other, document) in others {
-            let Some(section) = self.section_of(document) else { continue };
+            let Some(section) = self.section_of(document) else {
+                continue;
+            };
             let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
             ensure!(
                 !own,
-                ErrorClass::Refused
-                    .error(format!("{other}: has a runtime {NAME} that rdmaprep did not write: remove it first"))
+                ErrorClass::Refused.error(format!(
+                    "{other}: has a runtime {NAME} that rdmaprep did not write: remove it first"
+                ))
             );
             let why = || {
                 ErrorClass::Refused.error(format!(
-                    "{other} has a section of the CRI plugin, and containerd 1 takes just one file's: add the runtime {NAME} there"
+                    "{other} has a section of the CRI plugin, and containerd 1 takes just one \
+                    file's: add the runtime {NAME} there"
                 ))
             };
             ensure!(!self.replaces(), why());
@@ -167,8 +232,13 @@ impl Main {
         if imports::surely(CONFIG, &self.document, DROP_IN) {
             return Ok(());
         }
-        let list = self.document.entry("imports").or_insert_with(|| value(Array::new()));
-        let list = list.as_array_mut().ok_or_else(|| ErrorClass::Usage.error("imports is no list"))?;
+        let list = self
+            .document
+            .entry("imports")
+            .or_insert_with(|| value(Array::new()));
+        let list = list
+            .as_array_mut()
+            .ok_or_else(|| ErrorClass::Usage.error("imports is no list"))?;
         list.push(DROP_IN);
         Ok(())
     }
@@ -186,7 +256,8 @@ fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -
             table.set_implicit(true);
             Item::Table(table)
         });
-        let inline = || ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"));
+        let inline =
+            || ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"));
         at = item.as_table_mut().ok_or_else(inline)?;
     }
     if !known.any {

@@ -12,17 +12,39 @@ pub(super) const DAEMON: &str = "/etc/docker/daemon.json";
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let path = ground.tree.followed(DAEMON)?;
     let (runtime, link) = shim(wanted, ground.tree)?;
-    let text = add(ground.text(&path)?.as_deref(), &runtime, wanted.default_runtime).map_err(about(&path))?;
+    let text = add(
+        ground.text(&path)?.as_deref(),
+        &runtime,
+        wanted.default_runtime,
+    )
+    .map_err(about(&path))?;
     let other = default_runtime(&text).filter(|(name, _)| name != NAME && name != "runc");
-    let notes = other.map(|(name, program)| behind("Docker", &name, &program)).into_iter().collect();
-    let pieces = vec![Piece { path, how: How::Json, content: Content::Text(text) }, link];
-    Ok(Part { pieces, notes, ..Part::default() })
+    let notes = other
+        .map(|(name, program)| behind("Docker", &name, &program))
+        .into_iter()
+        .collect();
+    let pieces = vec![
+        Piece {
+            path,
+            how: How::Json,
+            content: Content::Text(text),
+        },
+        link,
+    ];
+    Ok(Part {
+        pieces,
+        notes,
+        ..Part::default()
+    })
 }
 
 fn default_runtime(text: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(text).ok()?;
     let name = value.get("default-runtime")?.as_str()?;
-    let path = value.get("runtimes").and_then(|r| r.get(name)?.get("path")?.as_str()).unwrap_or(name);
+    let path = value
+        .get("runtimes")
+        .and_then(|r| r.get(name)?.get("path")?.as_str())
+        .unwrap_or(name);
     Some((name.to_owned(), path.to_owned()))
 }
 
@@ -35,9 +57,14 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
 
 /// daemon.json with our runtime in it. An empty file is none, as dockerd sees it.
 fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
-    let text = text.filter(|text| !text.trim().is_empty()).unwrap_or("{}\n");
+    let text = text
+        .filter(|text| !text.trim().is_empty())
+        .unwrap_or("{}\n");
     let old: Value = serde_json::from_str(text).class(ErrorClass::Usage, "is not JSON")?;
-    ensure!(old.is_object(), ErrorClass::Usage.error("is JSON, but not an object"));
+    ensure!(
+        old.is_object(),
+        ErrorClass::Usage.error("is JSON, but not an object")
+    );
     if let Some(key) = json_rewrite::duplicate_key(text) {
         return Err(ErrorClass::Usage.error(format!("has the key {key:?} twice in one object")));
     }
@@ -46,20 +73,28 @@ fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
         Value::Object(map) => Ok(map),
         _ => Err(ErrorClass::Usage.error(format!("{what} is not an object"))),
     };
-    let runtimes = new.get("runtimes").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    let runtimes = new
+        .get("runtimes")
+        .cloned()
+        .unwrap_or_else(|| Value::Object(Map::new()));
     let mut runtimes = object(runtimes, "`runtimes`")?;
     let ours = json!({ "path": runtime });
-    let other = runtimes.insert(NAME.to_owned(), ours.clone()).filter(|there| *there != ours);
+    let other = runtimes
+        .insert(NAME.to_owned(), ours.clone())
+        .filter(|there| *there != ours);
     ensure!(
         other.is_none(),
-        ErrorClass::Refused.error(format!("has a runtime {NAME} that rdmaprep did not write: remove it first"))
+        ErrorClass::Refused.error(format!(
+            "has a runtime {NAME} that rdmaprep did not write: remove it first"
+        ))
     );
     new["runtimes"] = Value::Object(runtimes);
     if default {
         let other = new.get("default-runtime").filter(|name| *name != NAME);
         ensure!(
             other.is_none(),
-            ErrorClass::Refused.error("has a default-runtime of its own: remove it, or omit --default-runtime")
+            ErrorClass::Refused
+                .error("has a default-runtime of its own: remove it, or omit --default-runtime")
         );
         new["default-runtime"] = Value::from(NAME);
     }

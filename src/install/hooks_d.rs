@@ -1,14 +1,15 @@
-//! podman and CRI-O: oci-hooks(5) definitions. Both read /usr/share/containers/oci/hooks.d and, unless configured, no other
-//! folder. A definition with a stage that an engine does not know makes it refuse the whole folder (Validate() in
-//! containers/common's pkg/hooks), and `precreate` is podman's alone: it gets a folder of its own, which containers.conf has to
-//! name.
+//! podman and CRI-O: oci-hooks(5) definitions. Both read /usr/share/containers/oci/hooks.d and,
+//! unless configured, no other folder. A definition with a stage that an engine does not know makes
+//! it refuse the whole folder (Validate() in containers/common's pkg/hooks), and `precreate` is
+//! podman's alone: it gets a folder of its own, which containers.conf has to name.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
 use super::{
-    Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, has_gvisor, shim, toml_trouble,
+    Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, has_gvisor, shim,
+    toml_trouble,
 };
 
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
@@ -17,46 +18,93 @@ const PODMAN: &str = "/etc/containers/oci/podman-hooks.d";
 const CONF: &str = "/etc/containers/containers.conf.d/rdmaprep.conf";
 
 const DEFINITIONS: [(&str, &str); 3] = [
-    ("createRuntime", include_str!("../../hooks/oci-hooks.d/rdmaprep-createRuntime.json")),
-    ("poststart", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststart.json")),
-    ("poststop", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststop.json")),
+    (
+        "createRuntime",
+        include_str!("../../hooks/oci-hooks.d/rdmaprep-createRuntime.json"),
+    ),
+    (
+        "poststart",
+        include_str!("../../hooks/oci-hooks.d/rdmaprep-poststart.json"),
+    ),
+    (
+        "poststop",
+        include_str!("../../hooks/oci-hooks.d/rdmaprep-poststop.json"),
+    ),
 ];
 /// gVisor alone has a use for it; other runtimes would start a process that ends at once.
-const CREATE_CONTAINER: (&str, &str) =
-    ("createContainer", include_str!("../../hooks/gvisor-hooks.d/rdmaprep-createContainer.json"));
-const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
-const CRIO_RUNTIME: (&str, &str) =
-    ("/etc/crio/crio.conf.d/50-rdmaprep.conf", include_str!("../../hooks/kubernetes/crio.conf"));
+const CREATE_CONTAINER: (&str, &str) = (
+    "createContainer",
+    include_str!("../../hooks/gvisor-hooks.d/rdmaprep-createContainer.json"),
+);
+const PRECREATE: (&str, &str) = (
+    "precreate",
+    include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"),
+);
+const CRIO_RUNTIME: (&str, &str) = (
+    "/etc/crio/crio.conf.d/50-rdmaprep.conf",
+    include_str!("../../hooks/kubernetes/crio.conf"),
+);
 
 fn shared(wanted: &InstallRequest, ground: &Ground) -> Part {
     let gvisor = has_gvisor(ground.tree).then_some(&CREATE_CONTAINER);
-    let pieces = DEFINITIONS.iter().chain(gvisor).flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
-    Part { pieces, ..Part::default() }
+    let pieces = DEFINITIONS
+        .iter()
+        .chain(gvisor)
+        .flat_map(|definition| pieces(SHARED, definition, wanted))
+        .collect();
+    Part {
+        pieces,
+        ..Part::default()
+    }
 }
 
 pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
     let folder = "/etc/crio/crio.conf.d";
-    let own = ground.tree.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
-    for path in ["/etc/crio/crio.conf".to_owned()].into_iter().chain(own).rev() {
-        let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else { continue };
-        let lost = || ErrorClass::Refused.error(format!("{path}: its hooks_dir counts: add {SHARED:?} to that"));
-        ensure!(list.iter().any(|item| item.as_str() == Some(SHARED)), lost());
+    let own = ground
+        .tree
+        .list(folder)?
+        .into_iter()
+        .map(|name| format!("{folder}/{name}"));
+    for path in ["/etc/crio/crio.conf".to_owned()]
+        .into_iter()
+        .chain(own)
+        .rev()
+    {
+        let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else {
+            continue;
+        };
+        let lost = || {
+            ErrorClass::Refused.error(format!(
+                "{path}: its hooks_dir counts: add {SHARED:?} to that"
+            ))
+        };
+        ensure!(
+            list.iter().any(|item| item.as_str() == Some(SHARED)),
+            lost()
+        );
         break;
     }
     let mut part = shared(wanted, ground);
     let (runtime, link) = shim(wanted, ground.tree)?;
     // Hooks come too late to give a container device nodes: its runtime has to.
-    let text = CRIO_RUNTIME.1.replace("/usr/bin/rdmaprep-runtime", &runtime);
-    part.pieces.extend([link, Piece::whole_file(CRIO_RUNTIME.0, text)]);
+    let text = CRIO_RUNTIME
+        .1
+        .replace("/usr/bin/rdmaprep-runtime", &runtime);
+    part.pieces
+        .extend([link, Piece::whole_file(CRIO_RUNTIME.0, text)]);
     Ok(part)
 }
 
 pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let mut part = shared(wanted, ground);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
-    let mut folders = Folders { list: vec![SHARED.to_owned()], adds: false };
-    let (after, before): (Vec<_>, Vec<_>) = files(ground)?.into_iter().partition(|path| is_after(path));
+    let mut folders = Folders {
+        list: vec![SHARED.to_owned()],
+        adds: false,
+    };
+    let (after, before): (Vec<_>, Vec<_>) =
+        files(ground)?.into_iter().partition(|path| is_after(path));
     for path in before {
         folders.read(&path, ground)?;
     }
@@ -65,9 +113,15 @@ pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
             folders.list.push(folder.to_owned());
         }
     }
-    let list = folders.list.iter().map(|f| Value::from(f.as_str()).to_string()).collect::<Vec<_>>().join(", ");
+    let list = folders
+        .list
+        .iter()
+        .map(|f| Value::from(f.as_str()).to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
     let text = format!(
-        "# By `rdmaprep install`: what containers.conf(5) had, and where rdmaprep's hooks are.\n[engine]\nhooks_dir = [{list}]\n"
+        "# By `rdmaprep install`: what containers.conf(5) had, and where rdmaprep's hooks \
+        are.\n[engine]\nhooks_dir = [{list}]\n"
     );
     part.pieces.push(Piece::whole_file(CONF, text));
     for path in after {
@@ -80,12 +134,21 @@ pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
 fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &InstallRequest) -> Vec<Piece> {
     let text = text.replace(DEFAULT_PLACE, &wanted.program);
     let by_command = wanted.command.as_ref().and_then(|command| {
-        Some(Piece::whole_file(format!("{folder}/rdmaprep-command-{stage}.json"), conditioned(&text, command)?))
+        Some(Piece::whole_file(
+            format!("{folder}/rdmaprep-command-{stage}.json"),
+            conditioned(&text, command)?,
+        ))
     });
-    [Some(Piece::whole_file(format!("{folder}/rdmaprep-{stage}.json"), text)), by_command]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        Some(Piece::whole_file(
+            format!("{folder}/rdmaprep-{stage}.json"),
+            text,
+        )),
+        by_command,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The definition for containers that run a command, which name no plan.
@@ -97,13 +160,25 @@ fn conditioned(text: &str, command: &Command) -> Option<String> {
     Some(serde_json::to_string_pretty(&value).ok()? + "\n")
 }
 
-/// The files that podman reads besides [`CONF`], in its order: what a later one says counts (containers.conf(5)).
+/// The files that podman reads besides [`CONF`], in its order: what a later one says counts
+/// (containers.conf(5)).
 fn files(ground: &Ground) -> Result<Vec<String>> {
     let folder = "/etc/containers/containers.conf.d";
-    let first = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"];
+    let first = [
+        "/usr/share/containers/containers.conf",
+        "/etc/containers/containers.conf",
+    ];
     let names = ground.tree.list(folder)?;
-    let own = names.iter().filter(|n| n.ends_with(".conf")).map(|n| format!("{folder}/{n}"));
-    Ok(first.map(str::to_owned).into_iter().chain(own).filter(|path| path != CONF).collect())
+    let own = names
+        .iter()
+        .filter(|n| n.ends_with(".conf"))
+        .map(|n| format!("{folder}/{n}"));
+    Ok(first
+        .map(str::to_owned)
+        .into_iter()
+        .chain(own)
+        .filter(|path| path != CONF)
+        .collect())
 }
 
 fn is_after(path: &str) -> bool {
@@ -113,30 +188,43 @@ fn is_after(path: &str) -> bool {
 
 struct Folders {
     list: Vec<String>,
-    /// `{append = true}` was an element: podman 5 adds what this file and all later ones say, until one says `false`.
+    /// `{append = true}` was an element: podman 5 adds what this file and all later ones say, until
+    /// one says `false`.
     adds: bool,
 }
 
 impl Folders {
     fn read(&mut self, path: &str, ground: &Ground) -> Result<()> {
-        let Some(list) = list(path, &["engine", "hooks_dir"], ground)? else { return Ok(()) };
-        let last = list.iter().filter_map(|item| item.get("append").and_then(toml::Value::as_bool)).next_back();
+        let Some(list) = list(path, &["engine", "hooks_dir"], ground)? else {
+            return Ok(());
+        };
+        let last = list
+            .iter()
+            .filter_map(|item| item.get("append").and_then(toml::Value::as_bool))
+            .next_back();
         self.adds = last.unwrap_or(self.adds);
         if !self.adds {
             self.list.clear();
         }
-        self.list.extend(list.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+        self.list.extend(
+            list.iter()
+                .filter_map(|item| item.as_str().map(str::to_owned)),
+        );
         Ok(())
     }
 
-    /// Refuses a file that is read after ours and takes its place: containers would start without the NICs that they ask for.
+    /// Refuses a file that is read after ours and takes its place: containers would start without
+    /// the NICs that they ask for.
     fn have_ours(&self, path: &str) -> Result<()> {
-        let lacking = [SHARED, PODMAN].iter().filter(|ours| !self.list.iter().any(|f| f == **ours));
+        let lacking = [SHARED, PODMAN]
+            .iter()
+            .filter(|ours| !self.list.iter().any(|f| f == **ours));
         let lacking: Vec<String> = lacking.map(|folder| format!("{folder:?}")).collect();
         let lost = || {
             let lacking = lacking.join(" and ");
-            ErrorClass::Refused
-                .error(format!("{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"))
+            ErrorClass::Refused.error(format!(
+                "{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"
+            ))
         };
         ensure!(lacking.is_empty(), lost());
         Ok(())
@@ -144,7 +232,9 @@ impl Folders {
 }
 
 fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::Value>>> {
-    let Some(Content::Text(text)) = ground.tree.content(&ground.tree.followed(path)?)? else { return Ok(None) };
+    let Some(Content::Text(text)) = ground.tree.content(&ground.tree.followed(path)?)? else {
+        return Ok(None);
+    };
     let value: toml::Table = toml::from_str(&text)
         .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
         .map_err(about(path))?;

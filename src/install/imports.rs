@@ -1,5 +1,6 @@
-//! containerd's `imports`, as resolveImports() of its config.go has it: a path is relative to the folder of the file that names
-//! it; a pattern is that in 2.x alone, and in 1.x relative to where the daemon runs, `/` under systemd.
+//! containerd's `imports`, as resolveImports() of its config.go has it: a path is relative to the
+//! folder of the file that names it; a pattern is that in 2.x alone, and in 1.x relative to where
+//! the daemon runs, `/` under systemd.
 
 use std::collections::VecDeque;
 
@@ -17,30 +18,49 @@ const DROP_INS: &str = "/etc/containerd/conf.d/*.toml";
 
 /// containerd's configuration at `path`, then all that it may import; what counts more comes later.
 pub fn with_imports(path: &str, tree: &dyn ReadTree) -> Result<Vec<String>> {
-    let ground = Ground { tree, manifest: &Manifest::default() };
+    let ground = Ground {
+        tree,
+        manifest: &Manifest::default(),
+    };
     let text = ground.text(&tree.followed(path)?)?.unwrap_or_default();
     let mut document = toml_document(&text).map_err(about(path))?;
-    let list = document.entry("imports").or_insert_with(|| value(Array::new())).as_array_mut();
-    if let Some(list) = list.filter(|list| list.iter().all(|item| item.as_str() != Some(DROP_INS))) {
+    let list = document
+        .entry("imports")
+        .or_insert_with(|| value(Array::new()))
+        .as_array_mut();
+    if let Some(list) = list.filter(|list| list.iter().all(|item| item.as_str() != Some(DROP_INS)))
+    {
         list.insert(0, DROP_INS);
     }
-    let others = imported(path, &document, &ground)?.into_iter().map(|(_, document)| document.to_string());
+    let others = imported(path, &document, &ground)?
+        .into_iter()
+        .map(|(_, document)| document.to_string());
     Ok([text].into_iter().chain(others).collect())
 }
 
-/// Each once, with their documents. A file of which it is not sure that it is imported is among them.
-pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> Result<Vec<(String, DocumentMut)>> {
+/// Each once, with their documents. A file of which it is not sure that it is imported is among
+/// them.
+pub(super) fn imported(
+    path: &str,
+    document: &DocumentMut,
+    ground: &Ground,
+) -> Result<Vec<(String, DocumentMut)>> {
     let mut all: Vec<(String, DocumentMut)> = Vec::new();
     let mut pending: VecDeque<String> = named(path, document, ground.tree).into();
     while let Some(next) = pending.pop_front() {
         if next == path || all.iter().any(|(known, _)| *known == next) {
             continue;
         }
-        ensure!(all.len() < MOST, ErrorClass::Usage.error(format!("{path} imports more than {MOST} files")));
+        ensure!(
+            all.len() < MOST,
+            ErrorClass::Usage.error(format!("{path} imports more than {MOST} files"))
+        );
         if !ground.tree.exists(&next) {
             continue;
         }
-        let Some(text) = ground.text(&ground.tree.followed(&next)?)? else { continue };
+        let Some(text) = ground.text(&ground.tree.followed(&next)?)? else {
+            continue;
+        };
         let document = toml_document(&text).map_err(about(&next))?;
         pending.extend(named(&next, &document, ground.tree));
         all.push((next, document));
@@ -61,7 +81,12 @@ pub(super) fn surely(path: &str, document: &DocumentMut, file: &str) -> bool {
 }
 
 fn patterns(document: &DocumentMut) -> impl Iterator<Item = &str> {
-    document.get("imports").and_then(Item::as_array).into_iter().flatten().filter_map(|v| v.as_str())
+    document
+        .get("imports")
+        .and_then(Item::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|v| v.as_str())
 }
 
 /// Go's Glob is asked for paths with a star alone.
@@ -83,7 +108,11 @@ fn named(path: &str, document: &DocumentMut, tree: &dyn ReadTree) -> Vec<String>
 
 /// A path without `.` and `..`, as seen from the folder of the file at `parent`.
 fn absolute(path: &str, parent: &str) -> String {
-    let folder = if path.starts_with('/') { "" } else { parent.rsplit_once('/').unwrap_or_default().0 };
+    let folder = if path.starts_with('/') {
+        ""
+    } else {
+        parent.rsplit_once('/').unwrap_or_default().0
+    };
     let mut words: Vec<&str> = Vec::new();
     for word in folder.split('/').chain(path.split('/')) {
         match word {
@@ -102,10 +131,15 @@ fn expanded(pattern: &str, tree: &dyn ReadTree) -> Vec<String> {
             false => vec![format!("{folder}/{word}")],
             true => {
                 // A file among the folders has nothing below it.
-                let all = tree.list(if folder.is_empty() { "/" } else { folder }).unwrap_or_default();
+                let all = tree
+                    .list(if folder.is_empty() { "/" } else { folder })
+                    .unwrap_or_default();
                 let like = like(word);
                 let fits = |name: &String| like.as_ref().is_some_and(|like| like.is_match(name));
-                all.into_iter().filter(fits).map(|name| format!("{folder}/{name}")).collect()
+                all.into_iter()
+                    .filter(fits)
+                    .map(|name| format!("{folder}/{name}"))
+                    .collect()
             }
         };
         found = found.iter().flat_map(names).take(MOST + 1).collect();
@@ -113,9 +147,12 @@ fn expanded(pattern: &str, tree: &dyn ReadTree) -> Vec<String> {
     found
 }
 
-/// The pattern as a regular expression. Of a class of characters any counts, which is more than enough to look at.
+/// The pattern as a regular expression. Of a class of characters any counts, which is more than
+/// enough to look at.
 fn like(pattern: &str) -> Option<Regex> {
     let class = Regex::new(r"\\\[.*?\\\]").ok()?;
-    let regex = regex::escape(pattern).replace(r"\*", "[^/]*").replace(r"\?", "[^/]");
+    let regex = regex::escape(pattern)
+        .replace(r"\*", "[^/]*")
+        .replace(r"\?", "[^/]");
     Regex::new(&format!("^{}$", class.replace_all(&regex, "[^/]"))).ok()
 }

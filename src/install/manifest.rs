@@ -1,4 +1,5 @@
-//! What an installation did: the bytes before and after of each path, and the folders that it made. It is what `uninstall` goes by.
+//! What an installation did: the bytes before and after of each path, and the folders that it made.
+//! It is what `uninstall` goes by.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +10,8 @@ use serde_json::Value;
 
 use super::revert::{Reversal, reverse};
 use super::{
-    Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker, is_runtime, next,
-    toml_document, toml_text, toml_trouble, units,
+    Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker,
+    is_runtime, next, toml_document, toml_text, toml_trouble, units,
 };
 use crate::cdi;
 use crate::oci::json_rewrite;
@@ -40,11 +41,12 @@ pub struct Entry {
     pub how: How,
     pub before: Option<Content>,
     pub after: Content,
-    /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` was never made.
+    /// What was there when that was decided, if it was not `before`: it is still there if the
+    /// change to `after` was never made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
-    /// All targets for which it is: engines share links and definitions. An empty set: it is to be removed. Older versions wrote
-    /// `target` alone; then this is a guess.
+    /// All targets for which it is: engines share links and definitions. An empty set: it is to be
+    /// removed. Older versions wrote `target` alone; then this is a guess.
     pub wanted_by: Option<BTreeSet<Target>>,
 }
 
@@ -63,14 +65,22 @@ impl Manifest {
     pub fn parse(text: &str) -> Result<Manifest> {
         let mut manifest: Manifest =
             serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
-        let unknown = || ErrorClass::Usage.error(format!("what an installation left has schema {}", manifest.schema));
+        let unknown = || {
+            ErrorClass::Usage.error(format!(
+                "what an installation left has schema {}",
+                manifest.schema
+            ))
+        };
         anyhow::ensure!(manifest.schema <= SCHEMA, unknown());
         manifest.entries.iter_mut().for_each(Entry::guess);
         Ok(manifest)
     }
 
     pub fn print(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(&Manifest { schema: SCHEMA, ..self.clone() })? + "\n")
+        Ok(serde_json::to_string_pretty(&Manifest {
+            schema: SCHEMA,
+            ..self.clone()
+        })? + "\n")
     }
 
     pub fn paths(&self) -> impl Iterator<Item = &str> {
@@ -96,7 +106,10 @@ impl Manifest {
     }
 
     pub(super) fn disown(&mut self, targets: &[Target]) {
-        self.entries.iter_mut().filter_map(|e| e.wanted_by.as_mut()).for_each(|w| w.retain(|t| !targets.contains(t)));
+        self.entries
+            .iter_mut()
+            .filter_map(|e| e.wanted_by.as_mut())
+            .for_each(|w| w.retain(|t| !targets.contains(t)));
     }
 
     pub(super) fn record_owner(&mut self, path: &str, target: Target) {
@@ -107,7 +120,9 @@ impl Manifest {
 
     pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
         let is_unwanted = |e: &Entry| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty);
-        let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_unwanted);
+        let (gone, kept) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(is_unwanted);
         self.entries = kept;
         gone
     }
@@ -120,7 +135,10 @@ impl Manifest {
     }
 
     pub fn make_room(&mut self, path: &str, tree: &dyn ReadTree) {
-        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+        let ends = path
+            .match_indices('/')
+            .map(|(at, _)| at)
+            .filter(|at| *at > 0);
         for folder in ends.filter_map(|at| path.get(..at)) {
             if !tree.exists(folder) && !self.folders.iter().any(|f| f == folder) {
                 self.folders.push(folder.to_owned());
@@ -128,8 +146,8 @@ impl Manifest {
         }
     }
 
-    /// Notes the rest of what was there before the first installation, where `earlier` is what was known of one. Nothing is made
-    /// for something else where there is nothing of ours.
+    /// Notes the rest of what was there before the first installation, where `earlier` is what was
+    /// known of one. Nothing is made for something else where there is nothing of ours.
     pub(super) fn begin(&mut self, earlier: &Manifest, tree: &dyn ReadTree) {
         match self.is_empty() {
             true => self.folders.clone_from(&earlier.folders),
@@ -144,11 +162,16 @@ impl Manifest {
 }
 
 impl Entry {
-    /// For whom a path of an older version may be: what is below /etc is one engine's own, but for a runtime's link.
+    /// For whom a path of an older version may be: what is below /etc is one engine's own, but for
+    /// a runtime's link.
     fn guess(&mut self) {
-        let (target, is_shared) = (self.target, is_runtime(&self.path) || !self.path.starts_with("/etc/"));
+        let (target, is_shared) = (
+            self.target,
+            is_runtime(&self.path) || !self.path.starts_with("/etc/"),
+        );
         let may = |t: &Target| *t == target || is_shared && t.shares(target);
-        self.wanted_by.get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
+        self.wanted_by
+            .get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
     }
 
     pub(super) fn now(&self, tree: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
@@ -157,10 +180,16 @@ impl Entry {
         Ok((now, undone))
     }
 
-    /// What becomes of the path without us, where `now` is there; an error where that can no longer be read as what it is.
+    /// What becomes of the path without us, where `now` is there; an error where that can no longer
+    /// be read as what it is.
     pub(super) fn undone(&self, now: Option<&Content>) -> Result<Undone> {
-        let whole = |content: Option<&Content>| Undone { content: content.cloned(), left: Vec::new() };
-        let Some(now) = now else { return Ok(whole(None)) };
+        let whole = |content: Option<&Content>| Undone {
+            content: content.cloned(),
+            left: Vec::new(),
+        };
+        let Some(now) = now else {
+            return Ok(whole(None));
+        };
         if *now == self.after || Some(now) == self.was.as_ref() {
             return Ok(whole(self.before.as_ref()));
         }
@@ -171,16 +200,23 @@ impl Entry {
             Some(Content::Text(text)) => text.as_str(),
             _ => "",
         };
-        let (Content::Text(now_text), Content::Text(after), How::Json | How::Toml) = (now, &self.after, self.how)
+        let (Content::Text(now_text), Content::Text(after), How::Json | How::Toml) =
+            (now, &self.after, self.how)
         else {
-            return Ok(Undone { content: Some(now.clone()), left: vec!["the whole of it".to_owned()] });
+            return Ok(Undone {
+                content: Some(now.clone()),
+                left: vec!["the whole of it".to_owned()],
+            });
         };
         let (text, undo) = match self.how {
             How::Toml => toml_without(before, after, now_text)?,
             _ => json_without(before, after, now_text)?,
         };
         let is_gone = self.before.is_none() && matches!(text.trim(), "" | "{}");
-        Ok(Undone { content: (!is_gone).then_some(Content::Text(text)), left: undo.left })
+        Ok(Undone {
+            content: (!is_gone).then_some(Content::Text(text)),
+            left: undo.left,
+        })
     }
 }
 
@@ -197,12 +233,15 @@ fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Reversa
 }
 
 fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Reversal)> {
-    let value = |text: &str| toml::from_str::<Value>(text).map_err(|e| toml_trouble(text, e.message(), e.span()));
+    let value = |text: &str| {
+        toml::from_str::<Value>(text).map_err(|e| toml_trouble(text, e.message(), e.span()))
+    };
     let undo = reverse(&value(before)?, &value(after)?, &value(now)?);
     let mut document = toml_document(now)?;
     let version = document.get("version").cloned();
     undo.out_of_toml(&mut document);
-    // What was added since is of that version, and containerd takes a file without one for the first.
+    // What was added since is of that version, and containerd takes a file without one for the
+    // first.
     if let (Some(version), false) = (version, document.is_empty()) {
         document.entry("version").or_insert(version);
     }
@@ -214,16 +253,30 @@ fn devices(tree: &dyn ReadTree) -> Option<Content> {
     tree.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
 
-/// What uninstalling changes. A file that can no longer be read as what it is counts as changed if `lenient`, else it is
-/// [`ErrorClass::Usage`]; [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
+/// What uninstalling changes. A file that can no longer be read as what it is counts as changed if
+/// `lenient`, else it is [`ErrorClass::Usage`]; [`ErrorClass::Refused`] where an engine has come to
+/// start containers by our runtime alone.
 pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Result<Removal> {
     let ground = Ground { tree, manifest };
     // What cannot be read is no engine's default.
-    let named =
-        || [docker::named(&ground), containerd::named(&ground)].into_iter().filter_map(Result::ok).flatten().next();
-    if let Some(path) = manifest.entries.iter().any(|e| is_runtime(&e.path)).then(named).flatten() {
-        let text =
-            format!("{path} has {NAME} as the default runtime: name another one there first, and restart its engine");
+    let named = || {
+        [docker::named(&ground), containerd::named(&ground)]
+            .into_iter()
+            .filter_map(Result::ok)
+            .flatten()
+            .next()
+    };
+    if let Some(path) = manifest
+        .entries
+        .iter()
+        .any(|e| is_runtime(&e.path))
+        .then(named)
+        .flatten()
+    {
+        let text = format!(
+            "{path} has {NAME} as the default runtime: name another one there first, and restart \
+            its engine"
+        );
         return Err(ErrorClass::Refused.error(text));
     }
     let mut removal = Removal::default();
@@ -239,24 +292,36 @@ pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Res
             now => now?,
         };
         if !undone.left.is_empty() {
-            removal.left.push(format!("{} ({})", entry.path, undone.left.join(", ")));
+            removal
+                .left
+                .push(format!("{} ({})", entry.path, undone.left.join(", ")));
             removal.done.manifest.entries.insert(0, entry.clone());
         }
         if undone.content != before {
             let (path, target) = (entry.path.clone(), entry.target);
-            removal.done.changes.push(Change { path, target, before, after: undone.content });
+            removal.done.changes.push(Change {
+                path,
+                target,
+                before,
+                after: undone.content,
+            });
         }
     }
     // What `cdi generate` wrote names the program in its hooks.
     match devices(tree) {
         Some(before) if !manifest.is_empty() && !manifest.had_devices => {
             let (path, target) = (cdi::FILE.to_owned(), Target::Systemd);
-            removal.done.changes.push(Change { path, target, before: Some(before), after: None });
+            removal.done.changes.push(Change {
+                path,
+                target,
+                before: Some(before),
+                after: None,
+            });
         }
-        Some(_) => removal
-            .done
-            .notes
-            .push(format!("{} stays, as no install came before it: where the program goes, remove it, too", cdi::FILE)),
+        Some(_) => removal.done.notes.push(format!(
+            "{} stays, as no install came before it: where the program goes, remove it, too",
+            cdi::FILE
+        )),
         None => {}
     }
     // They run on without their files.

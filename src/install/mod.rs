@@ -1,6 +1,7 @@
-//! Registers with engines, systemd and network managers by files. Every file is decided before the first is written. What was
-//! there and what was written is kept in a [`Manifest`], so that `uninstall` restores the bytes of each file; from a file that
-//! was edited since, it removes our keys alone.
+//! Registers with engines, systemd and network managers by files. Every file is decided before the
+//! first is written. What was there and what was written is kept in a [`Manifest`], so that
+//! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our
+//! keys alone.
 
 mod containerd;
 mod docker;
@@ -29,8 +30,8 @@ pub use program::{is_runtime, program};
 pub use registered::unregistered_engines;
 pub use target::{Target, has_gvisor};
 
-/// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is
-/// the same for every version.
+/// Where the program is expected: hook definitions name it, and containers that run keep that path
+/// until they stop, so that it is the same for every version.
 pub const PLACES: [&str; 2] = ["/usr/bin/rdmaprep", DEFAULT_PLACE];
 
 /// Our runtime's name, in Docker and in containerd, where it is a RuntimeClass's handler, too.
@@ -83,11 +84,19 @@ struct Piece {
 
 impl Piece {
     fn whole_file(path: impl Into<String>, text: impl Into<String>) -> Piece {
-        Piece { path: path.into(), how: How::Own, content: Content::Text(text.into()) }
+        Piece {
+            path: path.into(),
+            how: How::Own,
+            content: Content::Text(text.into()),
+        }
     }
 
     fn link(path: impl Into<String>, target: impl Into<String>) -> Piece {
-        Piece { path: path.into(), how: How::Own, content: Content::Link(target.into()) }
+        Piece {
+            path: path.into(),
+            how: How::Own,
+            content: Content::Link(target.into()),
+        }
     }
 }
 
@@ -118,18 +127,34 @@ pub struct Installation {
 }
 
 pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
-    let trace = |t: Target| t.traces().iter().find(|path| tree.exists(path)).map(|path| (t, *path));
+    let trace = |t: Target| {
+        t.traces()
+            .iter()
+            .find(|path| tree.exists(path))
+            .map(|path| (t, *path))
+    };
     Target::ALL.into_iter().filter_map(trace).collect()
 }
 
-/// What installing changes, where `manifest` is what an earlier one has left. Of each target that is asked for it is the whole:
-/// what such a target had and wants no longer is removed, unless another one wants it. [`ErrorClass::Usage`]: a file cannot be
-/// read as what it is; [`ErrorClass::Refused`]: something else is in the way, or what has to go was changed.
-pub fn install(wanted: &InstallRequest, tree: &dyn ReadTree, manifest: &Manifest) -> Result<Installation> {
+/// What installing changes, where `manifest` is what an earlier one has left. Of each target that
+/// is asked for it is the whole: what such a target had and wants no longer is removed, unless
+/// another one wants it. [`ErrorClass::Usage`]: a file cannot be read as what it is;
+/// [`ErrorClass::Refused`]: something else is in the way, or what has to go was changed.
+pub fn install(
+    wanted: &InstallRequest,
+    tree: &dyn ReadTree,
+    manifest: &Manifest,
+) -> Result<Installation> {
     let ground = Ground { tree, manifest };
-    let mut done = Installation { manifest: manifest.clone(), ..Installation::default() };
+    let mut done = Installation {
+        manifest: manifest.clone(),
+        ..Installation::default()
+    };
     done.manifest.disown(&wanted.targets);
-    for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
+    for target in Target::ALL
+        .into_iter()
+        .filter(|t| wanted.targets.contains(t))
+    {
         let part = match target {
             Target::Podman => hooks_d::podman(wanted, &ground)?,
             Target::Crio => hooks_d::crio(wanted, &ground)?,
@@ -139,8 +164,12 @@ pub fn install(wanted: &InstallRequest, tree: &dyn ReadTree, manifest: &Manifest
             Target::NetworkManagers => unmanaged::part(wanted),
         };
         done.notes.extend(part.notes);
-        part.rooms.iter().for_each(|path| done.manifest.make_room(path, tree));
-        part.pieces.into_iter().try_for_each(|piece| done.add(target, piece, &ground))?;
+        part.rooms
+            .iter()
+            .for_each(|path| done.manifest.make_room(path, tree));
+        part.pieces
+            .into_iter()
+            .try_for_each(|piece| done.add(target, piece, &ground))?;
     }
     done.forsake(tree)?;
     done.manifest.begin(manifest, tree);
@@ -152,7 +181,12 @@ pub fn install(wanted: &InstallRequest, tree: &dyn ReadTree, manifest: &Manifest
 fn next(changes: &[Change]) -> Vec<String> {
     let is_read = |c: &&Change| !is_runtime(&c.path) && c.path != cdi::FILE;
     let touched = |t: &Target| changes.iter().filter(is_read).any(|c| c.target == *t);
-    Target::ALL.into_iter().filter(touched).filter_map(Target::next).map(str::to_owned).collect()
+    Target::ALL
+        .into_iter()
+        .filter(touched)
+        .filter_map(Target::next)
+        .map(str::to_owned)
+        .collect()
 }
 
 impl Installation {
@@ -167,8 +201,16 @@ impl Installation {
         if before.as_ref() == Some(&piece.content) {
             return Ok(());
         }
-        let taken = || format!("{} is there and is not rdmaprep's: move it away", piece.path);
-        ensure!(piece.how != How::Own || base.is_none(), ErrorClass::Refused.error(taken()));
+        let taken = || {
+            format!(
+                "{} is there and is not rdmaprep's: move it away",
+                piece.path
+            )
+        };
+        ensure!(
+            piece.how != How::Own || base.is_none(),
+            ErrorClass::Refused.error(taken())
+        );
         self.manifest.enter(Entry {
             path: piece.path.clone(),
             target,
@@ -179,7 +221,12 @@ impl Installation {
             wanted_by: Some([target].into()),
         });
         self.manifest.make_room(&piece.path, ground.tree);
-        self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
+        self.changes.push(Change {
+            path: piece.path,
+            target,
+            before,
+            after: Some(piece.content),
+        });
         Ok(())
     }
 
@@ -190,13 +237,19 @@ impl Installation {
             let (before, undone) = entry.now(tree)?;
             let changed = || {
                 let (path, left) = (&entry.path, undone.left.join(", "));
-                ErrorClass::Refused
-                    .error(format!("{path} is not needed any more, but was changed since ({left}): see to it"))
+                ErrorClass::Refused.error(format!(
+                    "{path} is not needed any more, but was changed since ({left}): see to it"
+                ))
             };
             ensure!(undone.left.is_empty(), changed());
             if undone.content != before {
                 let (path, target) = (entry.path.clone(), entry.target);
-                self.changes.push(Change { path, target, before, after: undone.content });
+                self.changes.push(Change {
+                    path,
+                    target,
+                    before,
+                    after: undone.content,
+                });
             }
         }
         Ok(())
@@ -231,27 +284,39 @@ impl Ground<'_> {
 
 /// What a TOML file lacks to be one, in one line.
 fn toml_trouble(text: &str, message: &str, span: Option<std::ops::Range<usize>>) -> anyhow::Error {
-    let line = span.and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+    let line = span
+        .and_then(|span| text.get(..span.start))
+        .map(|before| before.matches('\n').count() + 1);
     let at = line.map_or_else(String::new, |line| format!("line {line}: "));
     ErrorClass::Usage.error(format!("is not TOML: {at}{message}"))
 }
 
 fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
-    text.parse().map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
+    text.parse()
+        .map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
 }
 
-/// A TOML document as it is to be written in place of a text: the parser drops a mark of byte order, and gives lines its own ends.
+/// A TOML document as it is to be written in place of a text: the parser drops a mark of byte
+/// order, and gives lines its own ends.
 fn toml_text(before: &str, document: &toml_edit::DocumentMut) -> String {
     let text = document.to_string();
-    let text = if before.contains("\r\n") { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text };
-    if before.starts_with(BOM) && !text.starts_with(BOM) { format!("{BOM}{text}") } else { text }
+    let text = if before.contains("\r\n") {
+        text.replace("\r\n", "\n").replace('\n', "\r\n")
+    } else {
+        text
+    };
+    if before.starts_with(BOM) && !text.starts_with(BOM) {
+        format!("{BOM}{text}")
+    } else {
+        text
+    }
 }
 
 /// What to know where an engine's default runtime is not the one that ours calls.
 fn behind(engine: &str, name: &str, program: &str) -> String {
     format!(
-        "{engine}'s default runtime is {name}, while ours calls runc: for {name} behind it (GPUs, it may be), let {CONFIG} say \
-         runtime = {program:?}"
+        "{engine}'s default runtime is {name}, while ours calls runc: for {name} behind it (GPUs, \
+        it may be), let {CONFIG} say runtime = {program:?}"
     )
 }
 

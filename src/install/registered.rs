@@ -9,24 +9,36 @@ use crate::cdi;
 use crate::kernel::host::host_tree::{Content, ReadTree};
 
 /// Where podman and CRI-O look for definitions of hooks (oci-hooks(5)), and enroot for its own.
-const HOOKS: [&str; 3] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/etc/enroot/hooks.d"];
+const HOOKS: [&str; 3] = [
+    "/usr/share/containers/oci/hooks.d",
+    "/etc/containers/oci/hooks.d",
+    "/etc/enroot/hooks.d",
+];
 /// Where runtimes of Kubernetes look for pod networks.
 const NETWORKS: &str = "/etc/cni/net.d";
-/// Where they look for its plugins, elsewhere and in Debian. Of a network that Multus adds there is no file: the API server has it.
+/// Where they look for its plugins, elsewhere and in Debian. Of a network that Multus adds there is
+/// no file: the API server has it.
 const PLUGINS: [&str; 2] = ["/opt/cni/bin/rdmaprep", "/usr/lib/cni/rdmaprep"];
 /// Where a kubelet keeps its pods.
 const KUBELET: &str = "/var/lib/kubelet";
 
-/// The engines of a host, where none of them knows rdmaprep: a container that asks them by annotation starts without NICs. None where
-/// containers get NICs by CDI. [`ErrorClass::Usage`] where a file cannot be read, and no other one names rdmaprep.
+/// The engines of a host, where none of them knows rdmaprep: a container that asks them by
+/// annotation starts without NICs. None where containers get NICs by CDI. [`ErrorClass::Usage`]
+/// where a file cannot be read, and no other one names rdmaprep.
 ///
 /// [`ErrorClass::Usage`]: rdma_model::error_class::ErrorClass::Usage
 pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Vec<Target>> {
-    let found: Vec<Target> =
-        super::found(tree).into_iter().map(|(target, _)| target).filter(|t| t.is_engine()).collect();
+    let found: Vec<Target> = super::found(tree)
+        .into_iter()
+        .map(|(target, _)| target)
+        .filter(|t| t.is_engine())
+        .collect();
     // Docker brings a containerd of its own, which serves others only beside a kubelet.
     let is_dockers = found.contains(&Target::Docker) && !tree.exists(KUBELET);
-    let engines = found.into_iter().filter(|t| *t != Target::Containerd || !is_dockers).collect();
+    let engines = found
+        .into_iter()
+        .filter(|t| *t != Target::Containerd || !is_dockers)
+        .collect();
     let ways = [hooks, devices, runtimes, networks, containerd].map(|way| way(tree));
     if ways.iter().any(|way| matches!(way, Ok(true))) {
         return Ok(Vec::new());
@@ -36,7 +48,10 @@ pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Vec<Target>> {
 }
 
 fn hooks(tree: &dyn ReadTree) -> Result<bool> {
-    let names: Vec<Vec<String>> = HOOKS.iter().map(|folder| tree.list(folder)).collect::<Result<_>>()?;
+    let names: Vec<Vec<String>> = HOOKS
+        .iter()
+        .map(|folder| tree.list(folder))
+        .collect::<Result<_>>()?;
     Ok(names.iter().flatten().any(|name| name.contains(NAME)))
 }
 
@@ -53,14 +68,23 @@ fn networks(tree: &dyn ReadTree) -> Result<bool> {
         return Ok(true);
     }
     // The names that libcni takes (ConfFiles() in libcni/conf.go): Multus has a folder there.
-    let is_one = |name: &String| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));
-    let mut says =
-        tree.list(NETWORKS)?.into_iter().filter(is_one).map(|name| says(&format!("{NETWORKS}/{name}"), tree));
+    let is_one = |name: &String| {
+        [".conf", ".conflist", ".json"]
+            .iter()
+            .any(|end| name.ends_with(end))
+    };
+    let mut says = tree
+        .list(NETWORKS)?
+        .into_iter()
+        .filter(is_one)
+        .map(|name| says(&format!("{NETWORKS}/{name}"), tree));
     says.try_fold(false, |known, one| Ok(known || one?))
 }
 
 fn containerd(tree: &dyn ReadTree) -> Result<bool> {
-    Ok(with_imports(CONTAINERD, tree)?.iter().any(|text| text.contains(NAME)))
+    Ok(with_imports(CONTAINERD, tree)?
+        .iter()
+        .any(|text| text.contains(NAME)))
 }
 
 fn says(path: &str, tree: &dyn ReadTree) -> Result<bool> {
@@ -90,17 +114,33 @@ mod tests {
         unregistered_engines(&HostTree::new(root.path()).unwrap())
     }
 
-    const ENGINES: [(&str, &str); 3] = [("usr/bin/podman", ""), ("usr/bin/dockerd", ""), ("usr/bin/containerd", "")];
+    const ENGINES: [(&str, &str); 3] = [
+        ("usr/bin/podman", ""),
+        ("usr/bin/dockerd", ""),
+        ("usr/bin/containerd", ""),
+    ];
 
     #[test]
     fn any_way_to_nics_is_one() {
         let known = [
-            ("usr/share/containers/oci/hooks.d/rdmaprep-createRuntime.json", "{}"),
+            (
+                "usr/share/containers/oci/hooks.d/rdmaprep-createRuntime.json",
+                "{}",
+            ),
             ("etc/enroot/hooks.d/90-rdmaprep.sh", ""),
-            ("etc/docker/daemon.json", r#"{"runtimes": {"rdmaprep": {}}}"#),
+            (
+                "etc/docker/daemon.json",
+                r#"{"runtimes": {"rdmaprep": {}}}"#,
+            ),
             ("etc/docker/daemon.json", "no JSON: rdmaprep"),
-            ("etc/cni/net.d/10-pods.conflist", r#"{"plugins": [{"type": "rdmaprep"}]}"#),
-            ("etc/containerd/config.toml", "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rdmaprep]"),
+            (
+                "etc/cni/net.d/10-pods.conflist",
+                r#"{"plugins": [{"type": "rdmaprep"}]}"#,
+            ),
+            (
+                "etc/containerd/config.toml",
+                "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rdmaprep]",
+            ),
             ("etc/containerd/conf.d/x.toml", "[a.rdmaprep]"),
             ("opt/cni/bin/rdmaprep", ""),
             (cdi::FILE.trim_start_matches('/'), ""),
@@ -109,7 +149,10 @@ mod tests {
             let found = unregistered(&[&ENGINES[..], &[(path, text)]].concat()).unwrap();
             assert_eq!(found, [], "{path}: {text}");
         }
-        let linked = [("etc/docker/daemon.json", "-> srv/docker.json"), ("srv/docker.json", "rdmaprep")];
+        let linked = [
+            ("etc/docker/daemon.json", "-> srv/docker.json"),
+            ("srv/docker.json", "rdmaprep"),
+        ];
         assert_eq!(unregistered(&[&ENGINES[..], &linked].concat()).unwrap(), []);
     }
 
@@ -124,7 +167,10 @@ mod tests {
             assert_eq!(found, [Target::Podman, Target::Docker], "{path}: {text}");
         }
         let with_kubelet = [&ENGINES[..], &[("var/lib/kubelet/config.yaml", "")]].concat();
-        assert_eq!(unregistered(&with_kubelet).unwrap(), [Target::Podman, Target::Docker, Target::Containerd]);
+        assert_eq!(
+            unregistered(&with_kubelet).unwrap(),
+            [Target::Podman, Target::Docker, Target::Containerd]
+        );
     }
 
     #[test]

@@ -19,9 +19,10 @@ pub struct Reversal {
     pub left: Vec<String>,
 }
 
-/// How to get rid of what `after` has beyond `before`, in `now`. A table that we made and that says something itself is one thing: a
-/// runtime without its type or its path keeps the whole engine from starting. Of our own name it goes, whatever was added to it; of
-/// another one (containerd's `runc`) it stays whole as soon as it was added to: then it is another's.
+/// How to get rid of what `after` has beyond `before`, in `now`. A table that we made and that says
+/// something itself is one thing: a runtime without its type or its path keeps the whole engine
+/// from starting. Of our own name it goes, whatever was added to it; of another one (containerd's
+/// `runc`) it stays whole as soon as it was added to: then it is another's.
 pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
     let mut undo = Reversal::default();
     undo.value(&mut Vec::new(), Some(before), after, now);
@@ -30,23 +31,33 @@ pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
 
 fn has_more(after: &Value, now: &Value) -> bool {
     match (after, now) {
-        (Value::Object(after), Value::Object(there)) => {
-            there.iter().any(|(key, now)| after.get(key).is_none_or(|after| has_more(after, now)))
-        }
+        (Value::Object(after), Value::Object(there)) => there
+            .iter()
+            .any(|(key, now)| after.get(key).is_none_or(|after| has_more(after, now))),
         (after, now) => after != now,
     }
 }
 
 impl Reversal {
-    fn value(&mut self, path: &mut Vec<String>, before: Option<&Value>, after: &Value, now: &Value) {
+    fn value(
+        &mut self,
+        path: &mut Vec<String>,
+        before: Option<&Value>,
+        after: &Value,
+        now: &Value,
+    ) {
         match (after, now) {
             _ if before == Some(after) => {}
             _ if before.is_none() && after == now => self.ops.push(Op::Remove(path.clone())),
-            (Value::Object(_), Value::Object(_)) if before.is_none() && path.last().is_some_and(|key| key == NAME) => {
+            (Value::Object(_), Value::Object(_))
+                if before.is_none() && path.last().is_some_and(|key| key == NAME) =>
+            {
                 self.ops.push(Op::Remove(path.clone()));
             }
             (Value::Object(made), Value::Object(_))
-                if before.is_none() && made.values().any(|v| !v.is_object()) && has_more(after, now) => {}
+                if before.is_none()
+                    && made.values().any(|v| !v.is_object())
+                    && has_more(after, now) => {}
             (Value::Object(after), Value::Object(there)) => {
                 let first = self.ops.len();
                 for (key, value) in after {
@@ -56,8 +67,8 @@ impl Reversal {
                     path.pop();
                 }
                 let gone = |key: &String| {
-                    let own =
-                        |op: &Op| matches!(op, Op::Remove(p) if p.len() == path.len() + 1 && p.last() == Some(key));
+                    let is_key = |p: &[String]| p.len() == path.len() + 1 && p.last() == Some(key);
+                    let own = |op: &Op| matches!(op, Op::Remove(p) if is_key(p));
                     self.ops.iter().skip(first).any(own)
                 };
                 // A table that we made goes with the last thing in it.
@@ -68,7 +79,9 @@ impl Reversal {
             }
             (Value::Array(after), Value::Array(there)) => {
                 let old = before.and_then(Value::as_array);
-                let ours = after.iter().filter(|v| !old.is_some_and(|old| old.contains(v)) && there.contains(v));
+                let ours = after
+                    .iter()
+                    .filter(|v| !old.is_some_and(|old| old.contains(v)) && there.contains(v));
                 let ours: Vec<Value> = ours.cloned().collect();
                 match there.iter().all(|v| ours.contains(v)) && before.is_none() {
                     true => self.ops.push(Op::Remove(path.clone())),
@@ -83,9 +96,13 @@ impl Reversal {
         let mut document = document.clone();
         for op in &self.ops {
             let (Op::Remove(path) | Op::Without(path, _)) = op;
-            let Some((last, parents)) = path.split_last() else { continue };
-            let parent =
-                parents.iter().try_fold(&mut document, |at, key| at.get_mut(key)).and_then(Value::as_object_mut);
+            let Some((last, parents)) = path.split_last() else {
+                continue;
+            };
+            let parent = parents
+                .iter()
+                .try_fold(&mut document, |at, key| at.get_mut(key))
+                .and_then(Value::as_object_mut);
             let Some(parent) = parent else { continue };
             match op {
                 Op::Remove(_) => drop(parent.shift_remove(last)),
@@ -102,15 +119,23 @@ impl Reversal {
     pub fn out_of_toml(&self, document: &mut DocumentMut) {
         for op in &self.ops {
             let (Op::Remove(path) | Op::Without(path, _)) = op;
-            let Some((last, parents)) = path.split_last() else { continue };
+            let Some((last, parents)) = path.split_last() else {
+                continue;
+            };
             let root: Option<&mut dyn TableLike> = Some(document.as_table_mut());
-            let parent = parents.iter().fold(root, |at, key| at?.get_mut(key)?.as_table_like_mut());
+            let parent = parents
+                .iter()
+                .fold(root, |at, key| at?.get_mut(key)?.as_table_like_mut());
             let Some(parent) = parent else { continue };
             match op {
                 Op::Remove(_) => drop(parent.remove(last)),
                 Op::Without(_, ours) => {
                     if let Some(list) = parent.get_mut(last).and_then(Item::as_array_mut) {
-                        list.retain(|item| !ours.iter().any(|o| o.as_str().is_some() && o.as_str() == item.as_str()));
+                        list.retain(|item| {
+                            !ours
+                                .iter()
+                                .any(|o| o.as_str().is_some() && o.as_str() == item.as_str())
+                        });
                     }
                 }
             }

@@ -19,8 +19,14 @@ pub enum Target {
 }
 
 impl Target {
-    pub const ALL: [Target; 6] =
-        [Target::Podman, Target::Crio, Target::Docker, Target::Containerd, Target::Systemd, Target::NetworkManagers];
+    pub const ALL: [Target; 6] = [
+        Target::Podman,
+        Target::Crio,
+        Target::Docker,
+        Target::Containerd,
+        Target::Systemd,
+        Target::NetworkManagers,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -50,20 +56,30 @@ impl Target {
         match self {
             Target::Podman => &["/usr/bin/podman", "/usr/local/bin/podman"],
             Target::Crio => &["/usr/bin/crio", "/usr/local/bin/crio"],
-            Target::Docker => &["/usr/sbin/dockerd", "/usr/bin/dockerd", "/usr/local/bin/dockerd"],
+            Target::Docker => &[
+                "/usr/sbin/dockerd",
+                "/usr/bin/dockerd",
+                "/usr/local/bin/dockerd",
+            ],
             Target::Containerd => &["/usr/bin/containerd", "/usr/local/bin/containerd"],
             Target::Systemd => &["/usr/lib/systemd/systemd", "/lib/systemd/systemd"],
-            Target::NetworkManagers => &["/usr/sbin/NetworkManager", "/usr/lib/systemd/systemd-networkd"],
+            Target::NetworkManagers => &[
+                "/usr/sbin/NetworkManager",
+                "/usr/lib/systemd/systemd-networkd",
+            ],
         }
     }
 
     /// How a container of it gets a plan's NICs.
     pub fn example(self) -> Option<&'static str> {
         match self {
-            Target::Podman => Some("podman run --network none --annotation rdmaprep.io/plan=default IMAGE COMMAND"),
-            Target::Docker => {
-                Some("docker run --runtime rdmaprep --network none --annotation rdmaprep.io/plan=default IMAGE COMMAND")
-            }
+            Target::Podman => Some(
+                "podman run --network none --annotation rdmaprep.io/plan=default IMAGE COMMAND",
+            ),
+            Target::Docker => Some(
+                "docker run --runtime rdmaprep --network none --annotation \
+                rdmaprep.io/plan=default IMAGE COMMAND",
+            ),
             Target::Crio | Target::Containerd | Target::Systemd | Target::NetworkManagers => None,
         }
     }
@@ -86,9 +102,14 @@ impl Target {
 
 /// Whether gVisor's runtime is on a host.
 pub fn has_gvisor(tree: &dyn ReadTree) -> bool {
-    ["/usr/bin/runsc", "/usr/sbin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc"]
-        .iter()
-        .any(|p| tree.exists(p))
+    [
+        "/usr/bin/runsc",
+        "/usr/sbin/runsc",
+        "/usr/local/bin/runsc",
+        "/usr/local/sbin/runsc",
+    ]
+    .iter()
+    .any(|p| tree.exists(p))
 }
 
 impl fmt::Display for Target {

@@ -1,4 +1,5 @@
-//! systemd: the timer and the boot unit, and what keeps the file of devices as the rails are; enabled as `systemctl enable` would.
+//! systemd: the timer and the boot unit, and what keeps the file of devices as the rails are;
+//! enabled as `systemctl enable` would.
 
 use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
 use crate::cdi;
@@ -10,16 +11,36 @@ const PACKAGED: &str = "/usr/lib/systemd/system";
 type Unit = (&'static str, &'static str, Option<&'static str>);
 
 const UNITS: [Unit; 3] = [
-    ("rdmaprep-boot.service", include_str!("../../hooks/systemd/rdmaprep-boot.service"), Some("multi-user.target")),
-    ("rdmaprep-stale.service", include_str!("../../hooks/systemd/rdmaprep-stale.service"), None),
-    ("rdmaprep-stale.timer", include_str!("../../hooks/systemd/rdmaprep-stale.timer"), Some("timers.target")),
+    (
+        "rdmaprep-boot.service",
+        include_str!("../../hooks/systemd/rdmaprep-boot.service"),
+        Some("multi-user.target"),
+    ),
+    (
+        "rdmaprep-stale.service",
+        include_str!("../../hooks/systemd/rdmaprep-stale.service"),
+        None,
+    ),
+    (
+        "rdmaprep-stale.timer",
+        include_str!("../../hooks/systemd/rdmaprep-stale.timer"),
+        Some("timers.target"),
+    ),
 ];
 /// Started at once; boot units run at the next boot.
 const TIMER: &str = "rdmaprep-stale.timer";
 
 const DEVICES: [Unit; 2] = [
-    ("rdmaprep-cdi.path", include_str!("../../hooks/systemd/rdmaprep-cdi.path"), Some("multi-user.target")),
-    ("rdmaprep-cdi.service", include_str!("../../hooks/systemd/rdmaprep-cdi.service"), Some("multi-user.target")),
+    (
+        "rdmaprep-cdi.path",
+        include_str!("../../hooks/systemd/rdmaprep-cdi.path"),
+        Some("multi-user.target"),
+    ),
+    (
+        "rdmaprep-cdi.service",
+        include_str!("../../hooks/systemd/rdmaprep-cdi.service"),
+        Some("multi-user.target"),
+    ),
 ];
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
@@ -27,7 +48,11 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
     let devices = wanted.cdi || ground.tree.exists(cdi::FILE);
     let all = UNITS.iter().chain(DEVICES.iter().filter(|_| devices));
     let pieces = all.flat_map(|unit| pieces(unit, wanted, ground)).collect();
-    Part { pieces, rooms: if devices { vec![cdi::FILE] } else { Vec::new() }, ..Part::default() }
+    Part {
+        pieces,
+        rooms: if devices { vec![cdi::FILE] } else { Vec::new() },
+        ..Part::default()
+    }
 }
 
 fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground) -> Vec<Piece> {
@@ -36,7 +61,13 @@ fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground)
         true => (packaged, None),
         false => {
             let place = format!("{FOLDER}/{name}");
-            (place.clone(), Some(Piece::whole_file(place, text.replace(DEFAULT_PLACE, &wanted.program))))
+            (
+                place.clone(),
+                Some(Piece::whole_file(
+                    place,
+                    text.replace(DEFAULT_PLACE, &wanted.program),
+                )),
+            )
         }
     };
     let link = target.map(|target| Piece::link(format!("{FOLDER}/{target}.wants/{name}"), place));
@@ -64,12 +95,18 @@ pub(super) fn starts(changes: &[Change]) -> Vec<String> {
 pub(super) fn stops(changes: &[Change]) -> Vec<String> {
     let timer = touched(changes, |path| !is_device(path), |_| true).then(|| TIMER.to_owned());
     let devices = touched(changes, is_device, |_| true).then(devices);
-    [timer, devices].into_iter().flatten().map(|units| format!("systemctl stop {units}")).collect()
+    [timer, devices]
+        .into_iter()
+        .flatten()
+        .map(|units| format!("systemctl stop {units}"))
+        .collect()
 }
 
 /// Whether a unit was changed, or who wants one.
 fn touched(changes: &[Change], of: impl Fn(&str) -> bool, how: impl Fn(&Change) -> bool) -> bool {
-    changes.iter().any(|c| c.path.starts_with(FOLDER) && of(&c.path) && how(c))
+    changes
+        .iter()
+        .any(|c| c.path.starts_with(FOLDER) && of(&c.path) && how(c))
 }
 
 fn is_device(path: &str) -> bool {

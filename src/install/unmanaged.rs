@@ -1,8 +1,10 @@
-//! NetworkManager, systemd-networkd and udev: what keeps them off NICs that are rdmaprep's to configure and to give back.
+//! NetworkManager, systemd-networkd and udev: what keeps them off NICs that are rdmaprep's to
+//! configure and to give back.
 
 use super::{InstallRequest, Part, Piece};
 
-/// networkd removes routes and rules that it has not made, on every link, wherever they lead (networkd.conf(5)).
+/// networkd removes routes and rules that it has not made, on every link, wherever they lead
+/// (networkd.conf(5)).
 const FOREIGN: (&str, &str) = (
     "/etc/systemd/networkd.conf.d/rdmaprep.conf",
     "# By `rdmaprep install`: routes and rules of a restored NIC stay.\n\
@@ -15,19 +17,28 @@ const LINK: &str = "/etc/systemd/network/05-rdmaprep.link";
 const BY: &str = "# By `rdmaprep install --ifaces`.\n";
 
 pub(super) fn part(wanted: &InstallRequest) -> Part {
-    let mut part = Part { pieces: vec![Piece::whole_file(FOREIGN.0, FOREIGN.1)], ..Part::default() };
+    let mut part = Part {
+        pieces: vec![Piece::whole_file(FOREIGN.0, FOREIGN.1)],
+        ..Part::default()
+    };
     let names: Vec<&str> = wanted.nics.iter().map(|n| n.name.as_str()).collect();
     if names.is_empty() {
         part.notes.push(
-            "no NIC is named by --ifaces: what NetworkManager, systemd-networkd and udev do to links stays".to_owned(),
+            "no NIC is named by --ifaces: what NetworkManager, systemd-networkd and udev do to \
+            links stays"
+                .to_owned(),
         );
         return part;
     }
     let spaced = names.join(" ");
-    let devices: Vec<String> = names.iter().map(|n| format!("interface-name:{n}")).collect();
+    let devices: Vec<String> = names
+        .iter()
+        .map(|n| format!("interface-name:{n}"))
+        .collect();
     let keyfile = format!("{BY}[keyfile]\nunmanaged-devices+={}\n", devices.join(";"));
     let network = format!("{BY}[Match]\nName={spaced}\n\n[Link]\nUnmanaged=yes\n");
-    // By the name that it has when the event comes, so not before something else has named it at boot (systemd.link(5)).
+    // By the name that it has when the event comes, so not before something else has named it at
+    // boot (systemd.link(5)).
     let link = format!("{BY}[Match]\nOriginalName={spaced}\n\n[Link]\nNamePolicy=keep\n");
     part.pieces.extend([
         Piece::whole_file(RULES, rules(wanted, &names.join("|"))),
@@ -38,11 +49,19 @@ pub(super) fn part(wanted: &InstallRequest) -> Part {
     part
 }
 
-/// A link that comes back from a namespace has the event `move`, or `add`. Both managers honour ID_NET_MANAGED_BY, networkd since
-/// systemd 255; older NetworkManagers NM_UNMANAGED alone.
+/// A link that comes back from a namespace has the event `move`, or `add`. Both managers honour
+/// ID_NET_MANAGED_BY, networkd since systemd 255; older NetworkManagers NM_UNMANAGED alone.
 fn rules(wanted: &InstallRequest, names: &str) -> String {
     let keep = "ENV{NM_UNMANAGED}=\"1\", ENV{ID_NET_MANAGED_BY}=\"rdmaprep\"";
-    let rule = |what: String| format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {what}, {keep}\n");
-    let by_place = wanted.nics.iter().filter_map(|n| n.pci.as_ref()).map(|pci| rule(format!("KERNELS==\"{pci}\"")));
-    [BY.to_owned(), rule(format!("KERNEL==\"{names}\""))].into_iter().chain(by_place).collect()
+    let rule =
+        |what: String| format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {what}, {keep}\n");
+    let by_place = wanted
+        .nics
+        .iter()
+        .filter_map(|n| n.pci.as_ref())
+        .map(|pci| rule(format!("KERNELS==\"{pci}\"")));
+    [BY.to_owned(), rule(format!("KERNEL==\"{names}\""))]
+        .into_iter()
+        .chain(by_place)
+        .collect()
 }

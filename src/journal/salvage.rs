@@ -1,4 +1,5 @@
-//! What can still be read of a record that is torn, or was written by a later version: enough to say whose it was.
+//! What can still be read of a record that is torn, or was written by a later version: enough to
+//! say whose it was.
 
 use std::path::PathBuf;
 
@@ -18,8 +19,8 @@ pub struct PartialRecord {
     pub ids: Vec<String>,
     pub plans: Vec<String>,
     pub boot_id: Option<String>,
-    /// Where the namespace has a name, if `rdmaprep hold` gave it one: bundles are among them, since that is the holder's, and
-    /// stands before what is torn first.
+    /// Where the namespace has a name, if `rdmaprep hold` gave it one: bundles are among them,
+    /// since that is the holder's, and stands before what is torn first.
     pub places: Vec<PathBuf>,
 }
 
@@ -31,7 +32,11 @@ pub fn salvage(text: &str) -> PartialRecord {
         ids: found(text, "{\"id\":"),
         plans: found(text, "\"plan\":"),
         boot_id: found(text, "\"boot_id\":").into_iter().next(),
-        places: [found(text, "\"hold\":{\"path\":"), found(text, "\"bundle\":")].concat(),
+        places: [
+            found(text, "\"hold\":{\"path\":"),
+            found(text, "\"bundle\":"),
+        ]
+        .concat(),
     }
 }
 
@@ -41,8 +46,14 @@ fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T
     for (at, _) in text.match_indices(key).take(MOST) {
         let rest = text.get(at + key.len()..).unwrap_or_default();
         // One that does not end would be read to the end of the text each time.
-        let rest = rest.char_indices().nth(LONGEST).and_then(|(end, _)| rest.get(..end)).unwrap_or(rest);
-        let value = serde_json::Deserializer::from_str(rest).into_iter::<T>().next();
+        let rest = rest
+            .char_indices()
+            .nth(LONGEST)
+            .and_then(|(end, _)| rest.get(..end))
+            .unwrap_or(rest);
+        let value = serde_json::Deserializer::from_str(rest)
+            .into_iter::<T>()
+            .next();
         all.extend(value.and_then(Result::ok).filter(|v| !all.contains(v)));
     }
     all
@@ -51,10 +62,18 @@ fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T
 impl PartialRecord {
     /// Half a sentence for the administrator.
     pub fn describe(&self) -> String {
-        let nics = self.nics.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let nics = self
+            .nics
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ");
         match (self.nics.is_empty(), self.ids.is_empty()) {
             (true, true) => "which NICs it is about cannot be read".to_owned(),
-            (true, false) => format!("it is about {}, whose NICs cannot be read", self.ids.join(" ")),
+            (true, false) => format!(
+                "it is about {}, whose NICs cannot be read",
+                self.ids.join(" ")
+            ),
             (false, true) => format!("it names {nics}"),
             (false, false) => format!("it names {nics}, held by {}", self.ids.join(" ")),
         }

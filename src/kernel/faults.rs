@@ -1,5 +1,6 @@
-//! Fault points: where a test can make the program fail, before and after everything that it does to the machine. Only a build
-//! with the cargo feature `faults` has any; in all others a point is an empty function, and no variable is read.
+//! Fault points: where a test can make the program fail, before and after everything that it does
+//! to the machine. Only a build with the cargo feature `faults` has any; in all others a point is
+//! an empty function, and no variable is read.
 
 use std::fmt::Display;
 
@@ -8,7 +9,8 @@ use anyhow::Result;
 #[cfg(feature = "faults")]
 pub use armed::point;
 
-/// Whether this build has fault points. Theirs is one count: what is done beside another is done in its place then.
+/// Whether this build has fault points. Theirs is one count: what is done beside another is done in
+/// its place then.
 pub const ARE_ARMED: bool = cfg!(feature = "faults");
 
 #[cfg(not(feature = "faults"))]
@@ -17,7 +19,8 @@ pub fn point(_what: impl Display) -> Result<()> {
     Ok(())
 }
 
-/// Has an effect between two points. Failing at the second one is an effect that was made and yet reported as failed.
+/// Has an effect between two points. Failing at the second one is an effect that was made and yet
+/// reported as failed.
 pub fn around<T>(what: impl Display, effect: impl FnOnce() -> Result<T>) -> Result<T> {
     point(format_args!("before {what}"))?;
     let done = effect()?;
@@ -36,9 +39,11 @@ mod armed {
     use anyhow::{Context, Result, anyhow};
     use nix::sys::signal::{Signal, raise};
 
-    /// What happens where: `NUMBER:WAY`, several with commas between. WAY is abort, kill, error, full or hang=MILLISECONDS.
+    /// What happens where: `NUMBER:WAY`, several with commas between. WAY is abort, kill, error,
+    /// full or hang=MILLISECONDS.
     const CHOICE: &str = "RDMAPREP_FAULT";
-    /// A file that gets a line for each point: its number, what was chosen for it or `-`, and its name.
+    /// A file that gets a line for each point: its number, what was chosen for it or `-`, and its
+    /// name.
     const PASSED: &str = "RDMAPREP_FAULT_POINTS";
 
     static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -52,10 +57,13 @@ mod armed {
             Some("abort") => std::process::abort(),
             Some("kill") => Ok(raise(Signal::SIGKILL)?),
             Some("error") => Err(anyhow!("a test lets this fail: {what}")),
-            Some("full") => Err(io::Error::from_raw_os_error(nix::libc::ENOSPC)).with_context(|| what.to_string()),
+            Some("full") => Err(io::Error::from_raw_os_error(nix::libc::ENOSPC))
+                .with_context(|| what.to_string()),
             Some(way) => {
                 let time = way.strip_prefix("hang=").and_then(|ms| ms.parse().ok());
-                std::thread::sleep(Duration::from_millis(time.with_context(|| format!("{CHOICE}: {way:?}?"))?));
+                std::thread::sleep(Duration::from_millis(
+                    time.with_context(|| format!("{CHOICE}: {way:?}?"))?,
+                ));
                 Ok(())
             }
         }
@@ -64,14 +72,26 @@ mod armed {
     fn chosen(number: usize) -> Option<String> {
         let all = std::env::var(CHOICE).ok()?;
         let mut pairs = all.split(',').filter_map(|pair| pair.split_once(':'));
-        pairs.find(|(n, _)| n.parse() == Ok(number)).map(|(_, way)| way.to_owned())
+        pairs
+            .find(|(n, _)| n.parse() == Ok(number))
+            .map(|(_, way)| way.to_owned())
     }
 
     /// Written before the fault: the list then has the points that no process survives, too.
     fn tell(number: usize, way: Option<&str>, what: &str) -> Result<()> {
-        let Some(path) = std::env::var_os(PASSED) else { return Ok(()) };
-        let mut file = OpenOptions::new().create(true).append(true).open(path).context(PASSED)?;
-        let line = format!("{number} {} {}\n", way.unwrap_or("-"), what.replace('\n', " "));
+        let Some(path) = std::env::var_os(PASSED) else {
+            return Ok(());
+        };
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .context(PASSED)?;
+        let line = format!(
+            "{number} {} {}\n",
+            way.unwrap_or("-"),
+            what.replace('\n', " ")
+        );
         file.write_all(line.as_bytes()).context(PASSED)
     }
 }

@@ -1,6 +1,7 @@
-//! The part that touches the machine; `scripts/layers.toml` lists the few modules beside it that do. Everything above goes
-//! through two traits: a [`World`] is the host and one container, as far as their network goes; [`Namespaces`] are the machine's,
-//! and open Worlds. Only commands name the real ones, [`Kernel`] and [`ThisMachine`]; tests have small ones of their own.
+//! The part that touches the machine; `scripts/layers.toml` lists the few modules beside it that
+//! do. Everything above goes through two traits: a [`World`] is the host and one container, as far
+//! as their network goes; [`Namespaces`] are the machine's, and open Worlds. Only commands name the
+//! real ones, [`Kernel`] and [`ThisMachine`]; tests have small ones of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -43,15 +44,19 @@ pub struct Scope {
     pub depth: Depth,
     pub sysctls: Sysctls,
     pub defaults: Defaults,
-    /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink reports.
+    /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it
+    /// only what netlink reports.
     pub sysfs: bool,
-    /// Of which NICs what can be set on the device is read as well, see [`rdma_model::snapshot::Netdev::device`].
+    /// Of which NICs what can be set on the device is read as well, see
+    /// [`rdma_model::snapshot::Netdev::device`].
     pub devices: Vec<IfName>,
-    /// Whether other network namespaces are searched for links that sit on netdevs of the host, see [`netns::search`].
+    /// Whether other network namespaces are searched for links that sit on netdevs of the host, see
+    /// [`netns::search`].
     pub elsewhere: bool,
 }
 
-/// How much of a namespace is listed. One that is foreign may have any number of routes, which cost a search its time.
+/// How much of a namespace is listed. One that is foreign may have any number of routes, which cost
+/// a search its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
     Links,
@@ -74,7 +79,8 @@ pub enum Sysctls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defaults {
     Unread,
-    /// Those by which is decided what a NIC takes into a container, see [`crate::plan::sysctl_carry`].
+    /// Those by which is decided what a NIC takes into a container, see
+    /// [`crate::plan::sysctl_carry`].
     Carried,
     All,
 }
@@ -107,39 +113,71 @@ impl Scope {
 
     /// Less than that: what a search through foreign namespaces takes.
     pub fn only(depth: Depth) -> Scope {
-        Scope { depth, ..Scope::links() }
+        Scope {
+            depth,
+            ..Scope::links()
+        }
     }
 
-    /// With all sysctls and device settings of these NICs, and the defaults that say which are taken along.
+    /// With all sysctls and device settings of these NICs, and the defaults that say which are
+    /// taken along.
     pub fn for_nics(nics: Vec<IfName>) -> Scope {
-        let defaults = if nics.is_empty() { Defaults::Unread } else { Defaults::Carried };
+        let defaults = if nics.is_empty() {
+            Defaults::Unread
+        } else {
+            Defaults::Carried
+        };
         let (devices, sysctls) = (nics.clone(), Sysctls::Of(nics));
-        Scope { depth: Depth::Network, devices, sysctls, defaults, sysfs: false, elsewhere: false }
+        Scope {
+            depth: Depth::Network,
+            devices,
+            sysctls,
+            defaults,
+            sysfs: false,
+            elsewhere: false,
+        }
     }
 
     /// With the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
-        let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
+        let keys = |s: &NicState| {
+            (
+                s.netdev.name.clone(),
+                s.netdev.sysctls.keys().cloned().collect(),
+            )
+        };
         let sysctls = Sysctls::Named(states.iter().map(keys).collect());
-        Scope { sysctls, ..Scope::links() }
+        Scope {
+            sysctls,
+            ..Scope::links()
+        }
     }
 
     pub fn full() -> Scope {
-        Scope { sysctls: Sysctls::All, defaults: Defaults::All, sysfs: true, elsewhere: true, ..Scope::links() }
+        Scope {
+            sysctls: Sysctls::All,
+            defaults: Defaults::All,
+            sysfs: true,
+            elsewhere: true,
+            ..Scope::links()
+        }
     }
 }
 
 pub trait World {
     fn has_inside(&self) -> bool;
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;
-    /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked is part of the answer.
+    /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked
+    /// is part of the answer.
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths;
     /// Does one step; steps that wait give up at the deadline.
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()>;
     /// The host's /sys as the last full observation saw it.
     fn survey(&mut self) -> Result<&Survey>;
-    /// Keeps the container's namespace, so that its NICs can be taken out of it when all its processes have ended.
+    /// Keeps the container's namespace, so that its NICs can be taken out of it when all its
+    /// processes have ended.
     fn pin(&mut self, pin: Pin) -> Result<()>;
-    /// Links of further namespaces, the container's first, that sit on netdevs of that side with these indices.
+    /// Links of further namespaces, the container's first, that sit on netdevs of that side with
+    /// these indices.
     fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search>;
 }

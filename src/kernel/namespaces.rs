@@ -15,8 +15,8 @@ pub enum Pin<'a> {
     Named(&'a Path),
 }
 
-/// A container's init, and the network namespace that it is in. Neither can be confused with a later one: a pid may be reused, and
-/// an inode too.
+/// A container's init, and the network namespace that it is in. Neither can be confused with a
+/// later one: a pid may be reused, and an inode too.
 pub trait Container {
     fn pid(&self) -> i32;
     fn is_running(&self) -> bool;
@@ -26,13 +26,15 @@ pub trait Container {
     fn open(&self) -> Result<Box<dyn World>>;
 }
 
-/// The namespaces and processes of a machine. [`crate::kernel::ThisMachine`] is the one that we run on.
+/// The namespaces and processes of a machine. [`crate::kernel::ThisMachine`] is the one that we run
+/// on.
 pub trait Namespaces {
     /// `/proc/sys/kernel/random/boot_id`: inodes and pids of another boot mean nothing.
     fn boot_id(&self) -> &str;
     /// The folder below which those who manage links have their files: `/`.
     fn root(&self) -> &Path;
-    /// Whether this process may enter namespaces and change links; else an error that names the missing capabilities.
+    /// Whether this process may enter namespaces and change links; else an error that names the
+    /// missing capabilities.
     fn require_capabilities(&self) -> Result<()>;
     /// Inode of this process's own namespace: NICs belong to it.
     fn host_netns(&self) -> Result<u64>;
@@ -41,33 +43,40 @@ pub trait Namespaces {
     /// A process in the namespace with that inode, other than `but`.
     fn occupant(&self, netns: u64, but: Option<i32>) -> Option<i32>;
     fn container(&self, pid: i32) -> Result<Box<dyn Container>>;
-    /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else through a member that lives.
+    /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else
+    /// through a member that lives.
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;
-    /// Every namespace that a process has or `ip netns` keeps, other than those with `known` inodes: each with the host's.
+    /// Every namespace that a process has or `ip netns` keeps, other than those with `known`
+    /// inodes: each with the host's.
     fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>>;
-    /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a name that is another's by now.
+    /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a
+    /// name that is another's by now.
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;
 
-    /// Whether the network namespace at that path is the one with that inode, as far as this process sees: a runtime may have
-    /// mounted it in a mount namespace of its own, and unlinks the path when the pod ends.
+    /// Whether the network namespace at that path is the one with that inode, as far as this
+    /// process sees: a runtime may have mounted it in a mount namespace of its own, and unlinks the
+    /// path when the pod ends.
     fn may_be_netns(&self, path: &Path, netns: u64) -> bool;
 
-    /// Whether a member may still use the NICs of its record. A CNI runtime removes the path when the pod ends; until all NICs are
-    /// attached, the plugin itself has to be at work.
+    /// Whether a member may still use the NICs of its record. A CNI runtime removes the path when
+    /// the pod ends; until all NICs are attached, the plugin itself has to be at work.
     fn is_alive(&self, record: &Record, member: &Member) -> bool {
         match &member.cni {
-            Some(cni) if record.phase == Phase::Attached => self.may_be_netns(&cni.netns, record.netns),
+            Some(cni) if record.phase == Phase::Attached => {
+                self.may_be_netns(&cni.netns, record.netns)
+            }
             _ => self.start_time(member.pid) == Some(member.start_time),
         }
     }
 
-    /// Whether a record's containers have all died, and no process is left in the namespace that may use NICs: before the record
-    /// says that they are attached, none was promised any.
+    /// Whether a record's containers have all died, and no process is left in the namespace that
+    /// may use NICs: before the record says that they are attached, none was promised any.
     fn is_abandoned(&self, record: &Record) -> bool {
         if record.is_back() {
             return true;
         }
-        let is_used = || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
+        let is_used =
+            || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
         !record.members.iter().any(|m| self.is_alive(record, m)) && !is_used()
     }
 }

@@ -1,5 +1,5 @@
-//! The records of all containers, read once; every change goes to their folder and to what was read alike. What decides on a
-//! change is read under the lock: only its holder writes records.
+//! The records of all containers, read once; every change goes to their folder and to what was read
+//! alike. What decides on a change is read under the lock: only its holder writes records.
 
 use std::path::{Path, PathBuf};
 
@@ -18,17 +18,28 @@ pub struct Records<'a> {
 struct Entry {
     path: PathBuf,
     record: Result<Record>,
-    /// This program has written it: the file has nothing that only a later version knows, and need not be read again.
+    /// This program has written it: the file has nothing that only a later version knows, and need
+    /// not be read again.
     ours: bool,
 }
 
 impl<'a> Records<'a> {
-    /// `boot_id` is that of this boot. Fails where the folder cannot be read, or others could write to it; a damaged record is an
-    /// entry of its own.
+    /// `boot_id` is that of this boot. Fails where the folder cannot be read, or others could write
+    /// to it; a damaged record is an entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
         let read = store.all_records()?.into_iter();
-        let all = read.map(|(path, record)| Entry { path, record, ours: false }).collect();
-        Ok(Records { store, boot_id: boot_id.to_owned(), all })
+        let all = read
+            .map(|(path, record)| Entry {
+                path,
+                record,
+                ours: false,
+            })
+            .collect();
+        Ok(Records {
+            store,
+            boot_id: boot_id.to_owned(),
+            all,
+        })
     }
 
     pub fn store(&self) -> &'a Store {
@@ -50,7 +61,8 @@ impl<'a> Records<'a> {
 
     /// Those of this boot: after a reboot no NIC is away.
     pub fn current(&self) -> impl Iterator<Item = &Record> {
-        self.readable().filter(|record| record.boot_id == self.boot_id)
+        self.readable()
+            .filter(|record| record.boot_id == self.boot_id)
     }
 
     pub fn of_netns(&self, netns: u64) -> Option<&Record> {
@@ -58,16 +70,22 @@ impl<'a> Records<'a> {
     }
 
     pub fn damaged(&self) -> impl Iterator<Item = (&Path, &anyhow::Error)> {
-        self.all.iter().filter_map(|e| Some((e.path.as_path(), e.record.as_ref().err()?)))
+        self.all
+            .iter()
+            .filter_map(|e| Some((e.path.as_path(), e.record.as_ref().err()?)))
     }
 
     pub fn paths(&self) -> Vec<PathBuf> {
         self.all.iter().map(|e| e.path.clone()).collect()
     }
 
-    /// What is in the record of that name, as it is by now: writing it may have moved it to another folder.
+    /// What is in the record of that name, as it is by now: writing it may have moved it to another
+    /// folder.
     pub fn at(&self, path: &Path) -> Option<&Result<Record>> {
-        self.all.iter().find(|e| e.path.file_name() == path.file_name()).map(|e| &e.record)
+        self.all
+            .iter()
+            .find(|e| e.path.file_name() == path.file_name())
+            .map(|e| &e.record)
     }
 
     /// To all of its places, see [`Store::save`].
@@ -97,7 +115,9 @@ impl<'a> Records<'a> {
     /// See [`Store::begin_copy`].
     pub fn begin_copy(&self, record: Record) -> Result<Option<RunningCopy>> {
         let carried = self.carried(&record)?;
-        self.store.begin_copy(&record.file_name(), move || carried.map_or_else(|| record.print(), Ok))
+        self.store.begin_copy(&record.file_name(), move || {
+            carried.map_or_else(|| record.print(), Ok)
+        })
     }
 
     /// What the file is to hold, and whether that is all of this version.
@@ -112,12 +132,24 @@ impl<'a> Records<'a> {
     fn carried(&self, record: &Record) -> Result<Option<String>> {
         let name = record.file_name();
         let ours = self.all.iter().any(|e| e.ours && e.path.ends_with(&name));
-        if ours { Ok(None) } else { self.store.carried(record) }
+        if ours {
+            Ok(None)
+        } else {
+            self.store.carried(record)
+        }
     }
 
     fn note(&mut self, record: &Record, ours: bool) {
-        let entry = Entry { path: self.store.record_path(record), record: Ok(record.clone()), ours };
-        match self.all.iter_mut().find(|e| e.path.file_name() == entry.path.file_name()) {
+        let entry = Entry {
+            path: self.store.record_path(record),
+            record: Ok(record.clone()),
+            ours,
+        };
+        match self
+            .all
+            .iter_mut()
+            .find(|e| e.path.file_name() == entry.path.file_name())
+        {
             Some(known) => *known = entry,
             None => self.all.push(entry),
         }

@@ -1,7 +1,8 @@
-//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below the state folder. Where the run
-//! folder is a tmpfs, a record is there as well, and that one counts: a NIC is away only until the next boot, so what is written
-//! before the first move has to outlive rdmaprep, not the machine. The copy below the state folder says after a reboot which NICs
-//! were away. It is written beside the moves.
+//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below
+//! the state folder. Where the run folder is a tmpfs, a record is there as well, and that one
+//! counts: a NIC is away only until the next boot, so what is written before the first move has to
+//! outlive rdmaprep, not the machine. The copy below the state folder says after a reboot which
+//! NICs were away. It is written beside the moves.
 
 mod cleanup;
 mod damaged;
@@ -30,7 +31,8 @@ use crate::kernel::record_copy::{self, RunningCopy};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
-/// In place of `json`, beside the live records: the copy of that name could not be removed, and does not count in this boot.
+/// In place of `json`, beside the live records: the copy of that name could not be removed, and
+/// does not count in this boot.
 const RETURNED: &str = "returned";
 
 /// The report of a container whose id is unknown: no id becomes this name.
@@ -46,22 +48,37 @@ pub struct Store {
 impl Store {
     /// `run` is for what a reboot may forget, `state` for what it must not.
     pub fn new(run: &Path, state: &Path) -> Store {
-        Store { run: run.to_owned(), state: state.to_owned(), handed: BTreeMap::new() }
+        Store {
+            run: run.to_owned(),
+            state: state.to_owned(),
+            handed: BTreeMap::new(),
+        }
     }
 
-    /// The same, where a process keeps in memory what is stored: a view as `sysfs`, a topology file as `topology`.
+    /// The same, where a process keeps in memory what is stored: a view as `sysfs`, a topology file
+    /// as `topology`.
     pub fn handed(self, handed: BTreeMap<String, Handle>) -> Store {
         Store { handed, ..self }
     }
 
     /// Only commands that write call this.
     pub fn prepare(&self) -> Result<()> {
-        let run = [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.views(), &self.profiles()];
+        let run = [
+            &self.run,
+            &self.plans(),
+            &self.pins(),
+            &self.reports(),
+            &self.views(),
+            &self.profiles(),
+        ];
         let records = [&self.live_records(), &self.state, &self.records()];
-        run.into_iter().chain(records).try_for_each(|folder| files::private_dir(folder))
+        run.into_iter()
+            .chain(records)
+            .try_for_each(|folder| files::private_dir(folder))
     }
 
-    /// Whether the folders could be made and written to, as far as that can be known without doing it.
+    /// Whether the folders could be made and written to, as far as that can be known without doing
+    /// it.
     pub fn writable(&self) -> Result<()> {
         let all = [self.plans(), self.views(), self.records()];
         all.iter().try_for_each(|folder| files::writable(folder))
@@ -79,7 +96,8 @@ impl Store {
         self.run.join("reports")
     }
 
-    /// Views of /sys for containers, each `NAME.json` and, where a config.json mounts it, the directory `NAME`.
+    /// Views of /sys for containers, each `NAME.json` and, where a config.json mounts it, the
+    /// directory `NAME`.
     pub fn views(&self) -> PathBuf {
         self.run.join("views")
     }
@@ -97,21 +115,28 @@ impl Store {
     }
 
     fn first_records(&self) -> PathBuf {
-        if files::is_in_memory(&self.run) { self.live_records() } else { self.records() }
+        if files::is_in_memory(&self.run) {
+            self.live_records()
+        } else {
+            self.records()
+        }
     }
 
-    /// Whether the run folder is on a read-only file system: what is needed there can be read alone.
+    /// Whether the run folder is on a read-only file system: what is needed there can be read
+    /// alone.
     pub fn is_read_only(&self) -> bool {
         files::is_read_only(&self.run)
     }
 
-    /// The one lock: the kernel moves one NIC at a time anyway, and a second container must see the first one's record.
+    /// The one lock: the kernel moves one NIC at a time anyway, and a second container must see the
+    /// first one's record.
     pub fn lock(&self, deadline: Instant) -> Result<Lock> {
         if self.is_read_only() {
             let run = self.run.display();
             return Err(ErrorClass::Refused.error(format!(
-                "{run} is read-only here: no record can change, so no NIC moves; make it writable, in the mount namespace of \
-                 the runtime as well, then run `rdmaprep restore --all`"
+                "{run} is read-only here: no record can change, so no NIC moves; make it \
+                writable, in the mount namespace of the runtime as well, then run `rdmaprep \
+                restore --all`"
             )));
         }
         files::lock(&self.run.join("lock"), deadline)
@@ -119,10 +144,17 @@ impl Store {
 
     pub fn plan(&self, name: &str) -> Result<Option<Plan>> {
         let path = self.plan_path(name);
-        let Some(text) = files::read(&path)? else { return Ok(None) };
+        let Some(text) = files::read(&path)? else {
+            return Ok(None);
+        };
         let doing = || format!("reading plan {}", path.display());
         let plan: Plan = strict_json::strict(&text).with_context(doing)?;
-        ensure!(plan.schema == plan::SCHEMA, "plan {} has schema {}", path.display(), plan.schema);
+        ensure!(
+            plan.schema == plan::SCHEMA,
+            "plan {} has schema {}",
+            path.display(),
+            plan.schema
+        );
         Ok(Some(plan))
     }
 
@@ -133,7 +165,9 @@ impl Store {
             nics: Vec<IgnoredAny>,
         }
         let text = files::read(&self.plan_path(name)).ok()??;
-        serde_json::from_str(&text).ok().map(|Nics { nics }| nics.len())
+        serde_json::from_str(&text)
+            .ok()
+            .map(|Nics { nics }| nics.len())
     }
 
     fn plan_path(&self, name: &str) -> PathBuf {
@@ -141,7 +175,10 @@ impl Store {
     }
 
     pub fn all_plans(&self) -> Result<Vec<String>> {
-        Ok(files::list(&self.plans())?.iter().filter_map(|n| Some(n.strip_suffix(".json")?.to_owned())).collect())
+        Ok(files::list(&self.plans())?
+            .iter()
+            .filter_map(|n| Some(n.strip_suffix(".json")?.to_owned()))
+            .collect())
     }
 
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
@@ -155,54 +192,75 @@ impl Store {
     pub fn view_name(view: &Tree) -> Result<String> {
         // Another text with such a beginning of its digest would have to be searched for too long.
         let digest = Sha256::hash(Store::view_text(view)?.as_bytes());
-        Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+        Ok(digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect())
     }
 
     pub fn view_text(view: &Tree) -> Result<String> {
         serde_json::to_string(view).context("writing the view as JSON")
     }
 
-    /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it is not known.
+    /// Stores what a container shall see of /sys. None is removed before the next boot: which
+    /// bundles mount it is not known.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
         let text = Store::view_text(view)?;
-        shared_folder::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
+        shared_folder::replace(
+            &self.views().join(format!("{name}.json")),
+            text.as_bytes(),
+            0o600,
+            true,
+        )
     }
 
     pub fn view(&self, name: &str) -> Result<Option<Tree>> {
         let path = self.views().join(format!("{name}.json"));
-        let Some(text) = files::read(&path)? else { return Ok(None) };
+        let Some(text) = files::read(&path)? else {
+            return Ok(None);
+        };
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// What is stored under that name, from the memory of the process that keeps it; nothing where none does.
-    /// [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is another one. The name follows from the
-    /// content, so nothing else passes for it.
+    /// What is stored under that name, from the memory of the process that keeps it; nothing where
+    /// none does. [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is
+    /// another one. The name follows from the content, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
         let read = |handle: &Handle| {
-            let text = files::read_whole(File::from(pidfd_getfd::fetch(handle, None)?), "what is in memory")?;
+            let text = files::read_whole(
+                File::from(pidfd_getfd::fetch(handle, None)?),
+                "what is in memory",
+            )?;
             let tree = match what {
                 "topology" => topo_file::tree(&text),
-                _ => serde_json::from_str(&text).class(ErrorClass::Refused, "reading a view in memory")?,
+                _ => serde_json::from_str(&text)
+                    .class(ErrorClass::Refused, "reading a view in memory")?,
             };
-            let other = || ErrorClass::Refused.error("what the handle names is another one than config.json mounts");
+            let other = || {
+                ErrorClass::Refused
+                    .error("what the handle names is another one than config.json mounts")
+            };
             ensure!(Store::view_name(&tree)? == name, other());
             Ok(tree)
         };
         self.handed.get(what).map(read)
     }
 
-    /// Writes a stored view out for config.json files to mount, once, also while another process does the same.
+    /// Writes a stored view out for config.json files to mount, once, also while another process
+    /// does the same.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
         shared_folder::lay_out(&self.views().join(name), view)
     }
 
-    /// Where a shell finds the settings for the containers of a namespace that could be given them in no other way.
+    /// Where a shell finds the settings for the containers of a namespace that could be given them
+    /// in no other way.
     pub fn profile(&self, netns: u64) -> PathBuf {
         self.profiles().join(format!("{netns}.sh"))
     }
 
-    /// Writes the settings of a namespace to be sourced there, unless there is such a file: a container that joins it later may have asked
-    /// for less. Returns its path.
+    /// Writes the settings of a namespace to be sourced there, unless there is such a file: a
+    /// container that joins it later may have asked for less. Returns its path.
     pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
         let path = self.profile(netns);
         if !path.exists() {
@@ -212,21 +270,37 @@ impl Store {
     }
 
     pub fn all_profiles(&self) -> Result<Vec<u64>> {
-        Ok(files::list(&self.profiles())?.iter().filter_map(|n| n.strip_suffix(".sh")?.parse().ok()).collect())
+        Ok(files::list(&self.profiles())?
+            .iter()
+            .filter_map(|n| n.strip_suffix(".sh")?.parse().ok())
+            .collect())
     }
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
         let folders = [self.records(), self.live_records()];
         // Write access there decides what the host gets back.
-        [&self.state].into_iter().chain(&folders).try_for_each(|folder| files::owned(folder))?;
+        [&self.state]
+            .into_iter()
+            .chain(&folders)
+            .try_for_each(|folder| files::owned(folder))?;
         let is_record = |name: &String| name.ends_with(".json");
         let (copies, live) = (files::list(&folders[0])?, files::list(&folders[1])?);
-        let is_returned =
-            |name: &String| live.iter().any(|other| Path::new(other) == Path::new(name).with_extension(RETURNED));
-        let copies = copies.into_iter().filter(|name| is_record(name) && !is_returned(name));
-        let mut paths: BTreeMap<String, PathBuf> = copies.map(|name| (name.clone(), folders[0].join(name))).collect();
-        paths.extend(live.iter().filter(|name| is_record(name)).map(|name| (name.clone(), folders[1].join(name))));
+        let is_returned = |name: &String| {
+            live.iter()
+                .any(|other| Path::new(other) == Path::new(name).with_extension(RETURNED))
+        };
+        let copies = copies
+            .into_iter()
+            .filter(|name| is_record(name) && !is_returned(name));
+        let mut paths: BTreeMap<String, PathBuf> = copies
+            .map(|name| (name.clone(), folders[0].join(name)))
+            .collect();
+        paths.extend(
+            live.iter()
+                .filter(|name| is_record(name))
+                .map(|name| (name.clone(), folders[1].join(name))),
+        );
         Ok(paths
             .into_values()
             .filter_map(|path| {
@@ -249,39 +323,56 @@ impl Store {
         salvage(&files::read(path).ok().flatten().unwrap_or_default())
     }
 
-    /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.
+    /// Writes a record to all of its places; nothing that it speaks of may happen before this
+    /// returns.
     pub fn save(&self, record: &Record, text: &str) -> Result<()> {
         if self.first_records() != self.records() {
             let path = self.records().join(record.file_name());
-            faults::around(record_copy::WRITING, || files::replace(&path, text.as_bytes(), 0o600))?;
+            faults::around(record_copy::WRITING, || {
+                files::replace(&path, text.as_bytes(), 0o600)
+            })?;
         }
         self.save_first(record, text)
     }
 
-    /// As [`Store::save`], for a crash of rdmaprep alone: after a reboot, the copy that is there says enough.
+    /// As [`Store::save`], for a crash of rdmaprep alone: after a reboot, the copy that is there
+    /// says enough.
     pub fn save_first(&self, record: &Record, text: &str) -> Result<()> {
         let (folder, name) = (self.first_records(), record.file_name());
-        let replace = if folder == self.records() { files::replace } else { files::replace_unsynced };
+        let replace = if folder == self.records() {
+            files::replace
+        } else {
+            files::replace_unsynced
+        };
         // An administrator may have removed it while containers run.
         files::private_dir(&folder)?;
-        faults::around("writing the record", || replace(&folder.join(&name), text.as_bytes(), 0o600))?;
+        faults::around("writing the record", || {
+            replace(&folder.join(&name), text.as_bytes(), 0o600)
+        })?;
         let returned = self.live_records().join(name).with_extension(RETURNED);
-        if returned.exists() { files::remove(&returned) } else { Ok(()) }
+        if returned.exists() {
+            files::remove(&returned)
+        } else {
+            Ok(())
+        }
     }
 
-    /// As [`Store::save`], where NICs have returned already: that the copy cannot be written must not keep the rest from being done.
-    /// Returns why it was not.
+    /// As [`Store::save`], where NICs have returned already: that the copy cannot be written must
+    /// not keep the rest from being done. Returns why it was not.
     pub fn save_later(&self, record: &Record, text: &str) -> Result<Option<String>> {
         self.save_first(record, text)?;
         if self.first_records() == self.records() {
             return Ok(None);
         }
         let path = self.records().join(record.file_name());
-        let copied = faults::around(record_copy::WRITING, || files::replace(&path, text.as_bytes(), 0o600));
+        let copied = faults::around(record_copy::WRITING, || {
+            files::replace(&path, text.as_bytes(), 0o600)
+        });
         Ok(copied.err().map(|e| format!("{e:#}")))
     }
 
-    /// Begins to print and write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
+    /// Begins to print and write the copy of a record that [`Store::save_first`] has written;
+    /// nothing where that was all.
     pub fn begin_copy(
         &self,
         name: &str,
@@ -293,23 +384,34 @@ impl Store {
         Ok(Some(RunningCopy::begin(self.records().join(name), print)?))
     }
 
-    /// The new text of a record whose file has what only a later version knows: that is kept. Nothing where it has not.
+    /// The new text of a record whose file has what only a later version knows: that is kept.
+    /// Nothing where it has not.
     pub fn carried(&self, record: &Record) -> Result<Option<String>> {
-        let Some(old) = files::read(&self.found(record)).ok().flatten() else { return Ok(None) };
-        let earlier =
-            Record::parse(&old).ok().filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
-        let text = earlier.map(|earlier| strict_json::carried(&old, &earlier, record)).transpose();
+        let Some(old) = files::read(&self.found(record)).ok().flatten() else {
+            return Ok(None);
+        };
+        let earlier = Record::parse(&old)
+            .ok()
+            .filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
+        let text = earlier
+            .map(|earlier| strict_json::carried(&old, &earlier, record))
+            .transpose();
         text.context("writing the record as JSON")
     }
 
     /// Where a record was read: an earlier version has written the copy alone.
     fn found(&self, record: &Record) -> PathBuf {
-        Some(self.record_path(record)).filter(|p| p.exists()).unwrap_or_else(|| self.records().join(record.file_name()))
+        Some(self.record_path(record))
+            .filter(|p| p.exists())
+            .unwrap_or_else(|| self.records().join(record.file_name()))
     }
 
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
         let text = files::read(&self.found(record))?;
-        Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
+        Ok(text
+            .map(|text| strict_json::unheard(&text, record))
+            .transpose()?
+            .unwrap_or_default())
     }
 
     pub fn pin(&self, netns: u64) -> PathBuf {
@@ -317,7 +419,10 @@ impl Store {
     }
 
     pub fn all_pins(&self) -> Result<Vec<u64>> {
-        Ok(files::list(&self.pins())?.iter().filter_map(|n| n.parse().ok()).collect())
+        Ok(files::list(&self.pins())?
+            .iter()
+            .filter_map(|n| n.parse().ok())
+            .collect())
     }
 
     pub fn report(&self, id: &str) -> Result<Option<String>> {
@@ -327,23 +432,34 @@ impl Store {
     /// All reports, each with its file.
     pub fn all_reports(&self) -> Result<Vec<(PathBuf, String)>> {
         let is_report = |name: &String| name.ends_with(".json");
-        let paths = files::list(&self.reports())?.into_iter().filter(is_report).map(|name| self.reports().join(name));
+        let paths = files::list(&self.reports())?
+            .into_iter()
+            .filter(is_report)
+            .map(|name| self.reports().join(name));
         // One that went in between, or that is no plain file, is not shown.
-        Ok(paths.filter_map(|path| files::read(&path).ok()?.map(|text| (path, text))).collect())
+        Ok(paths
+            .filter_map(|path| files::read(&path).ok()?.map(|text| (path, text)))
+            .collect())
     }
 
     /// The `id` may be unknown.
     pub fn save_report(&self, id: Option<&str>, json: &str) -> Result<()> {
-        let path = self.reports().join(id.map_or(UNKNOWN.to_owned(), report_name));
-        // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
+        let path = self
+            .reports()
+            .join(id.map_or(UNKNOWN.to_owned(), report_name));
+        // No fsync: a report is news, not truth. The name is the container's id: a link of that
+        // name is replaced, not followed.
         shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }
 }
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.
 fn report_name(id: &str) -> String {
-    let plain =
-        id.len() <= 128 && !id.starts_with('.') && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let plain = id.len() <= 128
+        && !id.starts_with('.')
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if plain {
         return format!("{id}.json");
     }

@@ -1,5 +1,6 @@
-//! Per-device sysctls of the calling thread's network namespace: what netlink reports of them, and files for the others. Paths,
-//! and not the `sysctl` crate, since it turns every dot of a name into a slash, which a VLAN's name does not survive.
+//! Per-device sysctls of the calling thread's network namespace: what netlink reports of them, and
+//! files for the others. Paths, and not the `sysctl` crate, since it turns every dot of a name into
+//! a slash, which a VLAN's name does not survive.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -20,15 +21,18 @@ const FOLDERS: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"
 
 fn path(dev: &str, key: &str) -> Option<PathBuf> {
     let (folder, leaf) = key.rsplit_once('/')?;
-    Some(PathBuf::from(format!("/proc/sys/net/{folder}/{dev}/{leaf}")))
+    Some(PathBuf::from(format!(
+        "/proc/sys/net/{folder}/{dev}/{leaf}"
+    )))
 }
 
-/// No setting: says whether the multicast router of this namespace forwards by the device, and cannot be written
-/// (devinet_sysctl in net/ipv4/devinet.c, addrconf_sysctl in net/ipv6/addrconf.c).
+/// No setting: says whether the multicast router of this namespace forwards by the device, and
+/// cannot be written (devinet_sysctl in net/ipv4/devinet.c, addrconf_sysctl in
+/// net/ipv6/addrconf.c).
 const STATUS: &str = "mc_forwarding";
 
-/// The values of `all` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`, `IN_DEV_ORCONF` in
-/// include/linux/inetdevice.h).
+/// The values of `all` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`,
+/// `IN_DEV_ORCONF` in include/linux/inetdevice.h).
 const COMBINED: [&str; 4] = ["arp_announce", "arp_ignore", "arp_filter", "rp_filter"];
 
 /// What netlink reports of the sysctls of a namespace.
@@ -39,7 +43,13 @@ pub struct Reported {
 
 impl Reported {
     fn has(&self, index: u32, folder: &str) -> bool {
-        let has = |conf: &DevConf| if folder.starts_with("ipv4/") { conf.has_ipv4() } else { conf.has_ipv6() };
+        let has = |conf: &DevConf| {
+            if folder.starts_with("ipv4/") {
+                conf.has_ipv4()
+            } else {
+                conf.has_ipv6()
+            }
+        };
         self.confs.get(&index).is_some_and(has)
     }
 
@@ -52,14 +62,26 @@ impl Reported {
     }
 
     /// Those values that the device does not have by now, as far as that is reported.
-    pub fn differing(&self, index: u32, values: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    pub fn differing(
+        &self,
+        index: u32,
+        values: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
         // A secret that is written sets the mode.
-        let set = |key: &str| key == "ipv6/conf/addr_gen_mode" && values.contains_key("ipv6/conf/stable_secret");
+        let set = |key: &str| {
+            key == "ipv6/conf/addr_gen_mode" && values.contains_key("ipv6/conf/stable_secret")
+        };
         let has = |(key, value): &(&String, &String)| {
-            let now = key.rsplit_once('/').and_then(|(folder, leaf)| self.value(index, folder, leaf));
+            let now = key
+                .rsplit_once('/')
+                .and_then(|(folder, leaf)| self.value(index, folder, leaf));
             now.as_ref() == Some(*value) && !set(key)
         };
-        values.iter().filter(|pair| !has(pair)).map(|(key, value)| (key.clone(), value.clone())).collect()
+        values
+            .iter()
+            .filter(|pair| !has(pair))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     }
 
     fn neigh(&self, index: Option<u32>, folder: &str, leaf: &str) -> Option<String> {
@@ -72,7 +94,8 @@ impl Reported {
     }
 }
 
-/// Reads sysctls in one namespace: the thread that calls is in there. What netlink does not report is read from its file.
+/// Reads sysctls in one namespace: the thread that calls is in there. What netlink does not report
+/// is read from its file.
 #[derive(Default)]
 pub struct Reader {
     /// By folder: they are the same for all devices.
@@ -88,22 +111,35 @@ impl Reader {
 
     pub fn read_netdevs(&mut self, netdevs: &mut [Netdev], wanted: &Sysctls, reported: &Reported) {
         // A link that goes by no name has no folder.
-        for dev in netdevs.iter_mut().filter(|d| wanted.concern(&d.name) && rtnl::nameless(&d.name).is_none()) {
+        for dev in netdevs
+            .iter_mut()
+            .filter(|d| wanted.concern(&d.name) && rtnl::nameless(&d.name).is_none())
+        {
             dev.sysctls = match wanted {
                 Sysctls::All | Sysctls::Of(_) => self.all_of(dev, reported).into(),
-                Sysctls::Named(keys) => named(dev, keys.get(&dev.name).into_iter().flatten(), reported),
+                Sysctls::Named(keys) => {
+                    named(dev, keys.get(&dev.name).into_iter().flatten(), reported)
+                }
             };
         }
     }
 
-    /// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset stable_secret) is left out.
+    /// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset
+    /// stable_secret) is left out.
     fn all_of(&mut self, dev: &Netdev, reported: &Reported) -> BTreeMap<String, String> {
         let mut values = BTreeMap::new();
-        for folder in FOLDERS.into_iter().filter(|folder| reported.has(dev.ifindex, folder)) {
+        for folder in FOLDERS
+            .into_iter()
+            .filter(|folder| reported.has(dev.ifindex, folder))
+        {
             for leaf in self.leaves(folder, &dev.name) {
                 let key = format!("{folder}/{leaf}");
                 let value = reported.value(dev.ifindex, folder, leaf);
-                values.extend(value.or_else(|| read(dev.name.as_str(), &key)).map(|value| (key, value)));
+                values.extend(
+                    value
+                        .or_else(|| read(dev.name.as_str(), &key))
+                        .map(|value| (key, value)),
+                );
             }
         }
         values
@@ -118,12 +154,14 @@ impl Reader {
         leaves
     }
 
-    /// The values of `all` that combine with those of a device, by `ipv4/conf/all/<leaf>`, and those of `default`, by
-    /// `ipv4/conf/default/<leaf>`.
+    /// The values of `all` that combine with those of a device, by `ipv4/conf/all/<leaf>`, and
+    /// those of `default`, by `ipv4/conf/default/<leaf>`.
     pub fn shared(&mut self, defaults: Defaults, reported: &Reported) -> BTreeMap<String, String> {
         let combined = COMBINED.map(|leaf| ("all", format!("ipv4/conf/{leaf}")));
-        let mut values: BTreeMap<String, String> =
-            combined.into_iter().filter_map(|(dev, key)| self.of_shared(dev, &key)).collect();
+        let mut values: BTreeMap<String, String> = combined
+            .into_iter()
+            .filter_map(|(dev, key)| self.of_shared(dev, &key))
+            .collect();
         for folder in FOLDERS {
             let leaves = match defaults {
                 Defaults::Unread => continue,
@@ -132,8 +170,9 @@ impl Reader {
             };
             for leaf in leaves {
                 let key = format!("{folder}/{leaf}");
-                let neigh =
-                    reported.neigh(None, folder, &leaf).map(|value| (format!("{folder}/default/{leaf}"), value));
+                let neigh = reported
+                    .neigh(None, folder, &leaf)
+                    .map(|value| (format!("{folder}/default/{leaf}"), value));
                 values.extend(neigh.or_else(|| self.of_shared("default", &key)));
             }
         }
@@ -142,25 +181,45 @@ impl Reader {
 
     /// The leaves whose default says whether a device's value is taken along.
     fn carried(&self, folder: &str) -> Vec<String> {
-        let there = Path::new("/proc/sys/net").join(folder).join("default").exists();
-        let leaves = self.leaves.get(folder).into_iter().flatten().filter(|leaf| there && !sysctl_carry::stays(leaf));
+        let there = Path::new("/proc/sys/net")
+            .join(folder)
+            .join("default")
+            .exists();
+        let leaves = self
+            .leaves
+            .get(folder)
+            .into_iter()
+            .flatten()
+            .filter(|leaf| there && !sysctl_carry::stays(leaf));
         leaves.cloned().collect()
     }
 
     fn of_shared(&mut self, dev: &str, key: &str) -> Option<(String, String)> {
         let (folder, leaf) = key.rsplit_once('/')?;
         let place = format!("{folder}/{dev}/{leaf}");
-        let value = self.shared.entry(place.clone()).or_insert_with(|| read(dev, key)).clone();
+        let value = self
+            .shared
+            .entry(place.clone())
+            .or_insert_with(|| read(dev, key))
+            .clone();
         Some((place, value?))
     }
 }
 
 fn listed(folder: &str) -> Vec<String> {
-    let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
+    let names = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok());
     names.filter(|leaf| leaf != STATUS).collect()
 }
 
-fn named<'a>(dev: &Netdev, keys: impl Iterator<Item = &'a String>, reported: &Reported) -> SysctlValues {
+fn named<'a>(
+    dev: &Netdev,
+    keys: impl Iterator<Item = &'a String>,
+    reported: &Reported,
+) -> SysctlValues {
     let value = |key: &String| {
         let (folder, leaf) = key.rsplit_once('/')?;
         let value = reported.value(dev.ifindex, folder, leaf);
@@ -169,19 +228,26 @@ fn named<'a>(dev: &Netdev, keys: impl Iterator<Item = &'a String>, reported: &Re
     keys.filter_map(value).collect()
 }
 
-/// The kernel gives a sysctl whole at the first read; it has nothing to say from any other position (kernel/sysctl.c).
+/// The kernel gives a sysctl whole at the first read; it has nothing to say from any other position
+/// (kernel/sysctl.c).
 fn whole(file: &File) -> Option<String> {
     let mut buffer = [0; 4096];
     let read = file.read_at(&mut buffer, 0).ok()?;
-    Some(std::str::from_utf8(&buffer[..read]).ok()?.trim_end().to_owned())
+    Some(
+        std::str::from_utf8(&buffer[..read])
+            .ok()?
+            .trim_end()
+            .to_owned(),
+    )
 }
 
 fn read(dev: &str, key: &str) -> Option<String> {
     whole(&File::open(path(dev, key)?).ok()?)
 }
 
-/// In the order in which values are to be written: a secret sets addr_gen_mode, which may be another one
-/// (addrconf_sysctl_stable_secret in net/ipv6/addrconf.c), and a link that is up gets an address by each mode that it is given.
+/// In the order in which values are to be written: a secret sets addr_gen_mode, which may be
+/// another one (addrconf_sysctl_stable_secret in net/ipv6/addrconf.c), and a link that is up gets
+/// an address by each mode that it is given.
 pub fn ordered(values: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
     let is_secret = |key: &str| key.ends_with("/stable_secret");
     let secrets = values.iter().filter(move |(key, _)| is_secret(key));
@@ -200,8 +266,13 @@ pub fn write(dev: &IfName, key: &str, value: &str) -> Result<()> {
     if whole(&file).as_deref() == Some(value) {
         return Ok(());
     }
-    file.write_all_at(value.as_bytes(), 0).with_context(writing)?;
+    file.write_all_at(value.as_bytes(), 0)
+        .with_context(writing)?;
     let now = whole(&file);
-    ensure!(now.as_deref() == Some(value), "{} holds {now:?} after {value} was written", path.display());
+    ensure!(
+        now.as_deref() == Some(value),
+        "{} holds {now:?} after {value} was written",
+        path.display()
+    );
     Ok(())
 }

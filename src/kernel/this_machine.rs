@@ -16,16 +16,28 @@ pub struct ThisMachine {
 
 impl ThisMachine {
     pub fn new() -> Result<ThisMachine> {
-        Ok(ThisMachine { boot_id: boot_id()? })
+        Ok(ThisMachine {
+            boot_id: boot_id()?,
+        })
     }
 
     /// The namespace of a record's NICs: by the pin, or through a member that still lives.
     pub fn netns_of(&self, record: &Record, pin: &Path) -> Option<Netns> {
         let same = |ns: &Netns| ns.inode() == record.netns;
         let pinned = Netns::open(pin).ok().filter(same);
-        let through = |m: &Member| Netns::of_process(m.pid).ok().filter(same).filter(|_| self.is_alive(record, m));
+        let through = |m: &Member| {
+            Netns::of_process(m.pid)
+                .ok()
+                .filter(same)
+                .filter(|_| self.is_alive(record, m))
+        };
         let at_path = |m: &Member| Netns::open(&m.cni.as_ref()?.netns).ok().filter(same);
-        pinned.or_else(|| record.members.iter().find_map(|m| at_path(m).or_else(|| through(m))))
+        pinned.or_else(|| {
+            record
+                .members
+                .iter()
+                .find_map(|m| at_path(m).or_else(|| through(m)))
+        })
     }
 }
 
@@ -40,19 +52,31 @@ pub struct Init {
 impl Init {
     pub fn of(pid: i32) -> Result<Init> {
         let process = Process::open(pid)?;
-        Ok(Init { process, netns: Netns::of_process(pid)?, path: None })
+        Ok(Init {
+            process,
+            netns: Netns::of_process(pid)?,
+            path: None,
+        })
     }
 
     /// This process, which keeps a namespace for containers to come.
     pub fn keeping(netns: &Netns) -> Result<Init> {
-        Ok(Init { process: Process::current()?, netns: netns.again()?, path: None })
+        Ok(Init {
+            process: Process::current()?,
+            netns: netns.again()?,
+            path: None,
+        })
     }
 
-    /// This process in place of one in the namespace that a CNI runtime keeps at that path. [`ErrorClass::State`] where there is
-    /// none.
+    /// This process in place of one in the namespace that a CNI runtime keeps at that path.
+    /// [`ErrorClass::State`] where there is none.
     pub fn at(path: &Path) -> Result<Init> {
         let netns = Netns::existing(path)?;
-        Ok(Init { process: Process::current()?, netns, path: Some(path.to_owned()) })
+        Ok(Init {
+            process: Process::current()?,
+            netns,
+            path: Some(path.to_owned()),
+        })
     }
 }
 
@@ -62,7 +86,11 @@ impl Container for Init {
     }
 
     fn is_running(&self) -> bool {
-        self.process.alive() && self.path.as_ref().is_none_or(|path| pins::is_pinned(path, self.netns.inode()))
+        self.process.alive()
+            && self
+                .path
+                .as_ref()
+                .is_none_or(|path| pins::is_pinned(path, self.netns.inode()))
     }
 
     fn netns(&self) -> u64 {
@@ -74,7 +102,10 @@ impl Container for Init {
     }
 
     fn open(&self) -> Result<Box<dyn World>> {
-        Ok(Box::new(Kernel::open(Netns::current()?, Some(self.netns.again()?))?))
+        Ok(Box::new(Kernel::open(
+            Netns::current()?,
+            Some(self.netns.again()?),
+        )?))
     }
 }
 
@@ -112,11 +143,16 @@ impl Namespaces for ThisMachine {
     }
 
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>> {
-        Ok(Box::new(Kernel::open(Netns::current()?, self.netns_of(record, pin))?))
+        Ok(Box::new(Kernel::open(
+            Netns::current()?,
+            self.netns_of(record, pin),
+        )?))
     }
 
     fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
-        let open = |netns| -> Result<Box<dyn World>> { Ok(Box::new(Kernel::open(Netns::current()?, Some(netns))?)) };
+        let open = |netns| -> Result<Box<dyn World>> {
+            Ok(Box::new(Kernel::open(Netns::current()?, Some(netns))?))
+        };
         Box::new(netns::others(known).map(move |(_, netns)| open(netns)))
     }
 

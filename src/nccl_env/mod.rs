@@ -1,6 +1,7 @@
-//! The environment that makes NCCL use exactly the NICs that the container got. Names are always given in the exact form, whose
-//! value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would also take `mlx5_10` to `mlx5_19`. Nothing is
-//! guessed: a variable without a certain value is left out.
+//! The environment that makes NCCL use exactly the NICs that the container got. Names are always
+//! given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and
+//! `mlx5_1` would also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a
+//! certain value is left out.
 
 pub mod format;
 mod ports;
@@ -28,19 +29,32 @@ const ALL_IPV6: &str = "the rails have IPv6 addresses";
 /// The debug set and what each one is when the host's environment does not say.
 const DEBUG: [(&str, &str, &str); 4] = [
     ("NCCL_DEBUG", "INFO", "--debug-all"),
-    ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,NET,GRAPH,ENV", "--debug-all: what concerns NICs and topology"),
-    ("NCCL_DEBUG_FILE", "/tmp/nccl.%h.%p.log", "--debug-all: one file per host and process, in the container"),
-    ("NCCL_TOPO_DUMP_FILE", "/tmp/nccl_topo.xml", "--debug-all: written by rank 0, in the container"),
+    (
+        "NCCL_DEBUG_SUBSYS",
+        "INIT,BOOTSTRAP,NET,GRAPH,ENV",
+        "--debug-all: what concerns NICs and topology",
+    ),
+    (
+        "NCCL_DEBUG_FILE",
+        "/tmp/nccl.%h.%p.log",
+        "--debug-all: one file per host and process, in the container",
+    ),
+    (
+        "NCCL_TOPO_DUMP_FILE",
+        "/tmp/nccl_topo.xml",
+        "--debug-all: written by rank 0, in the container",
+    ),
 ];
 
-/// Syscalls that show how verbs and sysfs are used; every one exists on x86-64 and arm64. All of them would bury the rest.
+/// Syscalls that show how verbs and sysfs are used; every one exists on x86-64 and arm64. All of
+/// them would bury the rest.
 const STRACE_SYSCALLS: &str = "openat,readlinkat,ioctl,mmap,socket,bind,connect,sendmsg,recvmsg";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub debug_all: bool,
-    /// Topology file as the container sees it: `--nccl-topo`, or a default that exists. A default belongs here only where
-    /// the host's environment names none.
+    /// Topology file as the container sees it: `--nccl-topo`, or a default that exists. A default
+    /// belongs here only where the host's environment names none.
     pub topo_file: Option<String>,
     pub topo_wanted: bool,
     /// The host's own environment, filtered to [`HOST_ENV`].
@@ -60,7 +74,10 @@ pub struct NcclEnv {
 
 impl Options {
     fn host(&self, name: &str) -> Option<&str> {
-        self.host_env.get(name).map(String::as_str).filter(|v| !v.is_empty())
+        self.host_env
+            .get(name)
+            .map(String::as_str)
+            .filter(|v| !v.is_empty())
     }
 }
 
@@ -72,10 +89,15 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match ports::gid_index(nics, seen) {
             Ok(index) => made.gid_index = index,
-            Err(why) => made.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves")),
+            Err(why) => made.unset.push(format!(
+                "NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves"
+            )),
         }
         let why = "the RoCE v2 GID of the only address, on every port";
-        env.extend(made.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
+        env.extend(
+            made.gid_index
+                .map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)),
+        );
     }
     let mut ours = |name: &str, value: &str, why: &str| {
         if options.host(name).is_none() {
@@ -99,19 +121,26 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
         env.extend(options.host(name).map(|v| var(name, v, OF_HOST)));
     }
     if options.debug_all {
-        env.extend(DEBUG.iter().map(|(name, value, why)| match options.host(name) {
-            Some(own) => var(name, own, OF_HOST),
-            None => var(name, value, why),
-        }));
+        env.extend(
+            DEBUG
+                .iter()
+                .map(|(name, value, why)| match options.host(name) {
+                    Some(own) => var(name, own, OF_HOST),
+                    None => var(name, value, why),
+                }),
+        );
     }
     env.extend(topology(options));
     made
 }
 
-/// Names fewer HCAs in an environment that was made for more; and they are not those any more that the peers have.
+/// Names fewer HCAs in an environment that was made for more; and they are not those any more that
+/// the peers have.
 pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
-    env.retain(|v| v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST));
+    env.retain(|v| {
+        v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST)
+    });
     if ports::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
         env.push(var("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6));
     }
@@ -120,33 +149,59 @@ pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     }
 }
 
-/// runsc's debug settings as annotations. These flags are open to annotations without `--allow-flag-override`; `--debug-log`
-/// is not and has to be a flag of the runtime, so the place of the logs is the administrator's.
+/// runsc's debug settings as annotations. These flags are open to annotations without
+/// `--allow-flag-override`; `--debug-log` is not and has to be a flag of the runtime, so the place
+/// of the logs is the administrator's.
 pub fn runsc_annotations(options: &Options) -> Vec<(String, String)> {
     if !options.debug_all {
         return Vec::new();
     }
     let switch = |name| match options.host(name) {
-        Some(v) if matches!(v.to_ascii_lowercase().as_str(), "0" | "false" | "no" | "off") => "false",
+        Some(v)
+            if matches!(
+                v.to_ascii_lowercase().as_str(),
+                "0" | "false" | "no" | "off"
+            ) =>
+        {
+            "false"
+        }
         _ => "true",
     };
     let mut flags = vec![("debug", switch("RUNSC_DEBUG").to_owned())];
-    flags.extend(options.host("RUNSC_DEBUG_COMMAND").map(|v| ("debug-command", v.to_owned())));
+    flags.extend(
+        options
+            .host("RUNSC_DEBUG_COMMAND")
+            .map(|v| ("debug-command", v.to_owned())),
+    );
     flags.push(("strace", switch("RUNSC_STRACE").to_owned()));
     if switch("RUNSC_STRACE") == "true" {
-        let syscalls = options.host("RUNSC_STRACE_SYSCALLS").unwrap_or(STRACE_SYSCALLS);
+        let syscalls = options
+            .host("RUNSC_STRACE_SYSCALLS")
+            .unwrap_or(STRACE_SYSCALLS);
         flags.push(("strace-syscalls", syscalls.to_owned()));
-        flags.extend(options.host("RUNSC_STRACE_LOG_SIZE").map(|v| ("strace-log-size", v.to_owned())));
+        flags.extend(
+            options
+                .host("RUNSC_STRACE_LOG_SIZE")
+                .map(|v| ("strace-log-size", v.to_owned())),
+        );
     }
-    flags.into_iter().map(|(name, value)| (format!("dev.gvisor.flag.{name}"), value)).collect()
+    flags
+        .into_iter()
+        .map(|(name, value)| (format!("dev.gvisor.flag.{name}"), value))
+        .collect()
 }
 
 fn var(name: &str, value: &str, why: &str) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: value.to_owned(), why: why.to_owned() }
+    EnvVar {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        why: why.to_owned(),
+    }
 }
 
-/// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects nothing, and NCCL would
-/// fall back to TCP without a word. An empty list would select everything, so there is none.
+/// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects
+/// nothing, and NCCL would fall back to TCP without a word. An empty list would select everything,
+/// so there is none.
 fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
     let entry = |nic: &Nic| match (&nic.hca, nic.port) {
         (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
@@ -154,7 +209,12 @@ fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
         (None, _) => None,
     };
     let mut names: Vec<String> = Vec::new();
-    for name in nics.iter().copied().filter_map(entry).chain(ib.iter().map(HcaName::to_string)) {
+    for name in nics
+        .iter()
+        .copied()
+        .filter_map(entry)
+        .chain(ib.iter().map(HcaName::to_string))
+    {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -163,17 +223,25 @@ fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
     let why = match names.len() {
         0 => return None,
         1 => "exactly the HCA that the container gets".to_owned(),
-        n if n > most => format!("exactly the {n} HCAs that the container gets; NCCL uses the first {most}"),
+        n if n > most => {
+            format!("exactly the {n} HCAs that the container gets; NCCL uses the first {most}")
+        }
         n => format!("exactly the {n} HCAs that the container gets, in rail order"),
     };
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
 }
 
-/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the container's namespace, if there is
-/// one, else the first rail. NCCL would take what comes first by index, and no two nodes need agree on that. Gloo takes the plain
-/// name; neither list can hold a name with a comma. Nothing is added where the container's own environment names a NCCL_COMM_ID,
+/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the
+/// container's namespace, if there is one, else the first rail. NCCL would take what comes first by
+/// index, and no two nodes need agree on that. Gloo takes the plain name; neither list can hold a
+/// name with a comma. Nothing is added where the container's own environment names a NCCL_COMM_ID,
 /// which chooses by itself, or a family of which no such interface has an address.
-pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic], inside: Option<&Snapshot>) {
+pub fn meet(
+    env: &mut Vec<EnvVar>,
+    own: &BTreeMap<String, String>,
+    nics: &[Nic],
+    inside: Option<&Snapshot>,
+) {
     let fits = |a: &Address| match own.get("NCCL_SOCKET_FAMILY").map(String::as_str) {
         Some("AF_INET") => a.address.is_ipv4(),
         Some("AF_INET6") => a.address.is_ipv6(),
@@ -181,23 +249,37 @@ pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic],
     };
     let usable = |n: &&Nic| n.hca.is_some() && n.addresses.iter().any(fits);
     let rail = nics.iter().find(usable).map(|n| &n.identity.name);
-    let way_out = inside.and_then(protected_ifaces::way_out).filter(|n| n.addresses.iter().any(fits));
+    let way_out = inside
+        .and_then(protected_ifaces::way_out)
+        .filter(|n| n.addresses.iter().any(fits));
     let (iface, why) = match (way_out, rail) {
-        (Some(netdev), _) => (netdev.name.clone(), "the container's default route leaves by it"),
+        (Some(netdev), _) => (
+            netdev.name.clone(),
+            "the container's default route leaves by it",
+        ),
         (None, Some(rail)) => (rail.clone(), "the first rail: nothing else here leads out"),
         (None, None) => return,
     };
-    let is_set = own.contains_key("NCCL_COMM_ID") || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME");
+    let is_set =
+        own.contains_key("NCCL_COMM_ID") || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME");
     if is_set || iface.as_str().contains(',') {
         return;
     }
     let at = env.iter().take_while(|v| v.name == "NCCL_IB_HCA").count();
-    let gloo = var("GLOO_SOCKET_IFNAME", iface.as_str(), "the same one, as Gloo spells it");
-    env.splice(at..at, [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo]);
+    let gloo = var(
+        "GLOO_SOCKET_IFNAME",
+        iface.as_str(),
+        "the same one, as Gloo spells it",
+    );
+    env.splice(
+        at..at,
+        [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo],
+    );
 }
 
-/// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release that the host's administrator has
-/// `named`, else the newest. An image that names another one gets a warning (`explain_named` of nccl-rules), and all HCAs.
+/// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release
+/// that the host's administrator has `named`, else the newest. An image that names another one gets
+/// a warning (`explain_named` of nccl-rules), and all HCAs.
 pub fn fit_release(
     env: &mut [EnvVar],
     own: &BTreeMap<String, String>,
@@ -208,32 +290,53 @@ pub fn fit_release(
     let release = named.unwrap_or_default();
     let pairs = env.iter().map(|v| (&v.name, &v.value)).chain(own);
     let settings = Settings::of(pairs.map(|(name, value)| (name.clone(), value.clone())), "");
-    let (soft, hard): (Vec<&Nic>, Vec<&Nic>) = nics.iter().filter(|n| n.hca.is_some()).partition(|n| n.rxe);
+    let (soft, hard): (Vec<&Nic>, Vec<&Nic>) =
+        nics.iter().filter(|n| n.hca.is_some()).partition(|n| n.rxe);
     let with = hard.len() + ib.len();
-    let Some(list) = env.iter_mut().find(|v| v.name == "NCCL_IB_HCA") else { return };
+    let Some(list) = env.iter_mut().find(|v| v.name == "NCCL_IB_HCA") else {
+        return;
+    };
     if !may_crash(&settings, release, with, soft.len()) {
         // Settings of the container may allow what those of the plan do not.
         *list = hca_list(&nics.iter().collect::<Vec<_>>(), ib).unwrap_or_else(|| list.clone());
         return;
     }
-    let kept = if with > 0 { hard } else { soft.iter().take(1).copied().collect() };
-    let left: Vec<&str> =
-        soft[if with > 0 { 0 } else { 1 }..].iter().filter_map(|n| Some(n.hca.as_ref()?.as_str())).collect();
+    let kept = if with > 0 {
+        hard
+    } else {
+        soft.iter().take(1).copied().collect()
+    };
+    let left: Vec<&str> = soft[if with > 0 { 0 } else { 1 }..]
+        .iter()
+        .filter_map(|n| Some(n.hca.as_ref()?.as_str()))
+        .collect();
     if let Some(fits) = hca_list(&kept, ib) {
-        let release = if named.is_some() { release.to_string() } else { format!("{release} (assumed)") };
-        let why = format!("{}; not {}: NCCL {release} crashes on HCAs without a PCI path", fits.why, left.join(", "));
+        let release = if named.is_some() {
+            release.to_string()
+        } else {
+            format!("{release} (assumed)")
+        };
+        let why = format!(
+            "{}; not {}: NCCL {release} crashes on HCAs without a PCI path",
+            fits.why,
+            left.join(", ")
+        );
         *list = EnvVar { why, ..fits };
     }
 }
 
-/// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for both.
+/// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for
+/// both.
 pub fn yield_to(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>) {
     env.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || !own.contains_key("NCCL_SOCKET_IFNAME"));
 }
 
 /// NCCL_TOPO_FILE: the file asked for, else the one that the host's environment names.
 fn topology(options: &Options) -> Option<EnvVar> {
-    let asked = options.topo_file.as_deref().filter(|f| options.topo_wanted && !f.is_empty());
+    let asked = options
+        .topo_file
+        .as_deref()
+        .filter(|f| options.topo_wanted && !f.is_empty());
     match (asked, options.host("NCCL_TOPO_FILE")) {
         (Some(file), _) => Some(var("NCCL_TOPO_FILE", file, "topology file of this host")),
         (None, Some(own)) => Some(var("NCCL_TOPO_FILE", own, OF_HOST)),

@@ -4,20 +4,30 @@ use rdma_model::ids::{BusId, HcaName};
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Gid, GidKind, PciFunction, Port, Snapshot};
 
-/// The GID index that is right on every chosen port, now and in the container; or why none is certain. A move empties every
-/// table: the kernel puts the link-local GID first, then one for each address and type as they come
-/// (drivers/infiniband/core/roce_gid_mgmt.c), so only a table with a single address is certain to be the same again.
+/// The GID index that is right on every chosen port, now and in the container; or why none is
+/// certain. A move empties every table: the kernel puts the link-local GID first, then one for each
+/// address and type as they come (drivers/infiniband/core/roce_gid_mgmt.c), so only a table with a
+/// single address is certain to be the same again.
 pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, String> {
     let mut first: Option<(&HcaName, u32)> = None;
     for nic in nics {
-        let (Some(hca), Some(gid)) = (&nic.hca, &nic.gid) else { continue };
-        let port = seen.hca(hca).and_then(|h| h.ports.iter().find(|p| Some(p.number) == nic.port));
+        let (Some(hca), Some(gid)) = (&nic.hca, &nic.gid) else {
+            continue;
+        };
+        let port = seen
+            .hca(hca)
+            .and_then(|h| h.ports.iter().find(|p| Some(p.number) == nic.port));
         if !port.is_some_and(is_certain) {
-            return Err(format!("the GID table of {hca} may have another order inside"));
+            return Err(format!(
+                "the GID table of {hca} may have another order inside"
+            ));
         }
         match first {
             Some((other, index)) if index != gid.index => {
-                return Err(format!("it is {index} on {other} and {} on {hca}", gid.index));
+                return Err(format!(
+                    "it is {index} on {other} and {} on {hca}",
+                    gid.index
+                ));
             }
             _ => first = Some((hca, gid.index)),
         }
@@ -25,40 +35,63 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
     Ok(first.map(|(_, index)| index))
 }
 
-/// Whether a port's table is as a new one would be: one link-local GID, then one address, and no gap, which a new entry would
-/// fill (find_gid() in drivers/infiniband/core/cache.c takes the first free place). Where the link-local GID is not there yet, the
-/// table is not settled.
+/// Whether a port's table is as a new one would be: one link-local GID, then one address, and no
+/// gap, which a new entry would fill (find_gid() in drivers/infiniband/core/cache.c takes the first
+/// free place). Where the link-local GID is not there yet, the table is not settled.
 fn is_certain(port: &Port) -> bool {
     let mut gids: Vec<&Gid> = port.gids.iter().collect();
     gids.sort_by_key(|g| g.index);
-    let (locals, others): (Vec<&Gid>, Vec<&Gid>) = gids.iter().partition(|g| g.address.is_unicast_link_local());
-    let is_one = |some: &[&Gid]| some.windows(2).all(|pair| pair[0].address == pair[1].address);
-    let ordered = locals.iter().chain(&others).enumerate().all(|(at, g)| u32::try_from(at) == Ok(g.index));
+    let (locals, others): (Vec<&Gid>, Vec<&Gid>) =
+        gids.iter().partition(|g| g.address.is_unicast_link_local());
+    let is_one = |some: &[&Gid]| {
+        some.windows(2)
+            .all(|pair| pair[0].address == pair[1].address)
+    };
+    let ordered = locals
+        .iter()
+        .chain(&others)
+        .enumerate()
+        .all(|(at, g)| u32::try_from(at) == Ok(g.index));
     ordered && !locals.is_empty() && is_one(&locals) && is_one(&others)
 }
 
-/// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones by default
-/// (src/transport/net_ib/connect.cc:268 in 2.30.7).
+/// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones
+/// by default (src/transport/net_ib/connect.cc:268 in 2.30.7).
 pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
-    let mut gids = nics.iter().filter_map(|n| n.gid.as_ref()).filter(|g| g.kind == Some(GidKind::RoceV2)).peekable();
+    let mut gids = nics
+        .iter()
+        .filter_map(|n| n.gid.as_ref())
+        .filter(|g| g.kind == Some(GidKind::RoceV2))
+        .peekable();
     gids.peek().is_some() && gids.all(|g| g.ip().is_ipv6())
 }
 
-/// A clause that says which other place NCCL takes an HCA for; nothing where it finds the right one. NCCL sets the device number of
-/// each HCA's address to 0, so that the VFs of a card become one (src/transport/net_ib/init.cc:69 in 2.30.7): wrong for what sits on a bus beside other cards.
+/// A clause that says which other place NCCL takes an HCA for; nothing where it finds the right
+/// one. NCCL sets the device number of each HCA's address to 0, so that the VFs of a card become
+/// one (src/transport/net_ib/init.cc:69 in 2.30.7): wrong for what sits on a bus beside other
+/// cards.
 pub(super) fn misplaced(nics: &[Nic], ib: &[HcaName], seen: &Snapshot) -> Option<String> {
     let function = |id: BusId| seen.pci.iter().find(|f| f.address == id);
-    let merged = |id: BusId| BusId { device: 0, function: 0, ..id };
+    let merged = |id: BusId| BusId {
+        device: 0,
+        function: 0,
+        ..id
+    };
     let is_wrong = |id: BusId| {
         let first = BusId { function: 0, ..id };
-        let card = function(id).and_then(|f| f.physfn).map(|pf| BusId { function: 0, ..pf });
+        let card = function(id)
+            .and_then(|f| f.physfn)
+            .map(|pf| BusId { function: 0, ..pf });
         let is_card = |f: &PciFunction| {
             let pf = f.physfn.map(|pf| BusId { function: 0, ..pf });
             Some(f.address) == card || (pf.is_some() && pf == card)
         };
         merged(id) != first && !function(merged(id)).is_some_and(is_card)
     };
-    let moved = nics.iter().filter(|n| !n.rxe).filter_map(|n| Some((n.hca.as_ref()?, n.identity.pci?)));
+    let moved = nics
+        .iter()
+        .filter(|n| !n.rxe)
+        .filter_map(|n| Some((n.hca.as_ref()?, n.identity.pci?)));
     let fixed = ib.iter().filter_map(|h| Some((h, seen.hca(h)?.pci?)));
     let (hca, id) = moved.chain(fixed).find(|(_, id)| is_wrong(*id))?;
     let place = merged(id);

@@ -6,7 +6,13 @@ use super::*;
 
 fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
     Nic {
-        identity: Identity { name: name.parse().unwrap(), ifindex: 1, pci: None, permanent_mac: None, node_guid: None },
+        identity: Identity {
+            name: name.parse().unwrap(),
+            ifindex: 1,
+            pci: None,
+            permanent_mac: None,
+            node_guid: None,
+        },
         hca: hca.map(|h| h.parse().unwrap()),
         port: hca.map(|_| port),
         ports,
@@ -23,8 +29,15 @@ fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
 }
 
 fn options(env: &[(&str, &str)]) -> Options {
-    let host_env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    Options { host_env, topo_wanted: true, ..Options::default() }
+    let host_env = env
+        .iter()
+        .map(|(k, v)| (k.to_string(), v.to_string()))
+        .collect();
+    Options {
+        host_env,
+        topo_wanted: true,
+        ..Options::default()
+    }
 }
 
 fn from<T: DeserializeOwned>(value: Value) -> T {
@@ -34,9 +47,15 @@ fn from<T: DeserializeOwned>(value: Value) -> T {
 /// A namespace whose default route leaves by that interface.
 fn namespace(iface: &str) -> Snapshot {
     let address = json!({"address": "198.51.100.9", "prefix": 24});
-    let netdev = json!({"name": iface, "ifindex": 2, "up": true, "running": true, "addresses": [address]});
-    let route = json!({"destination": "0.0.0.0/0", "table": 254, "kind": 1, "hops": [{"dev": iface}]});
-    Snapshot { netdevs: from(json!([netdev])), routes: from(json!([route])), ..Snapshot::default() }
+    let netdev =
+        json!({"name": iface, "ifindex": 2, "up": true, "running": true, "addresses": [address]});
+    let route =
+        json!({"destination": "0.0.0.0/0", "table": 254, "kind": 1, "hops": [{"dev": iface}]});
+    Snapshot {
+        netdevs: from(json!([netdev])),
+        routes: from(json!([route])),
+        ..Snapshot::default()
+    }
 }
 
 /// A one-port HCA: name, bus id, PF of a VF, and the table's RoCE v2 GIDs by index.
@@ -49,8 +68,11 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
         let gid = |(index, address): &(u32, &str)| json!({"index": index, "address": address, "kind": "RoCE v2"});
         let gids: Vec<Value> = gids.iter().map(gid).collect();
         let port = json!({"number": 1, "gids": gids});
-        seen.hcas.push(from(json!({"name": name, "pci": bus, "ports": [port]})));
-        seen.pci.push(from(json!({"address": bus, "class": 0x020000, "physfn": physfn})));
+        seen.hcas
+            .push(from(json!({"name": name, "pci": bus, "ports": [port]})));
+        seen.pci.push(from(
+            json!({"address": bus, "class": 0x020000, "physfn": physfn}),
+        ));
         let mut one = nic(name, Some(name), 1, 1);
         one.identity.pci = Some(bus.parse().unwrap());
         one.gid = gids.last().map(|gid| from(gid.clone()));
@@ -65,16 +87,39 @@ fn made(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     (pairs(env).split_off(1), unset)
 }
 
-const V4: &[(u32, &str)] = &[(0, "fe80::1"), (1, "fe80::1"), (2, "::ffff:192.0.2.1"), (3, "::ffff:192.0.2.1")];
-const V6: &[(u32, &str)] = &[(0, "fe80::1"), (1, "fe80::1"), (2, "2001:db8::1"), (3, "2001:db8::1")];
+const V4: &[(u32, &str)] = &[
+    (0, "fe80::1"),
+    (1, "fe80::1"),
+    (2, "::ffff:192.0.2.1"),
+    (3, "::ffff:192.0.2.1"),
+];
+const V6: &[(u32, &str)] = &[
+    (0, "fe80::1"),
+    (1, "fe80::1"),
+    (2, "2001:db8::1"),
+    (3, "2001:db8::1"),
+];
 
 #[test]
 fn a_gid_index_is_told_where_one_is_certain_on_all() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
-    assert_eq!(made(&[("a", a, None, V4), ("b", b, None, V4)]), (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![]));
-    let why = |made: (Vec<String>, Vec<String>)| made.1.join("").split(';').next().unwrap_or_default().to_owned();
+    assert_eq!(
+        made(&[("a", a, None, V4), ("b", b, None, V4)]),
+        (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![])
+    );
+    let why = |made: (Vec<String>, Vec<String>)| {
+        made.1
+            .join("")
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let soft = &[(0, "fe80::1"), (1, "::ffff:192.0.2.1")];
-    assert_eq!(why(made(&[("a", a, None, V4), ("b", b, None, soft)])), "NCCL_IB_GID_INDEX: it is 3 on a and 1 on b");
+    assert_eq!(
+        why(made(&[("a", a, None, V4), ("b", b, None, soft)])),
+        "NCCL_IB_GID_INDEX: it is 3 on a and 1 on b"
+    );
     let uncertain = "NCCL_IB_GID_INDEX: the GID table of b may have another order inside";
     for gids in [
         &[(0, "fe80::1"), (1, "2001:db8::1"), (2, "::ffff:192.0.2.1")][..],
@@ -84,7 +129,10 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
         &[(0, "fe80::1"), (2, "::ffff:192.0.2.1")],
         &[(0, "::ffff:192.0.2.1"), (1, "fe80::1")],
     ] {
-        assert_eq!(why(made(&[("a", a, None, V4), ("b", b, None, gids)])), uncertain);
+        assert_eq!(
+            why(made(&[("a", a, None, V4), ("b", b, None, gids)])),
+            uncertain
+        );
     }
     let (nics, seen) = host(&[("a", a, None, V4)]);
     let own = build_env(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
@@ -98,40 +146,87 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
 fn rails_of_ipv6_are_told() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
     let six = "NCCL_IB_ADDR_FAMILY=AF_INET6".to_owned();
-    assert!(made(&[("a", a, None, V6), ("b", b, None, V6)]).0.contains(&six));
-    assert!(!made(&[("a", a, None, V6), ("b", b, None, V4)]).0.contains(&six));
+    assert!(
+        made(&[("a", a, None, V6), ("b", b, None, V6)])
+            .0
+            .contains(&six)
+    );
+    assert!(
+        !made(&[("a", a, None, V6), ("b", b, None, V4)])
+            .0
+            .contains(&six)
+    );
 }
 
 #[test]
 fn cards_that_share_a_bus_are_kept_apart() {
     let off = "NCCL_IB_MERGE_VFS=0".to_owned();
     let merged = |hcas: &[(&str, &str, Option<&str>)]| {
-        let hcas: Vec<_> = hcas.iter().map(|(name, bus, pf)| (*name, *bus, *pf, V4)).collect();
+        let hcas: Vec<_> = hcas
+            .iter()
+            .map(|(name, bus, pf)| (*name, *bus, *pf, V4))
+            .collect();
         !made(&hcas).0.contains(&off)
     };
     // A virtual machine's root bus.
-    assert!(!merged(&[("a", "0000:00:05.0", None), ("b", "0000:00:06.0", None)]));
+    assert!(!merged(&[
+        ("a", "0000:00:05.0", None),
+        ("b", "0000:00:06.0", None)
+    ]));
     assert!(!merged(&[("a", "0000:00:05.0", None)]));
     let why = |cards: &[Card]| {
         let (nics, seen) = host(cards);
-        build_env(&nics, &[], &seen, &options(&[])).env.into_iter().find(|v| v.name == "NCCL_IB_MERGE_VFS").unwrap().why
+        build_env(&nics, &[], &seen, &options(&[]))
+            .env
+            .into_iter()
+            .find(|v| v.name == "NCCL_IB_MERGE_VFS")
+            .unwrap()
+            .why
     };
     let alone = "NCCL would look for a at 0000:00:00.0, where no card is";
     assert_eq!(why(&[("a", "0000:00:05.0", None, V4)]), alone);
     let beside = "b would be taken for the card at 0000:05:00.0, on whose bus it is";
-    assert_eq!(why(&[("a", "0000:05:00.0", None, V4), ("b", "0000:05:02.0", None, V4)]), beside);
-    // Two functions of a card; VFs beside their PF; VFs on a bus of their own, of which the first stands for the card.
-    assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:00.1", None)]));
-    assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:01.3", Some("0000:05:00.0"))]));
-    assert!(merged(&[("a", "0000:06:00.0", Some("0000:05:00.1")), ("b", "0000:06:01.3", Some("0000:05:00.1"))]));
-    assert!(!merged(&[("a", "0000:05:00.0", None), ("b", "0000:06:01.3", Some("0000:05:00.1"))]));
+    assert_eq!(
+        why(&[
+            ("a", "0000:05:00.0", None, V4),
+            ("b", "0000:05:02.0", None, V4)
+        ]),
+        beside
+    );
+    // Two functions of a card; VFs beside their PF; VFs on a bus of their own, of which the first
+    // stands for the card.
+    assert!(merged(&[
+        ("a", "0000:05:00.0", None),
+        ("b", "0000:05:00.1", None)
+    ]));
+    assert!(merged(&[
+        ("a", "0000:05:00.0", None),
+        ("b", "0000:05:01.3", Some("0000:05:00.0"))
+    ]));
+    assert!(merged(&[
+        ("a", "0000:06:00.0", Some("0000:05:00.1")),
+        ("b", "0000:06:01.3", Some("0000:05:00.1"))
+    ]));
+    assert!(!merged(&[
+        ("a", "0000:05:00.0", None),
+        ("b", "0000:06:01.3", Some("0000:05:00.1"))
+    ]));
 }
 
 #[test]
 fn an_agreed_set_makes_another_number_an_error() {
-    let agreed = Options { agreed: true, ..options(&[]) };
-    assert_eq!(pairs(set(&[], &[], &agreed)), ["NCCL_IGNORE_NET_MISMATCH=0"]);
-    let own = Options { agreed: true, ..options(&[("NCCL_IGNORE_NET_MISMATCH", "1")]) };
+    let agreed = Options {
+        agreed: true,
+        ..options(&[])
+    };
+    assert_eq!(
+        pairs(set(&[], &[], &agreed)),
+        ["NCCL_IGNORE_NET_MISMATCH=0"]
+    );
+    let own = Options {
+        agreed: true,
+        ..options(&[("NCCL_IGNORE_NET_MISMATCH", "1")])
+    };
     assert_eq!(pairs(set(&[], &[], &own)), ["NCCL_IGNORE_NET_MISMATCH=1"]);
 }
 
@@ -140,33 +235,63 @@ fn set(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
 }
 
 fn pairs(env: Vec<EnvVar>) -> Vec<String> {
-    env.into_iter().map(|v| format!("{}={}", v.name, v.value)).collect()
+    env.into_iter()
+        .map(|v| format!("{}={}", v.name, v.value))
+        .collect()
 }
 
 #[test]
 fn hcas_are_listed_exactly_in_rail_order() {
     let o = options(&[]);
-    let one_port = [nic("rdma0", Some("mlx5_0"), 1, 1), nic("rdma1", Some("mlx5_3"), 1, 1)];
-    assert_eq!(pairs(set(&one_port, &[], &o)), ["NCCL_IB_HCA==mlx5_0,mlx5_3"]);
+    let one_port = [
+        nic("rdma0", Some("mlx5_0"), 1, 1),
+        nic("rdma1", Some("mlx5_3"), 1, 1),
+    ];
+    assert_eq!(
+        pairs(set(&one_port, &[], &o)),
+        ["NCCL_IB_HCA==mlx5_0,mlx5_3"]
+    );
     let two_ports = [nic("a", Some("mlx4_0"), 2, 2), nic("b", Some("rxe0"), 1, 1)];
-    assert_eq!(pairs(set(&two_ports, &["mlx5_9".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx4_0:2,rxe0,mlx5_9"]);
-    let shared = [nic("a", Some("mlx5_0"), 1, 1), nic("b", Some("mlx5_0"), 1, 1)];
-    assert_eq!(pairs(set(&shared, &["mlx5_0".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx5_0"]);
+    assert_eq!(
+        pairs(set(&two_ports, &["mlx5_9".parse().unwrap()], &o)),
+        ["NCCL_IB_HCA==mlx4_0:2,rxe0,mlx5_9"]
+    );
+    let shared = [
+        nic("a", Some("mlx5_0"), 1, 1),
+        nic("b", Some("mlx5_0"), 1, 1),
+    ];
+    assert_eq!(
+        pairs(set(&shared, &["mlx5_0".parse().unwrap()], &o)),
+        ["NCCL_IB_HCA==mlx5_0"]
+    );
 }
 
 #[test]
 fn soft_roce_is_left_out_where_the_release_crashes() {
-    let soft = |name: &str, hca: &str| Nic { rxe: true, ..nic(name, Some(hca), 1, 1) };
-    let (hard, ib) = (nic("rdma9", Some("mlx5_9"), 1, 1), ["mlx5_7".parse().unwrap()]);
+    let soft = |name: &str, hca: &str| Nic {
+        rxe: true,
+        ..nic(name, Some(hca), 1, 1)
+    };
+    let (hard, ib) = (
+        nic("rdma9", Some("mlx5_9"), 1, 1),
+        ["mlx5_7".parse().unwrap()],
+    );
     let list = |nics: &[Nic], ib: &[HcaName], own: &[(&str, &str)], named: &str| {
-        let own = own.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let own = own
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect();
         let mut env = set(nics, ib, &options(&[]));
         let named = (!named.is_empty()).then(|| named.parse().unwrap());
         // A plan's list is made for what its own settings allow.
         fit_release(&mut env, &BTreeMap::new(), nics, ib, named);
         fit_release(&mut env, &own, nics, ib, named);
         let EnvVar { value, why, .. } = env.swap_remove(0);
-        (value, why.split_once("; not ").map_or(String::new(), |(_, why)| why.to_owned()))
+        (
+            value,
+            why.split_once("; not ")
+                .map_or(String::new(), |(_, why)| why.to_owned()),
+        )
     };
     let said = |value: &str, why: &str| (value.to_owned(), why.to_owned());
     let both = [soft("a", "rxe0"), hard.clone(), soft("b", "rxe1")];
@@ -180,38 +305,78 @@ fn soft_roce_is_left_out_where_the_release_crashes() {
         (&[("NCCL_VERSION", "2.27.7-1")], ""),
         (&[("NCCL_VERSION", "2.27.7")], "2.30.7"),
     ] {
-        assert_eq!(list(&both, &[], own, named), said("=rxe0,mlx5_9,rxe1", ""), "{own:?} {named}");
+        assert_eq!(
+            list(&both, &[], own, named),
+            said("=rxe0,mlx5_9,rxe1", ""),
+            "{own:?} {named}"
+        );
     }
     let unsorted = ("NCCL_IB_DEVICE_PCI_ORDER", "0");
     assert_eq!(list(&both, &[], &[unsorted], "").0, "=mlx5_9");
     let soft = [both[0].clone(), both[2].clone()];
     assert_eq!(list(&soft, &[], &[], "2.27.7").0, "=rxe0,rxe1");
-    assert_eq!(list(&soft, &[], &[], "2.21.5"), said("=rxe0", "rxe1: NCCL 2.21.5 crashes on HCAs without a PCI path"));
-    assert_eq!(list(&soft, &[], &[("NCCL_IB_MERGE_NICS", "0")], "2.21.5").0, "=rxe0,rxe1");
+    assert_eq!(
+        list(&soft, &[], &[], "2.21.5"),
+        said(
+            "=rxe0",
+            "rxe1: NCCL 2.21.5 crashes on HCAs without a PCI path"
+        )
+    );
+    assert_eq!(
+        list(&soft, &[], &[("NCCL_IB_MERGE_NICS", "0")], "2.21.5").0,
+        "=rxe0,rxe1"
+    );
 }
 
 #[test]
 fn nothing_certain_means_nothing_set() {
     assert!(set(&[], &[], &options(&[])).is_empty());
-    assert!(set(&[nic("veth0", None, 0, 0)], &[], &options(&[("NCCL_IB_GID_INDEX", "")])).is_empty());
+    assert!(
+        set(
+            &[nic("veth0", None, 0, 0)],
+            &[],
+            &options(&[("NCCL_IB_GID_INDEX", "")])
+        )
+        .is_empty()
+    );
 }
 
 #[test]
 fn they_meet_over_the_default_route_else_over_the_first_rail() {
     let mut rail = nic("rdma1", Some("mlx5_1"), 1, 1);
     rail.addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
-    let nics = [nic("veth0", None, 0, 0), nic("bare", Some("mlx5_0"), 1, 1), rail];
+    let nics = [
+        nic("veth0", None, 0, 0),
+        nic("bare", Some("mlx5_0"), 1, 1),
+        rail,
+    ];
     let own = BTreeMap::new();
     let met = |inside: Option<&Snapshot>, mut env: Vec<EnvVar>| {
         meet(&mut env, &own, &nics, inside);
         pairs(env)
     };
-    let hca = || vec![var("NCCL_IB_HCA", "=mlx5_1", ""), var("NCCL_DEBUG", "INFO", "")];
-    let by_rail = ["NCCL_IB_HCA==mlx5_1", "NCCL_SOCKET_IFNAME==rdma1", "GLOO_SOCKET_IFNAME=rdma1", "NCCL_DEBUG=INFO"];
+    let hca = || {
+        vec![
+            var("NCCL_IB_HCA", "=mlx5_1", ""),
+            var("NCCL_DEBUG", "INFO", ""),
+        ]
+    };
+    let by_rail = [
+        "NCCL_IB_HCA==mlx5_1",
+        "NCCL_SOCKET_IFNAME==rdma1",
+        "GLOO_SOCKET_IFNAME=rdma1",
+        "NCCL_DEBUG=INFO",
+    ];
     assert_eq!(met(None, hca()), by_rail);
     let mut pod = namespace("eth0");
-    assert_eq!(met(Some(&pod), Vec::new()), ["NCCL_SOCKET_IFNAME==eth0", "GLOO_SOCKET_IFNAME=eth0"]);
-    assert_eq!(met(Some(&pod), vec![var("NCCL_SOCKET_IFNAME", "x", "")]), ["NCCL_SOCKET_IFNAME=x"]);
+    assert_eq!(
+        met(Some(&pod), Vec::new()),
+        ["NCCL_SOCKET_IFNAME==eth0", "GLOO_SOCKET_IFNAME=eth0"]
+    );
+    assert_eq!(
+        met(Some(&pod), vec![var("NCCL_SOCKET_IFNAME", "x", "")]),
+        ["NCCL_SOCKET_IFNAME=x"]
+    );
     // NCCL would not take it.
     pod.netdevs[0].running = false;
     assert_eq!(met(Some(&pod), hca()), by_rail);
@@ -224,28 +389,51 @@ fn nothing_of_ours_stands_against_the_containers_own_choice() {
     rail.addresses = from(json!([{"address": "2001:db8::1", "prefix": 64}]));
     let pod = namespace("eth0");
     let met = |name: &str, value: &str| {
-        let (mut env, own) = (Vec::new(), BTreeMap::from([(name.to_owned(), value.to_owned())]));
+        let (mut env, own) = (
+            Vec::new(),
+            BTreeMap::from([(name.to_owned(), value.to_owned())]),
+        );
         meet(&mut env, &own, std::slice::from_ref(&rail), Some(&pod));
         pairs(env).into_iter().next()
     };
     assert_eq!(met("NCCL_COMM_ID", "192.0.2.1:1"), None);
-    assert_eq!(met("NCCL_SOCKET_FAMILY", "AF_INET6").as_deref(), Some("NCCL_SOCKET_IFNAME==rdma1"));
-    assert_eq!(met("NCCL_SOCKET_FAMILY", "AF_INET").as_deref(), Some("NCCL_SOCKET_IFNAME==eth0"));
+    assert_eq!(
+        met("NCCL_SOCKET_FAMILY", "AF_INET6").as_deref(),
+        Some("NCCL_SOCKET_IFNAME==rdma1")
+    );
+    assert_eq!(
+        met("NCCL_SOCKET_FAMILY", "AF_INET").as_deref(),
+        Some("NCCL_SOCKET_IFNAME==eth0")
+    );
     rail.addresses.clear();
-    let (mut env, own) = (Vec::new(), BTreeMap::from([("NCCL_SOCKET_FAMILY".to_owned(), "AF_INET6".to_owned())]));
+    let (mut env, own) = (
+        Vec::new(),
+        BTreeMap::from([("NCCL_SOCKET_FAMILY".to_owned(), "AF_INET6".to_owned())]),
+    );
     meet(&mut env, &own, &[rail], Some(&pod));
     assert!(env.is_empty());
 }
 
 #[test]
 fn fabric_settings_of_the_host_pass() {
-    let o = options(&[("NCCL_IB_TC", "106"), ("NCCL_IB_GID_INDEX", "3"), ("NCCL_DEBUG", "WARN"), ("PATH", "/bin")]);
-    assert_eq!(pairs(set(&[], &[], &o)), ["NCCL_IB_GID_INDEX=3", "NCCL_IB_TC=106"]);
+    let o = options(&[
+        ("NCCL_IB_TC", "106"),
+        ("NCCL_IB_GID_INDEX", "3"),
+        ("NCCL_DEBUG", "WARN"),
+        ("PATH", "/bin"),
+    ]);
+    assert_eq!(
+        pairs(set(&[], &[], &o)),
+        ["NCCL_IB_GID_INDEX=3", "NCCL_IB_TC=106"]
+    );
 }
 
 #[test]
 fn debug_set_yields_to_the_host() {
-    let o = Options { debug_all: true, ..options(&[("NCCL_DEBUG", "TRACE")]) };
+    let o = Options {
+        debug_all: true,
+        ..options(&[("NCCL_DEBUG", "TRACE")])
+    };
     assert_eq!(
         pairs(set(&[], &[], &o)),
         [
@@ -260,25 +448,61 @@ fn debug_set_yields_to_the_host() {
 #[test]
 fn topology_file_asked_for_else_the_hosts_own() {
     let own = options(&[("NCCL_TOPO_FILE", "/own.xml")]);
-    let asked = Options { topo_file: Some("/t.xml".into()), ..own.clone() };
-    let unwanted = Options { topo_wanted: false, ..asked.clone() };
+    let asked = Options {
+        topo_file: Some("/t.xml".into()),
+        ..own.clone()
+    };
+    let unwanted = Options {
+        topo_wanted: false,
+        ..asked.clone()
+    };
     assert_eq!(pairs(set(&[], &[], &asked)), ["NCCL_TOPO_FILE=/t.xml"]);
     assert_eq!(pairs(set(&[], &[], &own)), ["NCCL_TOPO_FILE=/own.xml"]);
     assert_eq!(pairs(set(&[], &[], &unwanted)), ["NCCL_TOPO_FILE=/own.xml"]);
-    assert!(set(&[], &[], &Options { host_env: BTreeMap::new(), ..unwanted }).is_empty());
+    assert!(
+        set(
+            &[],
+            &[],
+            &Options {
+                host_env: BTreeMap::new(),
+                ..unwanted
+            }
+        )
+        .is_empty()
+    );
 }
 
 #[test]
 fn runsc_gets_flags_that_annotations_may_set() {
     assert!(runsc_annotations(&options(&[("RUNSC_DEBUG", "1")])).is_empty());
-    let o = Options { debug_all: true, ..options(&[]) };
+    let o = Options {
+        debug_all: true,
+        ..options(&[])
+    };
     let flags = runsc_annotations(&o);
     let names: Vec<&str> = flags.iter().map(|(n, _)| n.as_str()).collect();
-    assert_eq!(names, ["dev.gvisor.flag.debug", "dev.gvisor.flag.strace", "dev.gvisor.flag.strace-syscalls"]);
-    let o = Options { debug_all: true, ..options(&[("RUNSC_STRACE", "0"), ("RUNSC_DEBUG_COMMAND", "boot")]) };
-    let flags: Vec<String> = runsc_annotations(&o).iter().map(|(n, v)| format!("{n}={v}")).collect();
+    assert_eq!(
+        names,
+        [
+            "dev.gvisor.flag.debug",
+            "dev.gvisor.flag.strace",
+            "dev.gvisor.flag.strace-syscalls"
+        ]
+    );
+    let o = Options {
+        debug_all: true,
+        ..options(&[("RUNSC_STRACE", "0"), ("RUNSC_DEBUG_COMMAND", "boot")])
+    };
+    let flags: Vec<String> = runsc_annotations(&o)
+        .iter()
+        .map(|(n, v)| format!("{n}={v}"))
+        .collect();
     assert_eq!(
         flags,
-        ["dev.gvisor.flag.debug=true", "dev.gvisor.flag.debug-command=boot", "dev.gvisor.flag.strace=false"]
+        [
+            "dev.gvisor.flag.debug=true",
+            "dev.gvisor.flag.debug-command=boot",
+            "dev.gvisor.flag.strace=false"
+        ]
     );
 }

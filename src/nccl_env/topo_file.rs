@@ -4,7 +4,8 @@ use rdma_model::tree::{Node, Tree};
 
 pub const FILE: &str = "nccl_topo.xml";
 
-/// Where a container finds it: below a file system of its own, so that no mount point is made in its image.
+/// Where a container finds it: below a file system of its own, so that no mount point is made in
+/// its image.
 pub const PLACE: &str = "/dev/rdmaprep/nccl_topo.xml";
 
 pub fn tree(xml: &str) -> Tree {
@@ -22,7 +23,9 @@ pub fn xml(tree: &Tree) -> Option<&str> {
 
 /// The HCAs that it places, as `super::topology` writes them.
 pub fn nets(xml: &str) -> impl Iterator<Item = &str> {
-    xml.split("<net name=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0))
+    xml.split("<net name=\"")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once('"')?.0))
 }
 
 #[cfg(test)]
@@ -31,7 +34,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "<system version=\"1\">\n  <nic>\n    <net name=\"mlx5_0\"/>\n    <net name=\"rxe1\"/>\n  </nic>\n</system>\n";
+        let text = "<system version=\"1\">\n  <nic>\n    <net name=\"mlx5_0\"/>\n    <net \
+            name=\"rxe1\"/>\n  </nic>\n</system>\n";
         assert_eq!(nets(text).collect::<Vec<_>>(), ["mlx5_0", "rxe1"]);
         assert_eq!(xml(&tree(text)), Some(text));
         assert_eq!(nets("<net name=\"torn").count(), 0);

@@ -1,5 +1,5 @@
-//! What the create hook reads of a bundle's config.json, which the runtime has accepted by then: no more than it needs, and
-//! tolerant of all else.
+//! What the create hook reads of a bundle's config.json, which the runtime has accepted by then: no
+//! more than it needs, and tolerant of all else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub struct ContainerRoot {
     pub pid: i32,
     /// `root.path`, made absolute with the bundle.
     pub rootfs: PathBuf,
-    /// Whether its `/etc` is to be read-only: `root.readonly`, or a mount at `/etc` with the option `ro`, which crun applies
-    /// after the hooks only.
+    /// Whether its `/etc` is to be read-only: `root.readonly`, or a mount at `/etc` with the option
+    /// `ro`, which crun applies after the hooks only.
     pub readonly: bool,
     /// `linux.mountLabel`: the SELinux context of what is mounted for it.
     pub label: Option<String>,
@@ -36,16 +36,21 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours lie in `views`.
+    /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours
+    /// lie in `views`.
     pub fn parse(config_json: &str, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
         let config = Config::parse(config_json)?;
-        let root: Root = config.part(&["root"])?.ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
+        let root: Root = config
+            .part(&["root"])?
+            .ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
         let mounts = config.mounts()?;
         let devices: Vec<Device> = config.list(&["linux", "devices"])?;
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
         let in_sys = |m: &Mount| m.destination == "/sys" || m.destination.starts_with("/sys/");
         let ours = |m: &Mount| view_name(m.source.as_deref()?, views).map(str::to_owned);
-        let etc = mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/etc");
+        let etc = mounts
+            .iter()
+            .rfind(|m| m.destination.trim_end_matches('/') == "/etc");
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         let number = |n: i64| u32::try_from(n).class(ErrorClass::State, NOT_OCI);
         let device = |d: Device| Ok((d.path, number(d.major)?, number(d.minor)?));
@@ -57,14 +62,24 @@ impl Bundle {
                 label: config.mount_label()?,
             },
             env: config.environment(),
-            devices: devices.into_iter().filter(Device::is_char).map(device).collect::<Result<_>>()?,
+            devices: devices
+                .into_iter()
+                .filter(Device::is_char)
+                .map(device)
+                .collect::<Result<_>>()?,
             view: mounts.iter().filter(|m| in_sys(m)).find_map(ours),
-            topology: mounts.iter().filter(|m| m.destination == topo_file::PLACE).find_map(ours),
+            topology: mounts
+                .iter()
+                .filter(|m| m.destination == topo_file::PLACE)
+                .find_map(ours),
         })
     }
 
     pub fn lacking(&self, devices: &[CharDevice]) -> Vec<CharDevice> {
-        let there = |d: &&CharDevice| self.devices.contains(&(format!("/dev/infiniband/{}", d.name), d.major, d.minor));
+        let there = |d: &&CharDevice| {
+            self.devices
+                .contains(&(format!("/dev/infiniband/{}", d.name), d.major, d.minor))
+        };
         devices.iter().filter(|d| !there(d)).cloned().collect()
     }
 }

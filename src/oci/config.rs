@@ -1,6 +1,7 @@
-//! The one model of a config.json: its JSON, and a type for each part of it that we read or write. Each part is read by itself,
-//! by its path. The rest is between its author and the runtime, and survives an edit: runtimes have extensions, and a capability
-//! or a seccomp architecture that this build does not know is no reason to refuse.
+//! The one model of a config.json: its JSON, and a type for each part of it that we read or write.
+//! Each part is read by itself, by its path. The rest is between its author and the runtime, and
+//! survives an edit: runtimes have extensions, and a capability or a seccomp architecture that this
+//! build does not know is no reason to refuse.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,10 +21,20 @@ pub const MAX_BYTES: usize = 16 << 20;
 pub const NOT_OCI: &str = "config.json is no OCI runtime configuration";
 
 /// Paths that lead to a namespace which is the runtime's or the host's own.
-const HOST_NETNS: [&str; 3] = ["/proc/1/ns/net", "/proc/self/ns/net", "/proc/thread-self/ns/net"];
+const HOST_NETNS: [&str; 3] = [
+    "/proc/1/ns/net",
+    "/proc/self/ns/net",
+    "/proc/thread-self/ns/net",
+];
 
-const HOOK_LISTS: [&str; 6] =
-    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+const HOOK_LISTS: [&str; 6] = [
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config(Value);
@@ -117,10 +128,16 @@ impl Config {
         let bytes = text.len();
         ensure!(
             bytes <= MAX_BYTES,
-            ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {MAX_BYTES} are read"))
+            ErrorClass::State.error(format!(
+                "config.json has {bytes} bytes; no more than {MAX_BYTES} are read"
+            ))
         );
-        let value: Value = serde_json::from_str(text).class(ErrorClass::State, "config.json is not JSON")?;
-        ensure!(value.is_object(), ErrorClass::State.error("config.json is JSON, but not an object"));
+        let value: Value =
+            serde_json::from_str(text).class(ErrorClass::State, "config.json is not JSON")?;
+        ensure!(
+            value.is_object(),
+            ErrorClass::State.error("config.json is JSON, but not an object")
+        );
         Ok(Config(value))
     }
 
@@ -133,8 +150,10 @@ impl Config {
     pub fn for_edit(text: &str, netdevs: &[IfName]) -> Result<Config> {
         let config = Config::parse(text)?;
         if let Some(key) = json_rewrite::duplicate_key(text) {
-            let clash =
-                format!("config.json has the key {key:?} twice in one object; runtimes disagree on which counts");
+            let clash = format!(
+                "config.json has the key {key:?} twice in one object; runtimes disagree on which \
+                counts"
+            );
             return Err(ErrorClass::State.error(clash));
         }
         config.check(netdevs)?;
@@ -145,19 +164,24 @@ impl Config {
         &self.0
     }
 
-    /// The part at a path, of that type; null counts as none, as it does in Go. [`ErrorClass::State`] names the path of a part of
-    /// another type.
+    /// The part at a path, of that type; null counts as none, as it does in Go.
+    /// [`ErrorClass::State`] names the path of a part of another type.
     pub fn part<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
         let mut part = &self.0;
         for (depth, key) in path.iter().enumerate() {
-            let object = part.as_object().ok_or_else(|| anyhow!("{}: not an object", path[..depth].join(".")));
+            let object = part
+                .as_object()
+                .ok_or_else(|| anyhow!("{}: not an object", path[..depth].join(".")));
             match object.class(ErrorClass::State, NOT_OCI)?.get(*key) {
                 None | Some(Value::Null) => return Ok(None),
                 Some(inner) => part = inner,
             }
         }
         let bad = |e| anyhow!("{}: {e}", path.join("."));
-        T::deserialize(part).map(Some).map_err(bad).class(ErrorClass::State, NOT_OCI)
+        T::deserialize(part)
+            .map(Some)
+            .map_err(bad)
+            .class(ErrorClass::State, NOT_OCI)
     }
 
     pub fn list<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>> {
@@ -173,7 +197,12 @@ impl Config {
     }
 
     pub fn hook_args(&self) -> impl Iterator<Item = Vec<String>> {
-        let lists = self.0.get("hooks").and_then(Value::as_object).into_iter().flat_map(|lists| lists.values());
+        let lists = self
+            .0
+            .get("hooks")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|lists| lists.values());
         let hooks = lists.filter_map(Value::as_array).flatten();
         hooks.filter_map(|hook| Vec::deserialize(hook.get("args")?).ok())
     }
@@ -186,47 +215,86 @@ impl Config {
 
     /// Its annotations, of which those that are no text are JSON.
     pub fn annotations(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.0.get("annotations").and_then(Value::as_object).into_iter().flatten()
+        self.0
+            .get("annotations")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
     }
 
-    /// Whether a create hook of ours without `--plan` runs in a container of containerd's CRI plugin that was given none of its pod's
-    /// annotations: containerd passes on those that the handler's `pod_annotations` lists (internal/cri/server in containerd 2.1), and
-    /// adds some of its own.
+    /// Whether a create hook of ours without `--plan` runs in a container of containerd's CRI
+    /// plugin that was given none of its pod's annotations: containerd passes on those that the
+    /// handler's `pod_annotations` lists (internal/cri/server in containerd 2.1), and adds some of
+    /// its own.
     pub fn lacks_pod_annotations(&self) -> bool {
         const CRI: &str = "io.kubernetes.cri.";
-        let mut of_cri = self.annotations().map(|(key, _)| key.starts_with(CRI)).peekable();
+        let mut of_cri = self
+            .annotations()
+            .map(|(key, _)| key.starts_with(CRI))
+            .peekable();
         let is_cri = of_cri.peek().is_some() && of_cri.all(|own| own);
-        let creates = |args: &Vec<String>| args.get(1..3).is_some_and(|two| two == ["hook", "createRuntime"]);
-        let names_plan = |args: &Vec<String>| args.iter().any(|arg| arg == "--plan" || arg.starts_with("--plan="));
-        is_cri && self.hook_args().any(|args| creates(&args) && !names_plan(&args))
+        let creates = |args: &Vec<String>| {
+            args.get(1..3)
+                .is_some_and(|two| two == ["hook", "createRuntime"])
+        };
+        let names_plan = |args: &Vec<String>| {
+            args.iter()
+                .any(|arg| arg == "--plan" || arg.starts_with("--plan="))
+        };
+        is_cri
+            && self
+                .hook_args()
+                .any(|args| creates(&args) && !names_plan(&args))
     }
 
     /// The network namespace that it names by path: one that exists before the container.
     pub fn netns_path(&self) -> Option<PathBuf> {
         let namespaces = self.0.pointer("/linux/namespaces")?.as_array()?;
-        let network = namespaces.iter().find(|n| n.get("type").and_then(Value::as_str) == Some("network"))?;
-        network.get("path")?.as_str().filter(|p| !p.is_empty()).map(PathBuf::from)
+        let network = namespaces
+            .iter()
+            .find(|n| n.get("type").and_then(Value::as_str) == Some("network"))?;
+        network
+            .get("path")?
+            .as_str()
+            .filter(|p| !p.is_empty())
+            .map(PathBuf::from)
     }
 
-    /// Whether its container gets a /dev of its own, where a mount point can be made without touching an image or the host.
+    /// Whether its container gets a /dev of its own, where a mount point can be made without
+    /// touching an image or the host.
     pub fn has_own_dev(&self) -> bool {
-        let text = |m: &Value, key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |m: &Value, key: &str| {
+            m.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let is_dev = |m: &&Value| text(m, "destination").trim_end_matches('/') == "/dev";
         let mounts = self.0.get("mounts").and_then(Value::as_array);
-        mounts.into_iter().flatten().rfind(is_dev).is_some_and(|m| text(m, "type") == "tmpfs")
+        mounts
+            .into_iter()
+            .flatten()
+            .rfind(is_dev)
+            .is_some_and(|m| text(m, "type") == "tmpfs")
     }
 
     pub fn no_mounts(&self) -> Result<Option<NoMounts>> {
         let mounts = self.mounts()?;
-        let mut at = mounts.iter().filter(|m| m.destination.trim_end_matches('/') == "/sys").peekable();
-        let host = |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
+        let mut at = mounts
+            .iter()
+            .filter(|m| m.destination.trim_end_matches('/') == "/sys")
+            .peekable();
+        let host =
+            |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
         // Ours, from an earlier edit, lies over the first one.
         if !at.peek().is_some_and(|first| host(first)) {
             return Ok(Some(NoMounts::NoSysfs));
         }
         let propagation: Option<String> = self.part(&["linux", "rootfsPropagation"])?;
         let shares = |option: &str| matches!(option, "shared" | "rshared");
-        if propagation.as_deref().is_some_and(shares) || at.any(|m| m.options.iter().flatten().any(|o| shares(o))) {
+        if propagation.as_deref().is_some_and(shares)
+            || at.any(|m| m.options.iter().flatten().any(|o| shares(o)))
+        {
             return Ok(Some(NoMounts::Shared));
         }
         Ok(self.mount_label()?.map(|_| NoMounts::Labelled))
@@ -234,25 +302,32 @@ impl Config {
 
     /// `linux.mountLabel`: the SELinux context of what is mounted for it.
     pub fn mount_label(&self) -> Result<Option<String>> {
-        Ok(self.part(&["linux", "mountLabel"])?.filter(|label: &String| !label.is_empty()))
+        Ok(self
+            .part(&["linux", "mountLabel"])?
+            .filter(|label: &String| !label.is_empty()))
     }
 
-    /// The parts that we touch are what the specification says; the container has a network namespace of its own, or joins one, and
-    /// no other program may move our NICs into it.
+    /// The parts that we touch are what the specification says; the container has a network
+    /// namespace of its own, or joins one, and no other program may move our NICs into it.
     fn check(&self, netdevs: &[IfName]) -> Result<()> {
         let version: Option<String> = self.part(&["ociVersion"])?;
-        version.ok_or_else(|| anyhow!("missing field `ociVersion`")).class(ErrorClass::State, NOT_OCI)?;
+        version
+            .ok_or_else(|| anyhow!("missing field `ociVersion`"))
+            .class(ErrorClass::State, NOT_OCI)?;
         self.list::<String>(&["process", "env"])?;
         self.list::<Rlimit>(&["process", "rlimits"])?;
         self.list::<Device>(&["linux", "devices"])?;
         self.list::<DeviceRule>(&["linux", "resources", "devices"])?;
         self.part::<HashMap<String, IgnoredAny>>(&["hooks"])?;
-        HOOK_LISTS.iter().try_for_each(|list| self.hooks(list).map(drop))?;
+        HOOK_LISTS
+            .iter()
+            .try_for_each(|list| self.hooks(list).map(drop))?;
         self.part::<HashMap<String, String>>(&["annotations"])?;
         self.no_mounts()?;
         self.mount_label()?;
         let section = |name: &str| self.part::<HashMap<String, IgnoredAny>>(&[name]);
-        let missing = |name: &str| ErrorClass::State.error(format!("config.json has no {name} section"));
+        let missing =
+            |name: &str| ErrorClass::State.error(format!("config.json has no {name} section"));
         section("linux")?.ok_or_else(|| missing("linux"))?;
         self.check_network(netdevs)?;
         section("process")?.ok_or_else(|| missing("process"))?;
@@ -261,30 +336,42 @@ impl Config {
 
     fn check_network(&self, netdevs: &[IfName]) -> Result<()> {
         let namespaces: Option<Vec<Namespace>> = self.part(&["linux", "namespaces"])?;
-        let namespaces = namespaces.ok_or_else(|| ErrorClass::State.error("config.json has no linux.namespaces"))?;
-        let network = namespaces.iter().find(|n| n.kind == "network").ok_or_else(|| {
-            ErrorClass::Refused.error(
-                "the container shares the host's network (linux.namespaces has no entry of type network): \
-                 a NIC cannot be moved into it; start it with `--network none`, or on a bridge",
+        let namespaces = namespaces
+            .ok_or_else(|| ErrorClass::State.error("config.json has no linux.namespaces"))?;
+        let network = namespaces
+            .iter()
+            .find(|n| n.kind == "network")
+            .ok_or_else(|| {
+                ErrorClass::Refused.error(
+                "the container shares the host's network (linux.namespaces has no entry of type \
+                network): a NIC cannot be moved into it; start it with `--network none`, or on a \
+                bridge",
             )
-        })?;
+            })?;
         let path = network.path.as_deref().unwrap_or_default();
         ensure!(
             !HOST_NETNS.contains(&path),
-            ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own"))
+            ErrorClass::Refused.error(format!(
+                "the container's network namespace {path} is the host's own"
+            ))
         );
         let moved: Option<HashMap<String, IgnoredAny>> = self.part(&["linux", "netDevices"])?;
-        match moved.iter().flatten().find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name)) {
+        match moved
+            .iter()
+            .flatten()
+            .find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name))
+        {
             Some((name, _)) => Err(ErrorClass::Refused.error(format!(
-                "linux.netDevices names {name}: the runtime would move it without its routes, rules and sysctls and \
-                 never return it; remove that entry"
+                "linux.netDevices names {name}: the runtime would move it without its routes, \
+                rules and sysctls and never return it; remove that entry"
             ))),
             None => Ok(()),
         }
     }
 }
 
-/// An environment by name. Of what is there twice the last counts, as runc has it (libcontainer/env.go); one without `=` is empty.
+/// An environment by name. Of what is there twice the last counts, as runc has it
+/// (libcontainer/env.go); one without `=` is empty.
 pub fn pairs<'e>(env: impl Iterator<Item = &'e str>) -> BTreeMap<String, String> {
     let pair = |text: &str| {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
@@ -309,7 +396,8 @@ impl fmt::Display for NoMounts {
         f.write_str(match self {
             NoMounts::NoSysfs => "config.json mounts no sysfs at /sys",
             NoMounts::Shared => {
-                "what is mounted in this container would be mounted on the host, too (shared propagation)"
+                "what is mounted in this container would be mounted on the host, too (shared \
+                propagation)"
             }
             NoMounts::Labelled => "linux.mountLabel is set: the create hook mounts with that label",
         })
@@ -323,10 +411,17 @@ mod tests {
     #[test]
     fn pods_whose_annotations_are_kept_back() {
         let lacks = |annotations: &str, args: &str| {
-            let hooks = format!(r#"{{"createRuntime":[{{"path":"/usr/bin/rdmaprep","args":[{args}]}}]}}"#);
-            Config::lenient(&format!(r#"{{"annotations":{{{annotations}}},"hooks":{hooks}}}"#)).lacks_pod_annotations()
+            let hooks =
+                format!(r#"{{"createRuntime":[{{"path":"/usr/bin/rdmaprep","args":[{args}]}}]}}"#);
+            Config::lenient(&format!(
+                r#"{{"annotations":{{{annotations}}},"hooks":{hooks}}}"#
+            ))
+            .lacks_pod_annotations()
         };
-        let (cri, hook) = (r#""io.kubernetes.cri.sandbox-id":"a""#, r#""rdmaprep","hook","createRuntime""#);
+        let (cri, hook) = (
+            r#""io.kubernetes.cri.sandbox-id":"a""#,
+            r#""rdmaprep","hook","createRuntime""#,
+        );
         assert!(lacks(cri, hook));
         for (annotations, args) in [
             ("", hook),

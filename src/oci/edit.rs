@@ -1,5 +1,6 @@
-//! OCI config in, OCI config out: what a hook can no longer do once the runtime has read config.json. The edit is text to text,
-//! and editing twice equals editing once. What the user set is never overridden, but reported.
+//! OCI config in, OCI config out: what a hook can no longer do once the runtime has read
+//! config.json. The edit is text to text, and editing twice equals editing once. What the user set
+//! is never overridden, but reported.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,8 +34,8 @@ pub struct Injected {
 }
 
 impl Edit {
-    /// What a container needs for this plan; `program` is our own absolute path, `timeout` the hooks' in seconds,
-    /// else one that goes by the number of NICs.
+    /// What a container needs for this plan; `program` is our own absolute path, `timeout` the
+    /// hooks' in seconds, else one that goes by the number of NICs.
     pub fn for_plan(plan: &Plan, program: &str, timeout: Option<u32>) -> Edit {
         Edit {
             env: plan.env.clone(),
@@ -51,32 +52,61 @@ impl Edit {
     }
 }
 
-/// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
-/// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
+/// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and
+/// createRuntime are configured; the second to run finds the work done. The deadline that a hook
+/// keeps leaves it the time to undo before the runtime kills it.
 pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
     hooks_for(&Stage::ALL, plan, plan.nics.len(), program, timeout)
 }
 
-pub fn hooks_for(stages: &[Stage], plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
+pub fn hooks_for(
+    stages: &[Stage],
+    plan: &Plan,
+    nics: usize,
+    program: &str,
+    timeout: Option<u32>,
+) -> Vec<HookEdit> {
     let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
     let deadline = deadline::before(timeout, nics).to_string();
     let hook = |stage: Stage| {
-        let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];
-        let agreed = plan.agreement.iter().flat_map(|a| ["--agreed", a.digest.as_str()]);
+        let args = [
+            "rdmaprep",
+            "hook",
+            stage.name(),
+            "--plan",
+            &plan.name,
+            "--deadline",
+            &deadline,
+        ];
+        let agreed = plan
+            .agreement
+            .iter()
+            .flat_map(|a| ["--agreed", a.digest.as_str()]);
         let args = args.into_iter().chain(agreed).map(str::to_owned).collect();
-        HookEdit { stage, path: program.to_owned(), args, timeout }
+        HookEdit {
+            stage,
+            path: program.to_owned(),
+            args,
+            timeout,
+        }
     };
     stages.iter().copied().map(hook).collect()
 }
 
-/// The annotations of a config.json: what a container's author asks for. Of one that cannot be edited they are read, too: it may
-/// be none of our business. One that is no string hides no other, and of ours it asks all the same: the edit says what is wrong.
+/// The annotations of a config.json: what a container's author asks for. Of one that cannot be
+/// edited they are read, too: it may be none of our business. One that is no string hides no other,
+/// and of ours it asks all the same: the edit says what is wrong.
 pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
     let pair = |(key, value): (&String, &Value)| match value.as_str() {
         Some(text) => Some((key.clone(), text.to_owned())),
-        None => key.starts_with(ANNOTATION).then(|| (key.clone(), value.to_string())),
+        None => key
+            .starts_with(ANNOTATION)
+            .then(|| (key.clone(), value.to_string())),
     };
-    Config::lenient(config_json).annotations().filter_map(pair).collect()
+    Config::lenient(config_json)
+        .annotations()
+        .filter_map(pair)
+        .collect()
 }
 
 pub fn environment(config_json: &str) -> BTreeMap<String, String> {
@@ -91,7 +121,10 @@ pub fn has_own_dev(config_json: &str) -> bool {
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
     let mounts = Config::for_edit(config_json, &[])?.mounts()?;
     let parts = |m: &Mount| -> Option<String> {
-        let mut parts = m.destination.split('/').filter(|part| !matches!(*part, "" | "."));
+        let mut parts = m
+            .destination
+            .split('/')
+            .filter(|part| !matches!(*part, "" | "."));
         let rest: Vec<&str> = (parts.next() == Some("sys")).then(|| parts.collect())?;
         (!rest.is_empty() && !rest.contains(&"..")).then(|| rest.join("/"))
     };
@@ -111,9 +144,12 @@ pub fn check(config_json: &str) -> Result<()> {
     Config::for_edit(config_json, &[]).map(drop)
 }
 
-/// The container's id: the last word of the cgroup's path, where it looks as the ids that engines make. A config.json does not have it.
+/// The container's id: the last word of the cgroup's path, where it looks as the ids that engines
+/// make. A config.json does not have it.
 pub fn container_id(config_json: &str) -> Option<String> {
-    let path: String = Config::lenient(config_json).part(&["linux", "cgroupsPath"]).ok()??;
+    let path: String = Config::lenient(config_json)
+        .part(&["linux", "cgroupsPath"])
+        .ok()??;
     let word = path.rsplit(|c: char| !c.is_ascii_alphanumeric()).next()?;
     (word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit())).then(|| word.to_owned())
 }
@@ -128,18 +164,29 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
         work.memlock(edit.memlock_ceiling)?;
     }
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
-    edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
+    edit.annotations
+        .iter()
+        .try_for_each(|(k, v)| work.annotation(k, v))?;
     edit.devices.iter().try_for_each(|d| work.device(d))?;
-    edit.mounts.iter().try_for_each(|mounts| work.mounts(mounts, &edit.views))?;
-    // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
+    edit.mounts
+        .iter()
+        .try_for_each(|mounts| work.mounts(mounts, &edit.views))?;
+    // What we hand back is read again: a runtime would refuse, or misread, a text that says
+    // anything else.
     let json = json_rewrite::rewrite(config_json, config.value(), &work.new)
         .filter(|json| serde_json::from_str::<Value>(json).is_ok_and(|v| v == work.new))
-        .ok_or_else(|| ErrorClass::Other.error("the edited config.json could not be written out"))?;
+        .ok_or_else(|| {
+            ErrorClass::Other.error("the edited config.json could not be written out")
+        })?;
     Ok(Injected {
         json,
         changes: work.changes,
         kept: work.kept,
-        mounts_view: edit.mounts.iter().flatten().any(|m| m.destination.starts_with("/sys")),
+        mounts_view: edit
+            .mounts
+            .iter()
+            .flatten()
+            .any(|m| m.destination.starts_with("/sys")),
     })
 }
 
@@ -154,6 +201,8 @@ pub fn file_diff(names: [&str; 2], before: &str, after: &str) -> String {
         return String::new();
     }
     let mut options = diffy::DiffOptions::new();
-    options.set_original_filename(names[0].to_owned()).set_modified_filename(names[1].to_owned());
+    options
+        .set_original_filename(names[0].to_owned())
+        .set_modified_filename(names[1].to_owned());
     options.create_patch(before, after).to_string()
 }

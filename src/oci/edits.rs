@@ -43,7 +43,9 @@ impl Work {
         let own = pairs(self.env.iter().map(String::as_str)).remove(name);
         match own {
             Some(own) if own == *value => {}
-            Some(own) => self.kept.push(format!("{name}={own} of the container stays (not {value}: {why})")),
+            Some(own) => self.kept.push(format!(
+                "{name}={own} of the container stays (not {value}: {why})"
+            )),
             None => {
                 let entry = format!("{name}={value}");
                 self.env.push(entry.clone());
@@ -59,7 +61,8 @@ impl Work {
         self.env.retain(|e| e != entry);
         if self.env.len() < before {
             list(&mut self.new, &["process", "env"])?.retain(|e| e != entry);
-            self.changes.push(format!("environment: no {entry} any more"));
+            self.changes
+                .push(format!("environment: no {entry} any more"));
         }
         Ok(())
     }
@@ -69,35 +72,57 @@ impl Work {
         let limits = &self.rlimits;
         let most = ceiling.unwrap_or(u64::MAX);
         let enough = |l: &Rlimit| l.soft >= most && l.hard >= most;
-        let ours: Vec<usize> = (0..limits.len()).filter(|i| limits[*i].kind == MEMLOCK).collect();
-        let limit = Rlimit { kind: MEMLOCK.to_owned(), hard: most, soft: most };
-        let low: Vec<usize> = ours.iter().copied().filter(|i| !enough(&limits[*i])).collect();
+        let ours: Vec<usize> = (0..limits.len())
+            .filter(|i| limits[*i].kind == MEMLOCK)
+            .collect();
+        let limit = Rlimit {
+            kind: MEMLOCK.to_owned(),
+            hard: most,
+            soft: most,
+        };
+        let low: Vec<usize> = ours
+            .iter()
+            .copied()
+            .filter(|i| !enough(&limits[*i]))
+            .collect();
         self.kept.extend(ceiling.map(|bytes| {
             format!(
-                "RLIMIT_MEMLOCK is {bytes} bytes at most, the hard limit here: more takes CAP_SYS_RESOURCE, which this \
-                 process lacks. RDMA pins memory; `lift_memlock = false` leaves the container's own limit"
+                "RLIMIT_MEMLOCK is {bytes} bytes at most, the hard limit here: more takes \
+                CAP_SYS_RESOURCE, which this process lacks. RDMA pins memory; `lift_memlock = \
+                false` leaves the container's own limit"
             )
         }));
         if low.is_empty() && !ours.is_empty() {
             return Ok(());
         }
-        let was = low.first().map_or("unset".to_owned(), |i| limits[*i].soft.to_string());
+        let was = low
+            .first()
+            .map_or("unset".to_owned(), |i| limits[*i].soft.to_string());
         let list = list(&mut self.new, &["process", "rlimits"])?;
-        for slot in list.iter_mut().enumerate().filter_map(|(i, v)| low.contains(&i).then_some(v)) {
+        for slot in list
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(i, v)| low.contains(&i).then_some(v))
+        {
             merge(slot, &limit)?;
         }
         if ours.is_empty() {
             list.push(serde_json::to_value(limit)?);
         }
         let now = ceiling.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
-        self.changes.push(format!("RLIMIT_MEMLOCK {now} (was {was})"));
+        self.changes
+            .push(format!("RLIMIT_MEMLOCK {now} (was {was})"));
         Ok(())
     }
 
-    /// Takes the place of an earlier hook of ours for the same stage, wherever it was installed then; others stay.
+    /// Takes the place of an earlier hook of ours for the same stage, wherever it was installed
+    /// then; others stay.
     pub fn hook(&mut self, edit: &HookEdit) -> Result<()> {
-        let hook =
-            Hook { path: edit.path.clone(), args: Some(edit.args.clone()), timeout: Some(i64::from(edit.timeout)) };
+        let hook = Hook {
+            path: edit.path.clone(),
+            args: Some(edit.args.clone()),
+            timeout: Some(i64::from(edit.timeout)),
+        };
         let list = list(&mut self.new, &["hooks", edit.stage.name()])?;
         let before = list.clone();
         match list.iter_mut().find(|h| is_ours(h, edit)) {
@@ -107,7 +132,12 @@ impl Work {
         let mut first = true;
         list.retain(|h| !is_ours(h, edit) || std::mem::take(&mut first));
         if *list != before {
-            self.changes.push(format!("hook {}: {} {}", edit.stage.name(), edit.path, edit.args[1..].join(" ")));
+            self.changes.push(format!(
+                "hook {}: {} {}",
+                edit.stage.name(),
+                edit.path,
+                edit.args[1..].join(" ")
+            ));
         }
         Ok(())
     }
@@ -115,7 +145,9 @@ impl Work {
     pub fn annotation(&mut self, key: &str, value: &str) -> Result<()> {
         match self.annotations.get(key) {
             Some(own) if own == value => {}
-            Some(own) => self.kept.push(format!("annotation {key}={own} of the container stays (not {value})")),
+            Some(own) => self.kept.push(format!(
+                "annotation {key}={own} of the container stays (not {value})"
+            )),
             None => {
                 self.annotations.insert(key.to_owned(), value.to_owned());
                 object(&mut self.new, &["annotations"])?.insert(key.to_owned(), value.into());
@@ -125,23 +157,39 @@ impl Work {
         Ok(())
     }
 
-    /// Ours take the place of those of an earlier edit. A tree for all of /sys comes right after what is mounted there, so that
-    /// what the container has below /sys stays on top; all else comes last.
+    /// Ours take the place of those of an earlier edit. A tree for all of /sys comes right after
+    /// what is mounted there, so that what the container has below /sys stays on top; all else
+    /// comes last.
     pub fn mounts(&mut self, mounts: &[MountEdit], views: &str) -> Result<()> {
         let list = match self.new.get("mounts") {
             None | Some(Value::Null) if mounts.is_empty() => return Ok(()),
             _ => list(&mut self.new, &["mounts"])?,
         };
         let before = list.clone();
-        let text = |m: &Value, key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |m: &Value, key: &str| {
+            m.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         list.retain(|m| view_name(&text(m, "source"), views).is_none());
         let below = |m: &Value| text(m, "destination").trim_end_matches('/') == "/sys";
         for edit in mounts {
-            let last = list.iter().rposition(below).filter(|_| edit.destination == "/sys").map(|at| at + 1);
-            list.insert(last.unwrap_or(list.len()), serde_json::to_value(bind(edit))?);
+            let last = list
+                .iter()
+                .rposition(below)
+                .filter(|_| edit.destination == "/sys")
+                .map(|at| at + 1);
+            list.insert(
+                last.unwrap_or(list.len()),
+                serde_json::to_value(bind(edit))?,
+            );
         }
         if *list != before {
-            let below = mounts.iter().filter(|m| m.destination.starts_with("/sys")).collect::<Vec<_>>();
+            let below = mounts
+                .iter()
+                .filter(|m| m.destination.starts_with("/sys"))
+                .collect::<Vec<_>>();
             let what = match below.as_slice() {
                 [] if !mounts.is_empty() => "a mount of the topology file".to_owned(),
                 [] => "no mounts of ours any more".to_owned(),
@@ -149,7 +197,10 @@ impl Work {
                     "mount /sys: a tree of files with the container's NICs alone".to_owned()
                 }
                 [_] => "mount below /sys, so that other NICs are not seen".to_owned(),
-                many => format!("{} mounts below /sys, so that other NICs are not seen", many.len()),
+                many => format!(
+                    "{} mounts below /sys, so that other NICs are not seen",
+                    many.len()
+                ),
             };
             self.changes.push(what);
         }
@@ -163,22 +214,28 @@ impl Work {
             Some(d) if d.is_char() && (d.major, d.minor) == (major, minor) => {}
             Some(d) => {
                 let theirs = format!("{} {}:{}", d.kind, d.major, d.minor);
-                let clash = format!("config.json has {path} as {theirs}, on this host it is c {major}:{minor}");
+                let clash = format!(
+                    "config.json has {path} as {theirs}, on this host it is c {major}:{minor}"
+                );
                 return Err(ErrorClass::State.error(clash));
             }
             None => {
                 let node = char_node(&path, major, minor);
                 list(&mut self.new, &["linux", "devices"])?.push(serde_json::to_value(&node)?);
                 self.devices.push(node);
-                self.changes.push(format!("device {path} (c {major}:{minor})"));
+                self.changes
+                    .push(format!("device {path} (c {major}:{minor})"));
             }
         }
         if !allowed(&self.rules, major, minor) {
             let rule = allow(major, minor);
-            // At the end: a list usually begins with the rule that denies everything, and the last match counts.
-            list(&mut self.new, &["linux", "resources", "devices"])?.push(serde_json::to_value(&rule)?);
+            // At the end: a list usually begins with the rule that denies everything, and the last
+            // match counts.
+            list(&mut self.new, &["linux", "resources", "devices"])?
+                .push(serde_json::to_value(&rule)?);
             self.rules.push(rule);
-            self.changes.push(format!("cgroup rule: allow c {major}:{minor} rwm"));
+            self.changes
+                .push(format!("cgroup rule: allow c {major}:{minor} rwm"));
         }
         Ok(())
     }
@@ -187,17 +244,37 @@ impl Work {
 fn char_node(path: &str, major: i64, minor: i64) -> Device {
     let (path, kind) = (path.to_owned(), "c".to_owned());
     // Verbs are for every user inside: the kernel guards each object by the process that made it.
-    Device { path, kind, major, minor, file_mode: Some(0o666), uid: Some(0), gid: Some(0) }
+    Device {
+        path,
+        kind,
+        major,
+        minor,
+        file_mode: Some(0o666),
+        uid: Some(0),
+        gid: Some(0),
+    }
 }
 
 fn allow(major: i64, minor: i64) -> DeviceRule {
     let (kind, access) = (Some("c".to_owned()), Some("rwm".to_owned()));
-    DeviceRule { allow: true, kind, major: Some(major), minor: Some(minor), access }
+    DeviceRule {
+        allow: true,
+        kind,
+        major: Some(major),
+        minor: Some(minor),
+        access,
+    }
 }
 
-/// The view of ours that is a mount's source: `VIEWS/0123456789abcdef/…`, below the host's folder of them.
+/// The view of ours that is a mount's source: `VIEWS/0123456789abcdef/…`, below the host's folder
+/// of them.
 pub fn view_name<'s>(source: &'s str, views: &str) -> Option<&'s str> {
-    let name = source.strip_prefix(views).filter(|_| !views.is_empty())?.strip_prefix('/')?.split('/').next()?;
+    let name = source
+        .strip_prefix(views)
+        .filter(|_| !views.is_empty())?
+        .strip_prefix('/')?
+        .split('/')
+        .next()?;
     (name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
@@ -206,27 +283,52 @@ fn bind(edit: &MountEdit) -> Mount {
         destination: edit.destination.clone(),
         kind: Some("bind".to_owned()),
         source: Some(edit.source.clone()),
-        options: Some(["bind", "ro", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec()),
+        options: Some(
+            ["bind", "ro", "nosuid", "nodev", "noexec"]
+                .map(str::to_owned)
+                .to_vec(),
+        ),
     }
 }
 
-/// Whether these rules, of which the last match counts, already allow everything on that character device.
+/// Whether these rules, of which the last match counts, already allow everything on that character
+/// device.
 fn allowed(rules: &[DeviceRule], major: i64, minor: i64) -> bool {
     let matches = |r: &&DeviceRule| {
-        let kind = r.kind.as_deref().is_none_or(|kind| matches!(kind, "a" | "c" | "u"));
-        kind && [(r.major, major), (r.minor, minor)].iter().all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
+        let kind = r
+            .kind
+            .as_deref()
+            .is_none_or(|kind| matches!(kind, "a" | "c" | "u"));
+        kind && [(r.major, major), (r.minor, minor)]
+            .iter()
+            .all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
     };
     "rwm".chars().all(|access| {
-        let concerns = |r: &&DeviceRule| r.access.as_deref().is_none_or(|a| a.is_empty() || a.contains(access));
-        rules.iter().filter(matches).rfind(concerns).is_some_and(|r| r.allow)
+        let concerns = |r: &&DeviceRule| {
+            r.access
+                .as_deref()
+                .is_none_or(|a| a.is_empty() || a.contains(access))
+        };
+        rules
+            .iter()
+            .filter(matches)
+            .rfind(concerns)
+            .is_some_and(|r| r.allow)
     })
 }
 
 /// A hook of ours: our program's file name and the same subcommand.
 fn is_ours(hook: &Value, edit: &HookEdit) -> bool {
     let file = |p: &str| Path::new(p).file_name().map(|f| f.to_owned());
-    let same_file = hook.get("path").and_then(Value::as_str).is_some_and(|p| file(p) == file(&edit.path));
-    let arg = |i: usize| hook.get("args").and_then(|a| a.get(i)).and_then(Value::as_str);
+    let same_file = hook
+        .get("path")
+        .and_then(Value::as_str)
+        .is_some_and(|p| file(p) == file(&edit.path));
+    let arg = |i: usize| {
+        hook.get("args")
+            .and_then(|a| a.get(i))
+            .and_then(Value::as_str)
+    };
     same_file && (1..=2).all(|i| arg(i) == edit.args.get(i).map(String::as_str))
 }
 
@@ -242,7 +344,9 @@ fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String,
     if value.is_null() {
         *value = Value::Object(Map::new());
     }
-    let map = value.as_object_mut().ok_or_else(|| anyhow::anyhow!("no object above {path:?}"));
+    let map = value
+        .as_object_mut()
+        .ok_or_else(|| anyhow::anyhow!("no object above {path:?}"));
     let map = map.class(ErrorClass::State, NOT_OCI)?;
     match path {
         [] => Ok(map),
@@ -251,11 +355,15 @@ fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String,
 }
 
 fn list<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
-    let (last, above) = path.split_last().ok_or_else(|| anyhow::anyhow!("no path"))?;
+    let (last, above) = path
+        .split_last()
+        .ok_or_else(|| anyhow::anyhow!("no path"))?;
     let slot = object(value, above)?.entry(*last).or_insert(Value::Null);
     if slot.is_null() {
         *slot = Value::Array(Vec::new());
     }
-    let list = slot.as_array_mut().ok_or_else(|| anyhow::anyhow!("no list at {path:?}"));
+    let list = slot
+        .as_array_mut()
+        .ok_or_else(|| anyhow::anyhow!("no list at {path:?}"));
     list.class(ErrorClass::State, NOT_OCI)
 }

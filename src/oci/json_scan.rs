@@ -51,13 +51,19 @@ impl Scanner<'_> {
             b'[' => Kind::Array(self.items(b']', Self::node)?),
             b'"' => self.string().map(|_| Kind::Scalar)?,
             _ => {
-                while self.peek().is_some_and(|b| !b.is_ascii_whitespace() && !matches!(b, b',' | b']' | b'}')) {
+                while self
+                    .peek()
+                    .is_some_and(|b| !b.is_ascii_whitespace() && !matches!(b, b',' | b']' | b'}'))
+                {
                     self.at += 1;
                 }
                 Kind::Scalar
             }
         };
-        Some(Node { span: start..self.at, kind })
+        Some(Node {
+            span: start..self.at,
+            kind,
+        })
     }
 
     fn items<T>(&mut self, close: u8, item: fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
@@ -81,7 +87,11 @@ impl Scanner<'_> {
         let key = serde_json::from_str(self.text.get(key_span.clone())?).ok()?;
         self.blank();
         self.at += 1;
-        Some(Member { key, key_span, value: self.node()? })
+        Some(Member {
+            key,
+            key_span,
+            value: self.node()?,
+        })
     }
 
     fn string(&mut self) -> Option<Range<usize>> {

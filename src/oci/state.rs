@@ -1,5 +1,6 @@
-//! The state that a runtime writes to a hook's stdin (OCI runtime specification, "State"), as every runtime writes it:
-//! the pid may be absent, 0 or negative, the status words differ, and unknown keys are theirs.
+//! The state that a runtime writes to a hook's stdin (OCI runtime specification, "State"), as every
+//! runtime writes it: the pid may be absent, 0 or negative, the status words differ, and unknown
+//! keys are theirs.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,9 @@ pub struct State {
 }
 
 /// Some runtimes write `"annotations": null`.
-fn or_default<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {
+fn or_default<'de, D: serde::Deserializer<'de>>(
+    d: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
     Option::deserialize(d).map(Option::unwrap_or_default)
 }
 
@@ -33,21 +36,26 @@ impl State {
     /// [`ErrorClass::State`] with one line that says what is wrong with it.
     pub fn parse(text: &[u8]) -> Result<State> {
         if text.len() > MAX_BYTES {
-            return Err(ErrorClass::State.error(format!("the runtime's state has more than {MAX_BYTES} bytes")));
+            return Err(ErrorClass::State.error(format!(
+                "the runtime's state has more than {MAX_BYTES} bytes"
+            )));
         }
         if text.iter().all(u8::is_ascii_whitespace) {
-            return Err(ErrorClass::State.error("stdin is empty: a hook expects the runtime's state there"));
+            return Err(
+                ErrorClass::State.error("stdin is empty: a hook expects the runtime's state there")
+            );
         }
-        let state: State =
-            serde_json::from_slice(text).class(ErrorClass::State, "reading the runtime's state from stdin")?;
+        let state: State = serde_json::from_slice(text)
+            .class(ErrorClass::State, "reading the runtime's state from stdin")?;
         if state.id.is_empty() {
             return Err(ErrorClass::State.error("the runtime's state has an empty id"));
         }
         Ok(state)
     }
 
-    /// At createContainer, gVisor's gofer does not know the sandbox's pid and writes -1 (runsc/cmd/sandboxsetup/gofer_mount.go); crun
-    /// writes 0, and runc the pid that the init has in its own namespace.
+    /// At createContainer, gVisor's gofer does not know the sandbox's pid and writes -1
+    /// (runsc/cmd/sandboxsetup/gofer_mount.go); crun writes 0, and runc the pid that the init has
+    /// in its own namespace.
     pub fn is_of_gofer(&self) -> bool {
         self.pid == Some(-1)
     }
@@ -57,14 +65,18 @@ impl State {
         self.annotations.keys().any(|k| k.starts_with(prefix))
     }
 
-    /// The pid of a container that is being created; [`ErrorClass::State`] if it is absent, no pid, the system's init, or this
-    /// process.
+    /// The pid of a container that is being created; [`ErrorClass::State`] if it is absent, no pid,
+    /// the system's init, or this process.
     pub fn init(&self) -> Result<i32> {
-        let refuse = |why: &str| Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)));
+        let refuse = |why: &str| {
+            Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)))
+        };
         match self.pid.map(i32::try_from) {
             None => refuse("names no pid"),
             Some(Ok(1)) => refuse("names pid 1, the system's init"),
-            Some(Ok(pid)) if pid > 1 && pid.unsigned_abs() == std::process::id() => refuse("names this very process"),
+            Some(Ok(pid)) if pid > 1 && pid.unsigned_abs() == std::process::id() => {
+                refuse("names this very process")
+            }
             Some(Ok(pid)) if pid > 1 => Ok(pid),
             Some(_) => refuse("names no valid pid"),
         }
@@ -76,7 +88,10 @@ mod tests {
     use super::*;
 
     fn fault(text: &str) -> Option<ErrorClass> {
-        State::parse(text.as_bytes()).and_then(|s| s.init()).err().map(|e| ErrorClass::of(&e))
+        State::parse(text.as_bytes())
+            .and_then(|s| s.init())
+            .err()
+            .map(|e| ErrorClass::of(&e))
     }
 
     #[test]
@@ -88,7 +103,11 @@ mod tests {
         ] {
             assert_eq!(fault(text), None, "{text}");
         }
-        for stop in [r#"{"id":"a"}"#, r#"{"id":"a","pid":0}"#, r#"{"id":"a","pid":-1}"#] {
+        for stop in [
+            r#"{"id":"a"}"#,
+            r#"{"id":"a","pid":0}"#,
+            r#"{"id":"a","pid":-1}"#,
+        ] {
             assert!(State::parse(stop.as_bytes()).is_ok(), "{stop}");
             assert_eq!(fault(stop), Some(ErrorClass::State), "{stop}");
         }
@@ -96,15 +115,38 @@ mod tests {
 
     #[test]
     fn bad_states_are_refused_in_one_line() {
-        for bad in ["", " \n", "{", "[]", "null", "nonsense", r#"{"id":""}"#, r#"{"id":"a","pid":"7"}"#, r#"{"pid":7}"#]
-        {
+        for bad in [
+            "",
+            " \n",
+            "{",
+            "[]",
+            "null",
+            "nonsense",
+            r#"{"id":""}"#,
+            r#"{"id":"a","pid":"7"}"#,
+            r#"{"pid":7}"#,
+        ] {
             let e = State::parse(bad.as_bytes()).err();
-            assert_eq!(e.as_ref().map(ErrorClass::of), Some(ErrorClass::State), "{bad}");
-            assert_eq!(e.map(|e| format!("{e:#}").lines().count()), Some(1), "{bad}");
+            assert_eq!(
+                e.as_ref().map(ErrorClass::of),
+                Some(ErrorClass::State),
+                "{bad}"
+            );
+            assert_eq!(
+                e.map(|e| format!("{e:#}").lines().count()),
+                Some(1),
+                "{bad}"
+            );
         }
         assert_eq!(fault(r#"{"id":"a","pid":1}"#), Some(ErrorClass::State));
-        assert_eq!(fault(r#"{"id":"a","pid":99999999999}"#), Some(ErrorClass::State));
-        assert_eq!(fault(&format!(r#"{{"id":"a","pid":{}}}"#, std::process::id())), Some(ErrorClass::State));
+        assert_eq!(
+            fault(r#"{"id":"a","pid":99999999999}"#),
+            Some(ErrorClass::State)
+        );
+        assert_eq!(
+            fault(&format!(r#"{{"id":"a","pid":{}}}"#, std::process::id())),
+            Some(ErrorClass::State)
+        );
         assert_eq!(fault(&" ".repeat(MAX_BYTES + 1)), Some(ErrorClass::State));
     }
 }

@@ -20,7 +20,8 @@ pub struct Edit {
     pub memlock_unlimited: bool,
     /// What the runtime can lift it to, in bytes; absent: to unlimited.
     pub memlock_ceiling: Option<u64>,
-    /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
+    /// Directories of ours, mounted read-only below the container's /sys, instead of those of an
+    /// earlier edit.
     pub mounts: Option<Vec<MountEdit>>,
     /// The host's folder of views: mounts below it are those of an earlier edit.
     pub views: String,
@@ -51,7 +52,8 @@ pub struct HookEdit {
 #[serde(rename_all = "camelCase")]
 #[value(rename_all = "camelCase")]
 pub enum Stage {
-    /// Namespaces exist, nothing of the user's runs: attach. Deprecated, yet the only one that every runtime knows
+    /// Namespaces exist, nothing of the user's runs: attach. Deprecated, yet the only one that
+    /// every runtime knows
     Prestart,
     /// The same moment under its newer name; the second of the two finds the work done
     CreateRuntime,
@@ -65,10 +67,20 @@ pub enum Stage {
 
 impl Stage {
     /// Those of an edited config.json, in the order in which they run.
-    pub const ALL: [Stage; 4] = [Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
+    pub const ALL: [Stage; 4] = [
+        Stage::Prestart,
+        Stage::CreateRuntime,
+        Stage::Poststart,
+        Stage::Poststop,
+    ];
     /// Those of hooks alone, on a host with gVisor.
-    pub const WITH_GOFER: [Stage; 5] =
-        [Stage::CreateContainer, Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
+    pub const WITH_GOFER: [Stage; 5] = [
+        Stage::CreateContainer,
+        Stage::Prestart,
+        Stage::CreateRuntime,
+        Stage::Poststart,
+        Stage::Poststop,
+    ];
 
     /// The key below `hooks`, and the argument of `rdmaprep hook`.
     pub fn name(self) -> &'static str {
@@ -87,17 +99,24 @@ impl Edit {
     pub(super) fn check(&self) -> Result<()> {
         for d in &self.devices {
             // umad and issm would let a container talk to the fabric's management.
-            let numbered = d.name.strip_prefix("uverbs").is_some_and(|n| n.parse::<u32>().is_ok());
+            let numbered = d
+                .name
+                .strip_prefix("uverbs")
+                .is_some_and(|n| n.parse::<u32>().is_ok());
             ensure!(
                 numbered || d.name == "rdma_cm",
-                ErrorClass::Refused.error(format!("device node {:?} is not for containers", d.name))
+                ErrorClass::Refused
+                    .error(format!("device node {:?} is not for containers", d.name))
             );
         }
         for h in &self.hooks {
             let usable = h.path.starts_with('/') && !h.args.is_empty() && h.timeout > 0;
             ensure!(
                 usable,
-                ErrorClass::Usage.error(format!("hook {:?} needs an absolute path, arguments and a timeout", h.path))
+                ErrorClass::Usage.error(format!(
+                    "hook {:?} needs an absolute path, arguments and a timeout",
+                    h.path
+                ))
             );
         }
         Ok(())

@@ -10,22 +10,34 @@ use crate::config::policy::{Device, Policy};
 use crate::config::request::{ANNOTATION, Request};
 
 impl Request {
-    /// That the annotation's list has a NIC that is not in the plan as it is stored: the container starts without it.
+    /// That the annotation's list has a NIC that is not in the plan as it is stored: the container
+    /// starts without it.
     pub fn unplanned(&self, plan: &Plan) -> Option<String> {
         let planned = |name: &IfName| plan.nics.iter().any(|nic| nic.identity.name == *name);
-        let strange = self.narrowing.only.iter().flatten().find(|name| !planned(name))?;
-        Some(format!("annotation {ANNOTATION}ifaces names {strange}, which is not in plan {}", plan.name))
+        let strange = self
+            .narrowing
+            .only
+            .iter()
+            .flatten()
+            .find(|name| !planned(name))?;
+        Some(format!(
+            "annotation {ANNOTATION}ifaces names {strange}, which is not in plan {}",
+            plan.name
+        ))
     }
 
     /// That annotations and policy leave nothing of a plan, `unplanned` of it before that.
     pub fn nothing_left(&self, plan: &Plan, unplanned: Option<String>) -> anyhow::Error {
         let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
-        ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}{why}", plan.name))
+        ErrorClass::Nothing.error(format!(
+            "annotations and policy leave no NIC of plan {}{why}",
+            plan.name
+        ))
     }
 
-    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
-    /// what is not on the host, or where the host was not observed, the name alone is judged. Its list is made for
-    /// [`Request::release`].
+    /// A stored plan without what the container's annotations take away, and without what the
+    /// host's policy forbids by now. Of what is not on the host, or where the host was not
+    /// observed, the name alone is judged. Its list is made for [`Request::release`].
     pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
         let policy = &self.host.policy;
         let release = self.release(plan.nccl_version);
@@ -55,13 +67,15 @@ impl Request {
 }
 
 impl Policy {
-    /// Which NICs to leave out is not ours to choose: more than allowed are [`ErrorClass::Refused`].
+    /// Which NICs to leave out is not ours to choose: more than allowed are
+    /// [`ErrorClass::Refused`].
     pub fn limits(&self, plan: &Plan) -> Result<()> {
         let count = plan.rails().count() + plan.ib.len();
         match self.max_nics {
             Some(most) if count > most => Err(ErrorClass::Refused.error(format!(
-                "plan {} gives a container {count} NICs, `max_nics` of the host's config file allows {most}: choose by \
-                 --ifaces, or the container by its annotation rdmaprep.io/ifaces",
+                "plan {} gives a container {count} NICs, `max_nics` of the host's config file \
+                allows {most}: choose by --ifaces, or the container by its annotation \
+                rdmaprep.io/ifaces",
                 plan.name
             ))),
             _ => Ok(()),

@@ -1,6 +1,7 @@
-//! The plan that `prepare` stores: decisions (which NICs, which environment, which device nodes) and the identities they were
-//! made for. At create time [`crate::attach`] lowers it, with a fresh snapshot, to [`rdma_model::step::Step`]s: the state that
-//! the host gets back is the state at the move, not at `prepare`.
+//! The plan that `prepare` stores: decisions (which NICs, which environment, which device nodes)
+//! and the identities they were made for. At create time [`crate::attach`] lowers it, with a fresh
+//! snapshot, to [`rdma_model::step::Step`]s: the state that the host gets back is the state at the
+//! move, not at `prepare`.
 
 mod limits;
 pub mod rails;
@@ -60,7 +61,8 @@ pub struct Plan {
     /// How rails that share a subnet are kept apart.
     #[serde(default)]
     pub rails: Rails,
-    /// Whether a default route of the main table comes along, where the container has none (`--default-route`).
+    /// Whether a default route of the main table comes along, where the container has none
+    /// (`--default-route`).
     #[serde(default)]
     pub default_route: bool,
     /// What all nodes of the job agreed on (`--rendezvous`): just these NICs.
@@ -68,13 +70,15 @@ pub struct Plan {
     pub agreement: Option<Agreement>,
     #[serde(default)]
     pub sysfs: SysfsMode,
-    /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook makes one.
+    /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook
+    /// makes one.
     #[serde(default)]
     pub view: Option<String>,
     /// How long a port that is ACTIVE inside may take to show its GIDs (`--gid-timeout`).
     #[serde(default)]
     pub gid_timeout: GidTimeout,
-    /// The addresses whose links the create hook keeps for the job; a plan of an earlier version has none.
+    /// The addresses whose links the create hook keeps for the job; a plan of an earlier version
+    /// has none.
     #[serde(default, skip_serializing_if = "JobAddresses::is_empty")]
     pub job: JobAddresses,
     /// Whether an uplink or the bootstrap interface may be among them (`--allow-bootstrap-iface`).
@@ -87,14 +91,31 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for what was selected, with the device nodes that re-created soft-RoCE links will get.
-    pub fn new(name: &str, request: &Request, snapshot: &Snapshot, selection: &Selection, options: &Options) -> Plan {
+    /// The plan for what was selected, with the device nodes that re-created soft-RoCE links will
+    /// get.
+    pub fn new(
+        name: &str,
+        request: &Request,
+        snapshot: &Snapshot,
+        selection: &Selection,
+        options: &Options,
+    ) -> Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
         let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();
         // Theirs is the node of what they sit on, by whatever number that has inside.
-        let along: Vec<bool> = nics.iter().map(|n| upper_lower::is_along(n, &nics)).collect();
-        nics.iter_mut().zip(along).filter(|(n, along)| *along && n.borrowed).for_each(|(n, _)| n.uverbs = None);
-        let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
+        let along: Vec<bool> = nics
+            .iter()
+            .map(|n| upper_lower::is_along(n, &nics))
+            .collect();
+        nics.iter_mut()
+            .zip(along)
+            .filter(|(n, along)| *along && n.borrowed)
+            .for_each(|(n, _)| n.uverbs = None);
+        let ib: Vec<HcaName> = kept
+            .iter()
+            .filter(|v| v.netdev.is_none())
+            .filter_map(|v| v.hca.clone())
+            .collect();
         let ib_nodes = predict(&mut nics, &ib, Some(snapshot));
         let mut devices: Vec<CharDevice> = Vec::new();
         for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
@@ -105,10 +126,23 @@ impl Plan {
         if !devices.is_empty() {
             devices.extend(snapshot.rdma_cm.clone());
         }
-        let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
-        let (arp, mut rails) = rails::decide(request.select.arp_profile, request.host.rail_tables, &states);
-        rails.notes.extend(rails::default_notes(request.select.default_route, &states));
-        let NcclEnv { env, gid_index, unset } = nccl_env::build_env(&nics, &ib, snapshot, options);
+        let states: Vec<NicState> = nics
+            .iter()
+            .filter_map(|n| NicState::of(snapshot, &n.identity.name))
+            .collect();
+        let (arp, mut rails) = rails::decide(
+            request.select.arp_profile,
+            request.host.rail_tables,
+            &states,
+        );
+        rails
+            .notes
+            .extend(rails::default_notes(request.select.default_route, &states));
+        let NcclEnv {
+            env,
+            gid_index,
+            unset,
+        } = nccl_env::build_env(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),
@@ -136,17 +170,28 @@ impl Plan {
         .for_release(request.select.nccl_version)
     }
 
-    /// With a list of HCAs on which that release of NCCL does not crash, where one is named, now or before.
+    /// With a list of HCAs on which that release of NCCL does not crash, where one is named, now or
+    /// before.
     pub fn for_release(mut self, named: Option<Version>) -> Plan {
         self.nccl_version = named.or(self.nccl_version);
         if self.nccl_version.is_some() {
-            nccl_env::fit_release(&mut self.env, &BTreeMap::new(), &self.nics, &self.ib, self.nccl_version);
+            nccl_env::fit_release(
+                &mut self.env,
+                &BTreeMap::new(),
+                &self.nics,
+                &self.ib,
+                self.nccl_version,
+            );
         }
         self
     }
 
     pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {
-        Plan { env, gid_index, ..self.clone() }
+        Plan {
+            env,
+            gid_index,
+            ..self.clone()
+        }
     }
 
     /// With that /sys, and the stored view that shows it, if there is one.
@@ -154,7 +199,11 @@ impl Plan {
         if sysfs.is_proxy() {
             self.devices.retain(|node| node.name != rdma_proxy::RDMA_CM);
         }
-        Plan { sysfs, view, ..self }
+        Plan {
+            sysfs,
+            view,
+            ..self
+        }
     }
 
     pub fn agreed(self, agreement: Option<Agreement>) -> Plan {
@@ -163,13 +212,17 @@ impl Plan {
 
     /// The NICs that other nodes have to have as well: not what comes along with one.
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {
-        self.nics.iter().filter(|n| !upper_lower::is_along(n, &self.nics))
+        self.nics
+            .iter()
+            .filter(|n| !upper_lower::is_along(n, &self.nics))
     }
 
-    /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
-    /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
-    /// nodes are predicted again; where the host was not observed, those of soft-RoCE are unknown. A list of names that a
-    /// container wants says nothing of what sits on these; what is excluded or forbidden takes along all that it is a part of.
+    /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy,
+    /// forbid; and with them their device nodes, their part of the environment, and the stored
+    /// view, which shows them. Fewer links are re-created then, so nodes are predicted again; where
+    /// the host was not observed, those of soft-RoCE are unknown. A list of names that a container
+    /// wants says nothing of what sits on these; what is excluded or forbidden takes along all that
+    /// it is a part of.
     pub fn narrowed(
         mut self,
         unwanted: impl Fn(&IfName) -> bool,
@@ -178,7 +231,12 @@ impl Plan {
         host: Option<&Snapshot>,
     ) -> Plan {
         let ib = predict(&mut self.nics.clone(), &self.ib, host);
-        let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
+        let before: Vec<CharDevice> = self
+            .nics
+            .iter()
+            .filter_map(|n| n.uverbs.clone())
+            .chain(ib)
+            .collect();
         let count = self.nics.len() + self.ib.len();
         let root = |n: &Nic| upper_lower::moved_root(n, &self.nics).identity.name.clone();
         let is_out = |n: &&Nic| forbidden(&n.identity.name) || unwanted(&root(n));
@@ -191,9 +249,21 @@ impl Plan {
             return self;
         }
         let ib = predict(&mut self.nics, &self.ib, host);
-        let rest = self.devices.iter().filter(|d| !before.contains(d)).cloned().collect::<Vec<_>>();
-        self.devices = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).chain(rest).collect();
-        self.devices.sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
+        let rest = self
+            .devices
+            .iter()
+            .filter(|d| !before.contains(d))
+            .cloned()
+            .collect::<Vec<_>>();
+        self.devices = self
+            .nics
+            .iter()
+            .filter_map(|n| n.uverbs.clone())
+            .chain(ib)
+            .chain(rest)
+            .collect();
+        self.devices
+            .sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
         self.devices.dedup();
         if !self.devices.iter().any(|d| d.name.starts_with("uverbs")) {
             self.devices.clear();
@@ -207,14 +277,20 @@ impl Plan {
     }
 }
 
-/// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs without a NIC.
+/// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs
+/// without a NIC.
 fn predict(nics: &mut [Nic], ib: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
-    let minors = host.map(|host| rdma_mode::minors(nics, ib, host)).unwrap_or_default();
+    let minors = host
+        .map(|host| rdma_mode::minors(nics, ib, host))
+        .unwrap_or_default();
     let node = |name: &HcaName| rdma_mode::node(&minors, host?, name).cloned();
     let is_exclusive = host.is_some_and(rdma_mode::is_exclusive);
     let own = |n: &&mut Nic| (n.rxe || is_exclusive) && !(n.borrowed && n.uverbs.is_none());
     for nic in nics.iter_mut().filter(own) {
-        nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
+        nic.uverbs = nic
+            .hca
+            .as_ref()
+            .and_then(|h| minors.get(h.as_str()).cloned());
     }
     ib.iter().filter_map(node).collect()
 }
@@ -226,7 +302,11 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
     let hca = hca.filter(|_| state.netdev.master.is_none());
     let port = hca.and_then(|h| h.ports.iter().find(|p| Some(p.number) == verdict.port));
     let borrowed = port.is_some_and(|p| p.netdev.as_ref() != Some(&state.netdev.name));
-    let below = state.netdev.made.as_ref().and(upper_lower::lower(snapshot, &state.netdev));
+    let below = state
+        .netdev
+        .made
+        .as_ref()
+        .and(upper_lower::lower(snapshot, &state.netdev));
     Some(Nic {
         identity: identity(&state, hca),
         hca: hca.map(|h| h.name.clone()),
@@ -235,11 +315,18 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
         rxe: hca.is_some_and(|h| h.is_rxe()) && !borrowed,
         over: below.map(|d| d.name.clone()),
         vfs: match state.netdev.pci {
-            Some(pf) => snapshot.pci.iter().filter(|f| f.physfn == Some(pf)).map(|f| f.address).collect(),
+            Some(pf) => snapshot
+                .pci
+                .iter()
+                .filter(|f| f.physfn == Some(pf))
+                .map(|f| f.address)
+                .collect(),
             None => Vec::new(),
         },
         members: match upper_lower::is_bond(&state.netdev) {
-            true => upper_lower::members(snapshot, &state.netdev).map(|m| m.name.clone()).collect(),
+            true => upper_lower::members(snapshot, &state.netdev)
+                .map(|m| m.name.clone())
+                .collect(),
             false => Vec::new(),
         },
         borrowed,

@@ -1,11 +1,13 @@
-//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail where one table for all will not
-//! do.
+//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail
+//! where one table for all will not do.
 //!
-//! arp_filter=1 and rp_filter=1 ask the routing tables which NIC leads back to the sender (arp_filter in net/ipv4/arp.c,
-//! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for all, and
-//! the others resolve no peer. A rule `from <address>` with a table of the rail's own gives each its own answer, in IPv6 as well,
-//! where all would leave by one NIC. The same holds where each has a gateway of its own to one destination; and the default route
-//! of a rail, which a container's main table does not get, serves in a table of its own.
+//! arp_filter=1 and rp_filter=1 ask the routing tables which NIC leads back to the sender
+//! (arp_filter in net/ipv4/arp.c, `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails
+//! share a subnet the main table names one of them for all, and the others resolve no peer. A rule
+//! `from <address>` with a table of the rail's own gives each its own answer, in IPv6 as well,
+//! where all would leave by one NIC. The same holds where each has a gateway of its own to one
+//! destination; and the default route of a rail, which a container's main table does not get,
+//! serves in a table of its own.
 
 mod default;
 mod effective;
@@ -42,7 +44,11 @@ fn link_local(address: std::net::IpAddr) -> bool {
 }
 
 /// The profile for rails as they are on the host, in rail order.
-pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Option<ArpProfile>, Rails) {
+pub fn decide(
+    wish: ArpChoice,
+    numbers: TableRange,
+    rails: &[NicState],
+) -> (Option<ArpProfile>, Rails) {
     let groups = groups(rails);
     let (arp, how, wanted) = match wish {
         ArpChoice::Auto | ArpChoice::Strict => (Some(ArpProfile::STRICT), "strict", true),
@@ -51,7 +57,11 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
         ArpChoice::Exact(arp) => (Some(arp), "as asked", false),
     };
     let values = arp.map_or("the kernel's own values".to_owned(), |a| a.to_string());
-    let made = if wanted && !groups.is_empty() { tables(rails, None) } else { Vec::new() };
+    let made = if wanted && !groups.is_empty() {
+        tables(rails, None)
+    } else {
+        Vec::new()
+    };
     let one_wire = groups.iter().any(|g| matches!(g.why, Why::Subnet(_)));
     let what = match (groups.is_empty(), wanted) {
         (true, _) => "no two rails share a subnet or a destination",
@@ -68,7 +78,14 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
     let mut notes = vec![format!("ARP profile {values} ({how}): {what}")];
     notes.extend(groups.iter().map(ToString::to_string));
     notes.extend(made.iter().map(ToString::to_string));
-    (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == ArpChoice::Auto, notes })
+    (
+        arp,
+        Rails {
+            tables: wanted.then_some(numbers),
+            or_loose: wish == ArpChoice::Auto,
+            notes,
+        },
+    )
 }
 
 const COLUMNS: usize = 100;
@@ -84,29 +101,38 @@ fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
     fits.unwrap_or_else(|| format!("{} {noun}", words.len()))
 }
 
-/// Gives rails, as they come into the container, their profile and, where [`groups`] finds a reason, their tables and rules.
-/// [`ErrorClass::Refused`] where no number is left for a table.
-pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside: &Snapshot) -> Result<()> {
+/// Gives rails, as they come into the container, their profile and, where [`groups`] finds a
+/// reason, their tables and rules. [`ErrorClass::Refused`] where no number is left for a table.
+pub fn lay(
+    arp: Option<ArpProfile>,
+    how: &Rails,
+    rails: &mut [NicState],
+    inside: &Snapshot,
+) -> Result<()> {
     let mut arp = arp;
     let numbers = how.tables.filter(|_| !groups(rails).is_empty());
     if let Some(numbers) = numbers {
         let made = tables(rails, Some(inside));
         let free = tables::free(numbers, rails, inside);
         if made.len() <= free.len() {
-            made.iter().zip(free).for_each(|(table, number)| table.assign(number, rails));
+            made.iter()
+                .zip(free)
+                .for_each(|(table, number)| table.assign(number, rails));
         } else if how.or_loose {
             arp = Some(ArpProfile::LOOSE);
         } else {
             return Err(ErrorClass::Refused.error(format!(
-                "{} routing tables are needed, and of {numbers} the container's namespace leaves {}: set `rail_tables` in \
-                 the host's config file, or use --arp-profile loose",
+                "{} routing tables are needed, and of {numbers} the container's namespace leaves \
+                {}: set `rail_tables` in the host's config file, or use --arp-profile loose",
                 made.len(),
                 free.len()
             )));
         }
     }
     for (key, value) in arp.iter().flat_map(ArpProfile::sysctls) {
-        rails.iter_mut().for_each(|s| drop(s.netdev.sysctls.insert(key.to_owned(), value.to_string())));
+        rails
+            .iter_mut()
+            .for_each(|s| drop(s.netdev.sysctls.insert(key.to_owned(), value.to_string())));
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`): which of them move with a
-//! container's NICs. In the shared mode every namespace sees every device, and none moves. A device goes into the container after
-//! the netdevs of all its ports, and returns before them. The kernel gives those of a namespace that ends back to the initial one
-//! by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
+//! RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`):
+//! which of them move with a container's NICs. In the shared mode every namespace sees every
+//! device, and none moves. A device goes into the container after the netdevs of all its ports, and
+//! returns before them. The kernel gives those of a namespace that ends back to the initial one by
+//! itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
 
 use anyhow::Result;
 use rdma_model::drift::Drift;
@@ -16,10 +17,11 @@ use super::uverbs_minors::{Minors, predict_uverbs, uverbs_number};
 use crate::plan::Plan;
 use crate::select::candidates::INFINIBAND;
 
-/// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one
-/// (rdma_compatdev_set in device.c), which is the administrator's decision, never ours.
-const WAY_OUT: &str =
-    "or use the shared mode: `rdma system set netns shared`, before any other network namespace exists";
+/// The way out of every refusal here. The kernel changes the mode only as long as the initial
+/// namespace is the only one (rdma_compatdev_set in device.c), which is the administrator's
+/// decision, never ours.
+const WAY_OUT: &str = "or use the shared mode: `rdma system set netns shared`, before any other \
+    network namespace exists";
 
 pub fn is_exclusive(host: &Snapshot) -> bool {
     host.rdma_mode == Some(RdmaMode::Exclusive)
@@ -36,9 +38,9 @@ fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
     found
 }
 
-/// The device nodes that HCAs will have inside, as far as the kernel hands them out again: soft-RoCE's, which is made again, and
-/// in the exclusive mode everybody's, since a move takes all clients of a device away and adds them again
-/// (rdma_dev_change_netns in device.c).
+/// The device nodes that HCAs will have inside, as far as the kernel hands them out again:
+/// soft-RoCE's, which is made again, and in the exclusive mode everybody's, since a move takes all
+/// clients of a device away and adds them again (rdma_dev_change_netns in device.c).
 pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
     let mut minors = made_again(nics, host);
     if is_exclusive(host) {
@@ -48,19 +50,30 @@ pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
     minors
 }
 
-/// Those of soft-RoCE that is made again. One whose port is that of the netdev below stays what it is.
+/// Those of soft-RoCE that is made again. One whose port is that of the netdev below stays what it
+/// is.
 fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
-    predict_uverbs(host, nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)))
+    predict_uverbs(
+        host,
+        nics.iter()
+            .filter(|n| n.rxe)
+            .filter_map(|n| host.hca(n.hca.as_ref()?)),
+    )
 }
 
 fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
     let mut hcas = host.hcas.clone();
-    hcas.iter_mut().for_each(|h| h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take()));
-    Snapshot { hcas, verbs_elsewhere: host.verbs_elsewhere.clone(), ..Snapshot::default() }
+    hcas.iter_mut()
+        .for_each(|h| h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take()));
+    Snapshot {
+        hcas,
+        verbs_elsewhere: host.verbs_elsewhere.clone(),
+        ..Snapshot::default()
+    }
 }
 
-/// What the exclusive mode demands of a choice of NICs: a device moves with all its ports, and with nothing on it that would not
-/// survive that; else [`ErrorClass::Refused`].
+/// What the exclusive mode demands of a choice of NICs: a device moves with all its ports, and with
+/// nothing on it that would not survive that; else [`ErrorClass::Refused`].
 pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
     if !is_exclusive(host) {
         return Ok(());
@@ -69,27 +82,34 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
     let mut uses = host.paths.iter().flat_map(|paths| &paths.rdma);
     if let Some(one) = uses.find(|one| ib.contains(&one.hca)) {
         return Err(ErrorClass::Refused.error(format!(
-            "{} would have to move, since RDMA devices belong to one namespace each here, and {} of this host uses it: leave it \
-             out, {WAY_OUT}",
+            "{} would have to move, since RDMA devices belong to one namespace each here, and {} \
+            of this host uses it: leave it out, {WAY_OUT}",
             one.hca, one.user
         )));
     }
     let stays = |dev: &&IfName| !nics.iter().any(|n| n.identity.name == **dev);
     for hca in hcas(nics, ib, host) {
-        let left = hca.ports.iter().find_map(|p| Some((p.number, p.netdev.as_ref().filter(stays)?)));
+        let left = hca
+            .ports
+            .iter()
+            .find_map(|p| Some((p.number, p.netdev.as_ref().filter(stays)?)));
         if let Some((port, dev)) = left {
             return Err(ErrorClass::Refused.error(format!(
-                "{} moves with all its ports, since RDMA devices belong to one namespace each here, but {dev} of its port \
-                 {port} is not taken: take the netdevs of all its ports, {WAY_OUT}",
+                "{} moves with all its ports, since RDMA devices belong to one namespace each \
+                here, but {dev} of its port {port} is not taken: take the netdevs of all its \
+                ports, {WAY_OUT}",
                 hca.name
             )));
         }
         // ipoib_remove_one and ipoib_add_one in drivers/infiniband/ulp/ipoib/ipoib_main.c.
-        let on_it = host.netdevs.iter().find(|d| d.link_type == INFINIBAND && d.pci.is_some() && d.pci == hca.pci);
+        let on_it = host
+            .netdevs
+            .iter()
+            .find(|d| d.link_type == INFINIBAND && d.pci.is_some() && d.pci == hca.pci);
         if let Some(dev) = on_it {
             return Err(ErrorClass::Refused.error(format!(
-                "{} would have to move, since RDMA devices belong to one namespace each here, and the kernel would delete {}, \
-                 which sits on it: leave {} out, {WAY_OUT}",
+                "{} would have to move, since RDMA devices belong to one namespace each here, and \
+                the kernel would delete {}, which sits on it: leave {} out, {WAY_OUT}",
                 hca.name, dev.name, hca.name
             )));
         }
@@ -99,19 +119,30 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
 
 /// A line of `prepare`'s report; none in the shared mode.
 pub fn describe(plan: &Plan) -> Option<String> {
-    let mut names: Vec<&str> =
-        plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib).map(HcaName::as_str).collect();
+    let mut names: Vec<&str> = plan
+        .nics
+        .iter()
+        .filter_map(|n| n.hca.as_ref())
+        .chain(&plan.ib)
+        .map(HcaName::as_str)
+        .collect();
     names.dedup();
-    let (moves, them) = if names.len() == 1 { ("moves", "it") } else { ("move", "them") };
+    let (moves, them) = if names.len() == 1 {
+        ("moves", "it")
+    } else {
+        ("move", "them")
+    };
     (plan.exclusive && !names.is_empty()).then(|| {
         format!(
-            "RDMA namespace mode exclusive: {} {moves}, too; the host lacks {them} as long as a container has {them}",
+            "RDMA namespace mode exclusive: {} {moves}, too; the host lacks {them} as long as a \
+            container has {them}",
             names.join(", ")
         )
     })
 }
 
-/// The moves into the container, in the order for which [`minors`] predicts; none in the shared mode.
+/// The moves into the container, in the order for which [`minors`] predicts; none in the shared
+/// mode.
 pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     if !plan.exclusive {
         return Vec::new();
@@ -121,42 +152,78 @@ pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     all.sort_by_key(|h| number(h));
     let minors = minors(&plan.nics, &plan.ib, host);
     let uverbs = |h: &Hca| minors.get(h.name.as_str()).cloned();
-    all.iter().map(|h| Step::RdmaMove { from: Side::Host, hca: h.name.clone(), uverbs: uverbs(h) }).collect()
+    all.iter()
+        .map(|h| Step::RdmaMove {
+            from: Side::Host,
+            hca: h.name.clone(),
+            uverbs: uverbs(h),
+        })
+        .collect()
 }
 
-/// The moves home of those HCAs that only the container's namespace has. Soft-RoCE is deleted there instead.
+/// The moves home of those HCAs that only the container's namespace has. Soft-RoCE is deleted there
+/// instead.
 pub fn restore_hcas<'a>(
     names: impl Iterator<Item = &'a HcaName>,
     host: &Snapshot,
     inside: Option<&Snapshot>,
 ) -> Vec<Step> {
     let there = names.filter_map(|name| inside?.hca(name));
-    let mut away: Vec<&Hca> = there.filter(|h| !h.is_rxe() && host.hca(&h.name).is_none()).collect();
+    let mut away: Vec<&Hca> = there
+        .filter(|h| !h.is_rxe() && host.hca(&h.name).is_none())
+        .collect();
     away.sort_by_key(|h| (number(h), &h.name));
     away.dedup_by_key(|h| &h.name);
-    away.iter().map(|h| Step::RdmaMove { from: Side::Inside, hca: h.name.clone(), uverbs: None }).collect()
+    away.iter()
+        .map(|h| Step::RdmaMove {
+            from: Side::Inside,
+            hca: h.name.clone(),
+            uverbs: None,
+        })
+        .collect()
 }
 
-/// Devices of hardware that a container gave other names, by their GUIDs: home, and called what they were.
+/// Devices of hardware that a container gave other names, by their GUIDs: home, and called what
+/// they were.
 pub fn restore_renamed(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
     let mut steps = Vec::new();
     for h in held.iter().filter(|h| !h.nic.rxe && !h.nic.borrowed) {
-        let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else { continue };
+        let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else {
+            continue;
+        };
         let known = |s: &Snapshot| s.hca(name).is_some();
-        let its = |d: &&Hca| d.node_guid == Some(guid) && !held.iter().any(|h| h.nic.hca.as_ref() == Some(&d.name));
-        let alike = |s: &'_ Snapshot| s.hcas.iter().filter(its).map(|d| d.name.clone()).collect::<Vec<_>>();
+        let its = |d: &&Hca| {
+            d.node_guid == Some(guid) && !held.iter().any(|h| h.nic.hca.as_ref() == Some(&d.name))
+        };
+        let alike = |s: &'_ Snapshot| {
+            s.hcas
+                .iter()
+                .filter(its)
+                .map(|d| d.name.clone())
+                .collect::<Vec<_>>()
+        };
         if guid.0 == 0 || known(host) || inside.is_some_and(known) {
             continue;
         }
-        let found = match (alike(host).as_slice(), inside.map(alike).unwrap_or_default().as_slice()) {
+        let found = match (
+            alike(host).as_slice(),
+            inside.map(alike).unwrap_or_default().as_slice(),
+        ) {
             ([only], _) => only.clone(),
             ([], [only]) => {
-                steps.push(Step::RdmaMove { from: Side::Inside, hca: only.clone(), uverbs: None });
+                steps.push(Step::RdmaMove {
+                    from: Side::Inside,
+                    hca: only.clone(),
+                    uverbs: None,
+                });
                 only.clone()
             }
             _ => continue,
         };
-        let rename = Step::RdmaRename { hca: found, name: name.clone() };
+        let rename = Step::RdmaRename {
+            hca: found,
+            name: name.clone(),
+        };
         if !steps.contains(&rename) {
             steps.push(rename);
         }
@@ -165,9 +232,17 @@ pub fn restore_renamed(held: &[MovedNic], host: &Snapshot, inside: Option<&Snaps
 }
 
 /// Those that are on neither side: the kernel may still be about to give them back.
-pub fn missing_everywhere<'a>(names: &'a [HcaName], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<&'a HcaName> {
-    let there = |name: &HcaName| host.hca(name).is_some() || inside.is_some_and(|i| i.hca(name).is_some());
-    names.iter().filter(|name| is_exclusive(host) && !there(name)).collect()
+pub fn missing_everywhere<'a>(
+    names: &'a [HcaName],
+    host: &Snapshot,
+    inside: Option<&Snapshot>,
+) -> Vec<&'a HcaName> {
+    let there =
+        |name: &HcaName| host.hca(name).is_some() || inside.is_some_and(|i| i.hca(name).is_some());
+    names
+        .iter()
+        .filter(|name| is_exclusive(host) && !there(name))
+        .collect()
 }
 
 pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
@@ -177,12 +252,20 @@ pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
         expected: Some("present".into()),
         observed: None,
     };
-    names.iter().filter(|name| host.hca(name).is_none()).map(drift).collect()
+    names
+        .iter()
+        .filter(|name| host.hca(name).is_none())
+        .map(drift)
+        .collect()
 }
 
 /// HCAs that are not where they belong: inside, and not on the host any more.
 pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
-    let names = plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib);
+    let names = plan
+        .nics
+        .iter()
+        .filter_map(|n| n.hca.as_ref())
+        .chain(&plan.ib);
     let wrong = |name: &&HcaName| inside.hca(name).is_none() || host.hca(name).is_some();
     let place = |name: &HcaName| match (inside.hca(name), host.hca(name)) {
         (Some(_), Some(_)) => Some("in both namespaces".to_owned()),
@@ -199,9 +282,14 @@ pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
 }
 
 fn number(hca: &Hca) -> u32 {
-    hca.uverbs.as_ref().and_then(uverbs_number).unwrap_or(u32::MAX)
+    hca.uverbs
+        .as_ref()
+        .and_then(uverbs_number)
+        .unwrap_or(u32::MAX)
 }
 
 pub fn node<'a>(minors: &'a Minors, host: &'a Snapshot, name: &HcaName) -> Option<&'a CharDevice> {
-    minors.get(name.as_str()).or_else(|| host.hca(name)?.uverbs.as_ref())
+    minors
+        .get(name.as_str())
+        .or_else(|| host.hca(name)?.uverbs.as_ref())
 }

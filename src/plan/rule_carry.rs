@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{
-    FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN, Netdev, Route, Rule, Snapshot,
+    FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN, Netdev,
+    Route, Rule, Snapshot,
 };
 use rdma_model::step::NicState;
 
@@ -18,7 +19,13 @@ const INVERT: u32 = 0x02;
 /// FRA_SUPPRESS_IFGROUP, FRA_DSCP, and the masks of ports and DSCP.
 const LATER: [u16; 5] = [13, 25, 28, 29, 30];
 /// What says nothing of where a packet is from, or selects by what it has on any machine.
-const MEANT_ANYWHERE: [u16; 5] = [FRA_SUPPRESS_PREFIXLEN, FRA_PROTOCOL, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE];
+const MEANT_ANYWHERE: [u16; 5] = [
+    FRA_SUPPRESS_PREFIXLEN,
+    FRA_PROTOCOL,
+    FRA_IP_PROTO,
+    FRA_SPORT_RANGE,
+    FRA_DPORT_RANGE,
+];
 /// default, main and local: every namespace has these, with rules of its own.
 const OWN: std::ops::RangeInclusive<u32> = 253..=255;
 
@@ -37,8 +44,15 @@ fn is_in(route: &Route, (number, v6): Table) -> bool {
 fn tables(rails: &[NicState]) -> BTreeMap<Table, BTreeSet<usize>> {
     let mut tables: BTreeMap<Table, BTreeSet<usize>> = BTreeMap::new();
     for (place, rail) in rails.iter().enumerate() {
-        for route in rail.routes.iter().filter(|r| is_over(r, &rail.netdev) && !OWN.contains(&r.table)) {
-            tables.entry((route.table, route.destination.addr().is_ipv6())).or_default().insert(place);
+        for route in rail
+            .routes
+            .iter()
+            .filter(|r| is_over(r, &rail.netdev) && !OWN.contains(&r.table))
+        {
+            tables
+                .entry((route.table, route.destination.addr().is_ipv6()))
+                .or_default()
+                .insert(place);
         }
     }
     tables
@@ -55,7 +69,9 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
     let mut left = Vec::new();
     let mut came = false;
     for rule in host.rules.iter().filter(|r| r.action == TO_TABLE) {
-        let Some(owners) = tables.get(&table(rule)) else { continue };
+        let Some(owners) = tables.get(&table(rule)) else {
+            continue;
+        };
         let is_there = rails.iter().any(|rail| rail.rules.contains(rule));
         if is_there || !concerns(rule, owners, rails) {
             continue;
@@ -64,13 +80,22 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
             Some(why) => left.push(format!("the rule `{rule}` stays on the host: {why}")),
             None => {
                 came = true;
-                owners.iter().for_each(|place| rails[*place].rules.push(rule.clone()));
+                owners
+                    .iter()
+                    .for_each(|place| rails[*place].rules.push(rule.clone()));
             }
         }
     }
     if came {
-        let places: BTreeMap<&Rule, usize> = host.rules.iter().enumerate().map(|(place, rule)| (rule, place)).collect();
-        rails.iter_mut().for_each(|rail| rail.rules.sort_by_key(|rule| places.get(rule).copied()));
+        let places: BTreeMap<&Rule, usize> = host
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(place, rule)| (rule, place))
+            .collect();
+        rails
+            .iter_mut()
+            .for_each(|rail| rail.rules.sort_by_key(|rule| places.get(rule).copied()));
     }
     left
 }
@@ -78,14 +103,22 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
 /// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the
 /// container joins, where it is known.
 pub fn left_behind(nics: &[Nic], host: &Snapshot, pod: Option<&Snapshot>) -> Vec<String> {
-    let mut rails: Vec<NicState> = nics.iter().filter_map(|nic| NicState::of(host, &nic.identity.name)).collect();
+    let mut rails: Vec<NicState> = nics
+        .iter()
+        .filter_map(|nic| NicState::of(host, &nic.identity.name))
+        .collect();
     carry(&mut rails, host, pod)
 }
 
 /// One of a source that no rail has is for what the host forwards, or for others of its addresses.
 fn concerns(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState]) -> bool {
-    let addresses = owners.iter().flat_map(|place| addresses(&rails[*place].netdev));
-    rule.flags & INVERT != 0 || rule.source.is_none_or(|net| addresses.into_iter().any(|ip| net.contains(&ip)))
+    let addresses = owners
+        .iter()
+        .flat_map(|place| addresses(&rails[*place].netdev));
+    rule.flags & INVERT != 0
+        || rule
+            .source
+            .is_none_or(|net| addresses.into_iter().any(|ip| net.contains(&ip)))
 }
 
 fn addresses(dev: &Netdev) -> impl Iterator<Item = IpAddr> + '_ {
@@ -93,8 +126,17 @@ fn addresses(dev: &Netdev) -> impl Iterator<Item = IpAddr> + '_ {
 }
 
 /// Why a rule cannot come along.
-fn obstacle(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState], inside: Option<&Snapshot>) -> Option<String> {
-    let interface = rule.iif.as_ref().filter(|name| *name != "lo").or(rule.oif.as_ref());
+fn obstacle(
+    rule: &Rule,
+    owners: &BTreeSet<usize>,
+    rails: &[NicState],
+    inside: Option<&Snapshot>,
+) -> Option<String> {
+    let interface = rule
+        .iif
+        .as_ref()
+        .filter(|name| *name != "lo")
+        .or(rule.oif.as_ref());
     if let Some(name) = interface {
         return Some(format!("{name} does not come along"));
     }
@@ -102,21 +144,41 @@ fn obstacle(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState], inside: O
     if rule.flags & INVERT != 0 || rule.other.keys().any(is_foreign) {
         return Some("what it goes by has another meaning in a container, or none".to_owned());
     }
-    let others = || inside.into_iter().flat_map(|inside| &inside.netdevs).filter(|dev| dev.name.as_str() != "lo");
+    let others = || {
+        inside
+            .into_iter()
+            .flat_map(|inside| &inside.netdevs)
+            .filter(|dev| dev.name.as_str() != "lo")
+    };
     if let Some(net) = rule.source {
-        let strangers = rails.iter().enumerate().filter(|(place, _)| !owners.contains(place));
-        let strangers = strangers.flat_map(|(_, rail)| addresses(&rail.netdev)).chain(others().flat_map(addresses));
+        let strangers = rails
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| !owners.contains(place));
+        let strangers = strangers
+            .flat_map(|(_, rail)| addresses(&rail.netdev))
+            .chain(others().flat_map(addresses));
         let taken = strangers.into_iter().find(|ip| net.contains(ip));
         return taken.map(|ip| format!("it would take what is sent from {ip} as well"));
     }
     if let Some(net) = rule.destination {
-        let subnets = others().flat_map(|dev| &dev.addresses).filter_map(|a| IpNet::new(a.address, a.prefix).ok());
-        let taken = subnets.into_iter().find(|subnet| net.contains(&subnet.trunc()));
-        return taken.map(|subnet| format!("it would take what is sent to {} as well", subnet.trunc()));
+        let subnets = others()
+            .flat_map(|dev| &dev.addresses)
+            .filter_map(|a| IpNet::new(a.address, a.prefix).ok());
+        let taken = subnets
+            .into_iter()
+            .find(|subnet| net.contains(&subnet.trunc()));
+        return taken
+            .map(|subnet| format!("it would take what is sent to {} as well", subnet.trunc()));
     }
-    let is_suppressed = rule.other.get(&FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length.0 != [0xff; 4]);
+    let is_suppressed = rule
+        .other
+        .get(&FRA_SUPPRESS_PREFIXLEN)
+        .is_some_and(|length| length.0 != [0xff; 4]);
     let leads_everywhere = |r: &Route| is_in(r, table(rule)) && r.destination.prefix_len() == 0;
-    let has_default = owners.iter().any(|place| rails[*place].routes.iter().any(leads_everywhere));
+    let has_default = owners
+        .iter()
+        .any(|place| rails[*place].routes.iter().any(leads_everywhere));
     let why = "with the default route of its table it would take the container's other traffic";
     (has_default && !is_suppressed).then(|| why.to_owned())
 }
@@ -126,9 +188,15 @@ fn obstacle(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState], inside: O
 pub fn leads(rail: &NicState, ip: IpAddr, rails: &[NicState]) -> bool {
     rail.rules.iter().any(|rule| {
         let is_from = rule.flags & INVERT == 0 && rule.source.is_some_and(|net| net.contains(&ip));
-        let near = |r: &Route| is_in(r, table(rule)) && is_over(r, &rail.netdev) && r.destination.contains(&ip);
-        let elsewhere =
-            |other: &&NicState| other.routes.iter().any(|r| is_in(r, table(rule)) && is_over(r, &other.netdev));
+        let near = |r: &Route| {
+            is_in(r, table(rule)) && is_over(r, &rail.netdev) && r.destination.contains(&ip)
+        };
+        let elsewhere = |other: &&NicState| {
+            other
+                .routes
+                .iter()
+                .any(|r| is_in(r, table(rule)) && is_over(r, &other.netdev))
+        };
         is_from && rail.routes.iter().any(near) && rails.iter().filter(elsewhere).count() == 1
     })
 }

@@ -5,21 +5,36 @@ use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 /// Device nodes that re-created soft-RoCE links will have, by HCA.
 pub type Minors = BTreeMap<String, CharDevice>;
 
-/// uverbs numbers are the lowest free ones (ib_uverbs_add_one, drivers/infiniband/core/uverbs_main.c); the first 32 have
-/// major 231 and minors from 192. Links are re-created one at a time in ascending order, each in the place of the one just
-/// deleted or in a lower gap.
+/// uverbs numbers are the lowest free ones (ib_uverbs_add_one,
+/// drivers/infiniband/core/uverbs_main.c); the first 32 have major 231 and minors from 192. Links
+/// are re-created one at a time in ascending order, each in the place of the one just deleted or in
+/// a lower gap.
 pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
-    let here = host.hcas.iter().filter_map(|h| h.uverbs.as_ref()).filter_map(uverbs_number);
+    let here = host
+        .hcas
+        .iter()
+        .filter_map(|h| h.uverbs.as_ref())
+        .filter_map(uverbs_number);
     let mut used: BTreeSet<u32> = here.chain(host.verbs_elsewhere.iter().copied()).collect();
-    let mut moving: Vec<(u32, &Hca)> = moving.filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h))).collect();
+    let mut moving: Vec<(u32, &Hca)> = moving
+        .filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h)))
+        .collect();
     moving.sort_by_key(|(n, _)| *n);
     let mut minors = Minors::new();
     for (number, hca) in moving {
         used.remove(&number);
-        let Some(free) = (0..32).find(|n| !used.contains(n)) else { continue };
+        let Some(free) = (0..32).find(|n| !used.contains(n)) else {
+            continue;
+        };
         used.insert(free);
-        minors
-            .insert(hca.name.to_string(), CharDevice { name: format!("uverbs{free}"), major: 231, minor: 192 + free });
+        minors.insert(
+            hca.name.to_string(),
+            CharDevice {
+                name: format!("uverbs{free}"),
+                major: 231,
+                minor: 192 + free,
+            },
+        );
     }
     minors
 }

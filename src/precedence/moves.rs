@@ -1,4 +1,5 @@
-//! The steps that give equals another order, and how the kernel tells them apart when one is deleted.
+//! The steps that give equals another order, and how the kernel tells them apart when one is
+//! deleted.
 
 use rdma_model::snapshot::{Route, Rule};
 use rdma_model::step::{Side, Step};
@@ -9,69 +10,119 @@ use super::STAND_IN;
 const RTA_METRICS: u16 = 8;
 
 /// How many of `want` keep their place when the others are put behind them one by one.
-fn kept<'a, T: PartialEq + 'a>(mut have: impl Iterator<Item = &'a T>, want: impl Iterator<Item = &'a T>) -> usize {
+fn kept<'a, T: PartialEq + 'a>(
+    mut have: impl Iterator<Item = &'a T>,
+    want: impl Iterator<Item = &'a T>,
+) -> usize {
     want.take_while(|w| have.any(|h| h == *w)).count()
 }
 
-/// Routes of one key, put behind or (IPv4 alone has that) before their equals: whichever moves fewer.
+/// Routes of one key, put behind or (IPv4 alone has that) before their equals: whichever moves
+/// fewer.
 pub(super) fn move_routes(side: Side, have: &[&Route], want: &[&Route]) -> Vec<Vec<Step>> {
     let behind = &want[kept(have.iter(), want.iter())..];
-    let before: Vec<&Route> =
-        want[..want.len() - kept(have.iter().rev(), want.iter().rev())].iter().rev().copied().collect();
+    let before: Vec<&Route> = want[..want.len() - kept(have.iter().rev(), want.iter().rev())]
+        .iter()
+        .rev()
+        .copied()
+        .collect();
     let mut ways = vec![(false, behind.to_vec())];
     if want.iter().all(|r| r.destination.addr().is_ipv4()) {
         ways.insert(usize::from(before.len() > behind.len()), (true, before));
     }
-    // A message that would delete another one is not sent: where no way is clear of that, the order stays, and is reported.
-    let is_clear = |moved: &[&Route]| moved.iter().all(|m| !have.iter().any(|h| h != m && deletes(m, h)));
+    // A message that would delete another one is not sent: where no way is clear of that, the order
+    // stays, and is reported.
+    let is_clear = |moved: &[&Route]| {
+        moved
+            .iter()
+            .all(|m| !have.iter().any(|h| h != m && deletes(m, h)))
+    };
     let clear = ways.into_iter().find(|(_, moved)| is_clear(moved));
-    clear.map_or(Vec::new(), |(first, moved)| moved.into_iter().map(|r| move_route(side, r, first)).collect())
+    clear.map_or(Vec::new(), |(first, moved)| {
+        moved
+            .into_iter()
+            .map(|r| move_route(side, r, first))
+            .collect()
+    })
 }
 
 fn move_route(side: Side, route: &Route, first: bool) -> Vec<Step> {
-    let put = |route: Route| if first { Step::RoutePrepend { side, route } } else { Step::RouteAdd { side, route } };
-    let delete = Step::RouteDelete { side, route: route.clone() };
+    let put = |route: Route| {
+        if first {
+            Step::RoutePrepend { side, route }
+        } else {
+            Step::RouteAdd { side, route }
+        }
+    };
+    let delete = Step::RouteDelete {
+        side,
+        route: route.clone(),
+    };
     match side {
         // These are ours alone, and nothing uses them yet.
         Side::Inside => vec![delete, put(route.clone())],
         Side::Host => {
             let stand_in = stand_in(route);
-            let end = Step::RouteDelete { side, route: stand_in.clone() };
+            let end = Step::RouteDelete {
+                side,
+                route: stand_in.clone(),
+            };
             vec![put(stand_in), delete, put(route.clone()), end]
         }
     }
 }
 
-/// What leads where a route leads while that is absent. IPv6 takes no two of one key over one leg whatever else differs
-/// (rt6_duplicate_nexthop), so there it comes right behind them.
+/// What leads where a route leads while that is absent. IPv6 takes no two of one key over one leg
+/// whatever else differs (rt6_duplicate_nexthop), so there it comes right behind them.
 pub(super) fn stand_in(route: &Route) -> Route {
-    let behind = route.metric.filter(|_| route.destination.addr().is_ipv6()).and_then(|m| m.checked_add(1));
-    Route { protocol: STAND_IN, metric: behind.or(route.metric), ..route.clone() }
+    let behind = route
+        .metric
+        .filter(|_| route.destination.addr().is_ipv6())
+        .and_then(|m| m.checked_add(1));
+    Route {
+        protocol: STAND_IN,
+        metric: behind.or(route.metric),
+        ..route.clone()
+    }
 }
 
-/// Whether the message that deletes one IPv4 route would do for the other: what it does not name is not asked for
-/// (fib_table_delete, fib_metrics_match).
+/// Whether the message that deletes one IPv4 route would do for the other: what it does not name is
+/// not asked for (fib_table_delete, fib_metrics_match).
 fn deletes(message: &Route, other: &Route) -> bool {
-    let legs = message
-        .hops
-        .iter()
-        .all(|m| other.hops.iter().any(|o| m.dev == o.dev && (m.gateway.is_none() || m.gateway == o.gateway)));
+    let legs = message.hops.iter().all(|m| {
+        other
+            .hops
+            .iter()
+            .any(|o| m.dev == o.dev && (m.gateway.is_none() || m.gateway == o.gateway))
+    });
     let metrics = |r: &Route| r.other.get(&RTA_METRICS).cloned();
     other.destination.addr().is_ipv4()
         && (metrics(message).is_none() || metrics(message) == metrics(other))
-        && (message.kind, message.scope, message.protocol) == (other.kind, other.scope, other.protocol)
+        && (message.kind, message.scope, message.protocol)
+            == (other.kind, other.scope, other.protocol)
         && (message.prefsrc.is_none() || message.prefsrc == other.prefsrc)
         && legs
 }
 
-/// Rules of one priority: from the first that is out of place, all are added again in order, then the old ones are deleted. A
-/// delete takes the first that has all that it names (rule_find), so each old one has to be the first such when its turn comes.
+/// Rules of one priority: from the first that is out of place, all are added again in order, then
+/// the old ones are deleted. A delete takes the first that has all that it names (rule_find), so
+/// each old one has to be the first such when its turn comes.
 pub(super) fn move_rules(side: Side, have: &[&Rule], want: &[&Rule]) -> Vec<Step> {
     let same = have.iter().zip(want).take_while(|(h, w)| h == w).count();
     let hit = |kept: &&Rule| have[same..].iter().any(|old| names_all(old, kept));
-    let same = if have[..same].iter().any(hit) { 0 } else { same };
-    let add = want[same..].iter().map(|rule| Step::RuleAppend { side, rule: (*rule).clone() });
-    let delete = have[same..].iter().map(|rule| Step::RuleDelete { side, rule: (*rule).clone() });
+    let same = if have[..same].iter().any(hit) {
+        0
+    } else {
+        same
+    };
+    let add = want[same..].iter().map(|rule| Step::RuleAppend {
+        side,
+        rule: (*rule).clone(),
+    });
+    let delete = have[same..].iter().map(|rule| Step::RuleDelete {
+        side,
+        rule: (*rule).clone(),
+    });
     add.chain(delete).collect()
 }
 

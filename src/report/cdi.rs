@@ -15,8 +15,25 @@ pub struct DeviceLine {
 }
 
 pub fn device_table(lines: &[DeviceLine]) -> String {
-    let list = |words: &[String]| if words.is_empty() { "-".to_owned() } else { printable(&words.join(" ")) };
-    let row =
-        |l: &DeviceLine| vec![printable(&l.device), list(&l.rails), list(&l.hcas), list(&l.nodes), printable(&l.now)];
-    table(&["device", "rails", "HCA:port", "nodes", "now"], lines.iter().map(row).collect(), "no devices")
+    let list = |words: &[String]| {
+        if words.is_empty() {
+            "-".to_owned()
+        } else {
+            printable(&words.join(" "))
+        }
+    };
+    let row = |l: &DeviceLine| {
+        vec![
+            printable(&l.device),
+            list(&l.rails),
+            list(&l.hcas),
+            list(&l.nodes),
+            printable(&l.now),
+        ]
+    };
+    table(
+        &["device", "rails", "HCA:port", "nodes", "now"],
+        lines.iter().map(row).collect(),
+        "no devices",
+    )
 }

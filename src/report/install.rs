@@ -44,15 +44,28 @@ impl<'a> Installed<'a> {
         notes: &'a [String],
         next: &'a [String],
     ) -> Self {
-        let changed =
-            |c: &'a Change| Changed { path: &c.path, target: c.target, change: kind(c), diff: change_diff(c) };
+        let changed = |c: &'a Change| Changed {
+            path: &c.path,
+            target: c.target,
+            change: kind(c),
+            diff: change_diff(c),
+        };
         Installed {
             dry_run: true,
-            found: found.iter().map(|(target, by)| Found { target: *target, by }).collect(),
+            found: found
+                .iter()
+                .map(|(target, by)| Found {
+                    target: *target,
+                    by,
+                })
+                .collect(),
             changes: changes.iter().map(changed).collect(),
             notes,
             next,
-            examples: targets.iter().filter_map(|target| target.example()).collect(),
+            examples: targets
+                .iter()
+                .filter_map(|target| target.example())
+                .collect(),
             targets,
         }
     }
@@ -64,7 +77,10 @@ impl<'a> Installed<'a> {
             let names: Vec<&str> = self.targets.iter().map(|t| t.name()).collect();
             lines.push(format!("configures: {}", names.join(", ")));
         }
-        let others = self.found.iter().filter(|f| !self.targets.contains(&f.target));
+        let others = self
+            .found
+            .iter()
+            .filter(|f| !self.targets.contains(&f.target));
         let others: Vec<String> = others.map(|f| format!("{} ({})", f.target, f.by)).collect();
         if !others.is_empty() {
             lines.push(format!("on this host, too: {}", others.join(", ")));
@@ -80,12 +96,20 @@ impl<'a> Installed<'a> {
         if self.changes.is_empty() {
             lines.push("nothing to change".to_owned());
         }
-        lines.extend(self.notes.iter().map(|note| format!("note: {}", printable(note))));
+        lines.extend(
+            self.notes
+                .iter()
+                .map(|note| format!("note: {}", printable(note))),
+        );
         lines.extend(self.next.iter().map(|command| format!("then: {command}")));
         if !self.examples.is_empty() {
             lines.push("try: rdmaprep prepare --plan default".to_owned());
         }
-        lines.extend(self.examples.iter().map(|command| format!("try: {command}")));
+        lines.extend(
+            self.examples
+                .iter()
+                .map(|command| format!("try: {command}")),
+        );
         lines.join("\n")
     }
 }
@@ -105,7 +129,17 @@ fn change_diff(change: &Change) -> String {
         Some(Content::Text(text)) => text.clone(),
         Some(Content::Link(target)) => format!("link to {target}\n"),
     };
-    let name = |content: &Option<Content>| content.as_ref().map_or("/dev/null".to_owned(), |_| change.path.clone());
+    let name = |content: &Option<Content>| {
+        content
+            .as_ref()
+            .map_or("/dev/null".to_owned(), |_| change.path.clone())
+    };
     let (before, after) = (text(&change.before), text(&change.after));
-    file_diff([&name(&change.before), &name(&change.after)], &before, &after).trim_end().to_owned()
+    file_diff(
+        [&name(&change.before), &name(&change.after)],
+        &before,
+        &after,
+    )
+    .trim_end()
+    .to_owned()
 }

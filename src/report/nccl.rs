@@ -8,31 +8,66 @@ use rdma_model::escape::shortened;
 use super::printable;
 use super::tables::{remarks, table};
 
-/// Characters of a setting that are shown: a table takes time to break a long word. With --json it is whole.
+/// Characters of a setting that are shown: a table takes time to break a long word. With --json it
+/// is whole.
 const VALUE: usize = 200;
 
 /// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
 pub fn explanation_table(e: &Explanation) -> String {
     let line = |label: &str, text: String| (label.to_owned(), text);
-    let assumed = if e.assumed { ", assumed: --nccl-version names another" } else { "" };
+    let assumed = if e.assumed {
+        ", assumed: --nccl-version names another"
+    } else {
+        ""
+    };
     let mut head = vec![line("NCCL", format!("{}{assumed}", e.version))];
     let value = |text| shortened(text, VALUE);
-    head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", value(&s.value), s.place))));
+    head.extend(
+        e.settings
+            .iter()
+            .map(|s| line(s.name, format!("{:?} ({})", value(&s.value), s.place))),
+    );
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
-    head.push(line("data by TCP", listed(&sockets, if is_unknown { "unknown" } else { "no interface" })));
+    head.push(line(
+        "data by TCP",
+        listed(
+            &sockets,
+            if is_unknown {
+                "unknown"
+            } else {
+                "no interface"
+            },
+        ),
+    ));
     head.push(line("data by HCA", listed(&e.hcas, "none")));
-    head.extend(
-        e.merged.iter().map(|ports| line("one device", format!("{} (NCCL_IB_MERGE_NICS)", ports.join(" and ")))),
+    head.extend(e.merged.iter().map(|ports| {
+        line(
+            "one device",
+            format!("{} (NCCL_IB_MERGE_NICS)", ports.join(" and ")),
+        )
+    }));
+    let interfaces = table(
+        &["interface", "verdict", "why"],
+        rows(&e.interfaces, "bootstrap"),
+        "no interfaces",
     );
-    let interfaces = table(&["interface", "verdict", "why"], rows(&e.interfaces, "bootstrap"), "no interfaces");
     let mut parts = vec![remarks(head), interfaces];
     if !e.ports.is_empty() {
-        parts.push(table(&["HCA:port", "verdict", "why"], rows(&e.ports, "taken"), "no HCAs"));
+        parts.push(table(
+            &["HCA:port", "verdict", "why"],
+            rows(&e.ports, "taken"),
+            "no HCAs",
+        ));
     }
     if !e.warnings.is_empty() {
-        parts.push(remarks(e.warnings.iter().map(|w| line("warning", w.text.clone())).collect()));
+        parts.push(remarks(
+            e.warnings
+                .iter()
+                .map(|w| line("warning", w.text.clone()))
+                .collect(),
+        ));
     }
     parts.join("\n\n")
 }
@@ -40,19 +75,38 @@ pub fn explanation_table(e: &Explanation) -> String {
 fn bootstrap(outcome: &Bootstrap) -> String {
     match outcome {
         Bootstrap::Uses(endpoint, step) => {
-            let scope = endpoint.scope.as_ref().map_or(String::new(), |scope| format!("%{}", scope.as_str()));
-            format!("{} {}{scope} ({})", endpoint.interface, endpoint.address, step.why())
+            let scope = endpoint
+                .scope
+                .as_ref()
+                .map_or(String::new(), |scope| format!("%{}", scope.as_str()));
+            format!(
+                "{} {}{scope} ({})",
+                endpoint.interface,
+                endpoint.address,
+                step.why()
+            )
         }
         Bootstrap::Unknown => "unknown: this snapshot has no addresses".to_owned(),
-        Bootstrap::Fails(Failure { error: Some(error), message, why }) => {
-            format!("fails with {error}, \"{}\": {why}", message.unwrap_or_default())
+        Bootstrap::Fails(Failure {
+            error: Some(error),
+            message,
+            why,
+        }) => {
+            format!(
+                "fails with {error}, \"{}\": {why}",
+                message.unwrap_or_default()
+            )
         }
         Bootstrap::Fails(Failure { why, .. }) => format!("a matter of chance: {why}"),
     }
 }
 
 fn listed(names: &[String], none: &str) -> String {
-    if names.is_empty() { none.to_owned() } else { names.join(", ") }
+    if names.is_empty() {
+        none.to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
@@ -62,7 +116,10 @@ fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
         false => "no".to_owned(),
     };
     let why = |j: &Judged| printable(j.why.strip_prefix(UNKNOWN).unwrap_or(&j.why));
-    judged.iter().map(|j| vec![printable(&j.name), verdict(j), why(j)]).collect()
+    judged
+        .iter()
+        .map(|j| vec![printable(&j.name), verdict(j), why(j)])
+        .collect()
 }
 
 pub fn call(call: &Call) -> String {
@@ -80,7 +137,9 @@ pub fn call(call: &Call) -> String {
 
 pub fn tried(tried: &Tried) -> String {
     let text = match &tried.outcome {
-        Outcome::Reached { seen_as: Some(from) } => format!("reached; the other node is called from {from}"),
+        Outcome::Reached {
+            seen_as: Some(from),
+        } => format!("reached; the other node is called from {from}"),
         Outcome::Reached { seen_as: None } => "reached".to_owned(),
         Outcome::Failed { trouble, .. } => trouble.meaning().to_owned(),
     };
@@ -91,6 +150,9 @@ pub fn wait(wait: &Wait) -> String {
     remarks(vec![
         ("bootstrap".to_owned(), bootstrap(&wait.bootstrap)),
         ("listening".to_owned(), wait.at.to_string()),
-        ("elsewhere".to_owned(), format!("rdmaprep nccl test-bootstrap {}", wait.at)),
+        (
+            "elsewhere".to_owned(),
+            format!("rdmaprep nccl test-bootstrap {}", wait.at),
+        ),
     ])
 }

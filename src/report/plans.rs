@@ -22,17 +22,40 @@ pub struct DeletedPlan {
 }
 
 pub fn plan_table(lines: &[PlanLine]) -> String {
-    let list = |words: &[String]| if words.is_empty() { "-".to_owned() } else { printable(&words.join(" ")) };
-    let row = |l: &PlanLine| vec![printable(&l.plan), list(&[&l.nics[..], &l.ib].concat()), list(&l.containers)];
-    table(&["plan", "NICs", "containers"], lines.iter().map(row).collect(), "no plan is stored")
+    let list = |words: &[String]| {
+        if words.is_empty() {
+            "-".to_owned()
+        } else {
+            printable(&words.join(" "))
+        }
+    };
+    let row = |l: &PlanLine| {
+        vec![
+            printable(&l.plan),
+            list(&[&l.nics[..], &l.ib].concat()),
+            list(&l.containers),
+        ]
+    };
+    table(
+        &["plan", "NICs", "containers"],
+        lines.iter().map(row).collect(),
+        "no plan is stored",
+    )
 }
 
 pub fn deleted_plans(all: &[DeletedPlan]) -> String {
     let line = |d: &DeletedPlan| {
-        let done = if d.deleted { "deleted" } else { "would be deleted" };
+        let done = if d.deleted {
+            "deleted"
+        } else {
+            "would be deleted"
+        };
         let kept = match d.containers.is_empty() {
             true => String::new(),
-            false => format!("; {} keeps its NICs until it stops", d.containers.join(", ")),
+            false => format!(
+                "; {} keeps its NICs until it stops",
+                d.containers.join(", ")
+            ),
         };
         printable(&format!("plan {}: {done}{kept}", d.plan))
     };

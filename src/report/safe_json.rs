@@ -15,7 +15,10 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
 
 /// The same, written as it is made: for what is large.
 pub fn write_json(out: impl io::Write, value: &impl Serialize) -> serde_json::Result<()> {
-    value.serialize(&mut serde_json::Serializer::with_formatter(out, Safe(PrettyFormatter::new())))
+    value.serialize(&mut serde_json::Serializer::with_formatter(
+        out,
+        Safe(PrettyFormatter::new()),
+    ))
 }
 
 /// [`PrettyFormatter`] with everything escaped that could steer a terminal.
@@ -30,7 +33,11 @@ impl Formatter for Safe {
         self.0.end_array(out)
     }
 
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_array_value(out, first)
     }
 
@@ -46,7 +53,11 @@ impl Formatter for Safe {
         self.0.end_object(out)
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_object_key(out, first)
     }
 
@@ -58,7 +69,11 @@ impl Formatter for Safe {
         self.0.end_object_value(out)
     }
 
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
         let mut rest = text;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| escape::is_unsafe(*c)) {
             let (plain, after) = rest.split_at(at);

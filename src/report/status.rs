@@ -92,39 +92,86 @@ pub struct Keeping {
 
 pub fn status_table(status: &Status) -> String {
     let block = |h: &Holder| {
-        let member =
-            |(id, alive): &(String, bool)| format!("{}{}", journal::short_id(id), if *alive { "" } else { " (dead)" });
+        let member = |(id, alive): &(String, bool)| {
+            format!(
+                "{}{}",
+                journal::short_id(id),
+                if *alive { "" } else { " (dead)" }
+            )
+        };
         let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
-        let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
-        let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
-        let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
+        let pin = h
+            .pin
+            .as_deref()
+            .unwrap_or("not pinned: the kernel has returned its physical NICs");
+        let last = h
+            .last
+            .as_ref()
+            .and_then(|l| l.get("outcome")?.as_str())
+            .unwrap_or("no report");
+        let phase = serde_json::to_value(h.phase)
+            .ok()
+            .and_then(|p| p.as_str().map(str::to_owned))
+            .unwrap_or_default();
         let kept = h.hold.as_ref().map(kept).unwrap_or_default();
         let cni = h.cni.iter().map(attached).collect::<String>();
-        let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
-        let notes = h.last.iter().filter_map(|l| l.get("notes")?.as_array()).flatten().filter_map(|n| n.as_str());
-        let notes = notes.map(|note| wrapped("note", note) + "\n").collect::<String>();
+        let why = h
+            .held_back
+            .iter()
+            .map(|why| format!("  held back   {why}\n"))
+            .collect::<String>();
+        let notes = h
+            .last
+            .iter()
+            .filter_map(|l| l.get("notes")?.as_array())
+            .flatten()
+            .filter_map(|n| n.as_str());
+        let notes = notes
+            .map(|note| wrapped("note", note) + "\n")
+            .collect::<String>();
         let head = printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}",
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  \
+            namespace   {} ({pin})\n{kept}{cni}{why}",
             h.nics.join(" "),
             h.plan,
             h.netns,
         ));
-        format!("{head}{notes}{}", printable_lines(&format!("  to get back {}", h.advice)))
+        format!(
+            "{head}{notes}{}",
+            printable_lines(&format!("  to get back {}", h.advice))
+        )
     };
-    let block = |h: &Holder| if h.awaits.is_empty() { block(h) } else { returned(h) };
+    let block = |h: &Holder| {
+        if h.awaits.is_empty() {
+            block(h)
+        } else {
+            returned(h)
+        }
+    };
     let none = match status.unread {
         0 => "No container holds a NIC.",
         _ => "No record that can be read says that a container holds a NIC.",
     };
     let none = status.holders.is_empty().then(|| none.to_owned());
-    let lines = none.into_iter().chain(status.holders.iter().map(block)).chain(status.failures.iter().map(failed));
+    let lines = none
+        .into_iter()
+        .chain(status.holders.iter().map(block))
+        .chain(status.failures.iter().map(failed));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// NICs that wait for their manager.
 fn returned(h: &Holder) -> String {
-    let awaits = h.awaits.iter().map(|why| wrapped("state", why) + "\n").collect::<String>();
-    printable_lines(&format!("{}\n{awaits}{}", h.nics.join(" "), wrapped("to do", &h.advice)))
+    let awaits = h
+        .awaits
+        .iter()
+        .map(|why| wrapped("state", why) + "\n")
+        .collect::<String>();
+    printable_lines(&format!(
+        "{}\n{awaits}{}",
+        h.nics.join(" "),
+        wrapped("to do", &h.advice)
+    ))
 }
 
 fn failed(f: &Failed) -> String {
@@ -136,7 +183,10 @@ fn failed(f: &Failed) -> String {
         .unwrap_or_default();
     let (command, report) = (printable(&f.command), printable(&f.report));
     let why = wrapped("reason", &f.message);
-    format!("failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}", f.exit_code)
+    format!(
+        "failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}",
+        f.exit_code
+    )
 }
 
 /// `  LABEL   TEXT`, in as many lines as it takes.
@@ -153,11 +203,21 @@ fn wrapped(label: &str, text: &str) -> String {
 }
 
 fn kept(hold: &Keeping) -> String {
-    let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
-    format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
+    let handles = hold
+        .handles
+        .iter()
+        .map(|(name, handle)| format!("  handle      {name} {handle}\n"));
+    format!(
+        "  to join     {}\n{}",
+        hold.path,
+        handles.collect::<String>()
+    )
 }
 
 fn attached(cni: &journal::Attachment) -> String {
     let netns = printable(&cni.netns.to_string_lossy());
-    format!("  by CNI      network {}, interface {}, {netns}\n", cni.network, cni.ifname)
+    format!(
+        "  by CNI      network {}, interface {}, {netns}\n",
+        cni.network, cni.ifname
+    )
 }

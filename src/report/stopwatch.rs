@@ -26,7 +26,8 @@ pub enum PhaseName {
     Configure,
     GidWait,
     Verify,
-    /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is done beside the moves.
+    /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is
+    /// done beside the moves.
     Dress,
     /// Taking back after a failure.
     Undo,
@@ -46,7 +47,11 @@ impl Stopwatch {
     }
 
     pub fn since(start: Instant) -> Stopwatch {
-        Stopwatch { start, last: start, spent: Vec::new() }
+        Stopwatch {
+            start,
+            last: start,
+            spent: Vec::new(),
+        }
     }
 
     /// Books the time since the last lap, or since the start, to a phase.
@@ -65,7 +70,13 @@ impl Stopwatch {
     }
 
     pub fn phases(&self) -> Vec<Phase> {
-        self.spent.iter().map(|(name, time)| Phase { name: *name, micros: time.as_micros() as u64 }).collect()
+        self.spent
+            .iter()
+            .map(|(name, time)| Phase {
+                name: *name,
+                micros: time.as_micros() as u64,
+            })
+            .collect()
     }
 
     pub fn elapsed(&self) -> Duration {

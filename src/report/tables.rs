@@ -12,22 +12,60 @@ const MAX_NAMES: usize = 8;
 const MAX_LINES: usize = 4;
 
 pub fn snapshot_table(snapshot: &Snapshot) -> String {
-    let hcas = snapshot.hcas.iter().flat_map(|hca| hca_rows(snapshot, hca)).collect();
+    let hcas = snapshot
+        .hcas
+        .iter()
+        .flat_map(|hca| hca_rows(snapshot, hca))
+        .collect();
     let netdevs = snapshot.netdevs.iter().map(netdev_row).collect();
     let mut facts = vec![("PCI", pci_counts(snapshot)), ("GPUs", gpus(snapshot))];
     facts.extend(snapshot.rdma_mode.map(|mode| match mode {
-        RdmaMode::Shared => ("RDMA", "devices are shared by all network namespaces".to_owned()),
-        RdmaMode::Exclusive => ("RDMA", "each device belongs to one network namespace".to_owned()),
+        RdmaMode::Shared => (
+            "RDMA",
+            "devices are shared by all network namespaces".to_owned(),
+        ),
+        RdmaMode::Exclusive => (
+            "RDMA",
+            "each device belongs to one network namespace".to_owned(),
+        ),
     }));
     facts.extend(snapshot.lacks_rdma_driver().map(|hint| ("hint", hint)));
-    let conflicts = snapshot.hcas.iter().flat_map(|h| h.conflicts.iter().map(move |c| format!("{}: {c}", h.name)));
+    let conflicts = snapshot
+        .hcas
+        .iter()
+        .flat_map(|h| h.conflicts.iter().map(move |c| format!("{}: {c}", h.name)));
     let warnings = counted(conflicts.chain(snapshot.warnings.iter().cloned()));
     facts.extend(warnings.into_iter().map(|w| ("warning", w)));
-    let facts = facts.into_iter().map(|(label, text)| (label.to_owned(), text)).collect();
-    let hca_header = ["HCA:port", "state", "layer", "rate", "netdev", "RoCE v2 GIDs", "PCI", "NUMA", "verbs"];
-    let netdev_header = ["netdev", "link", "MTU", "addresses", "PCI", "driver", "master"];
-    [table(&hca_header, hcas, "no RDMA devices"), table(&netdev_header, netdevs, "no network devices"), remarks(facts)]
-        .join("\n\n")
+    let facts = facts
+        .into_iter()
+        .map(|(label, text)| (label.to_owned(), text))
+        .collect();
+    let hca_header = [
+        "HCA:port",
+        "state",
+        "layer",
+        "rate",
+        "netdev",
+        "RoCE v2 GIDs",
+        "PCI",
+        "NUMA",
+        "verbs",
+    ];
+    let netdev_header = [
+        "netdev",
+        "link",
+        "MTU",
+        "addresses",
+        "PCI",
+        "driver",
+        "master",
+    ];
+    [
+        table(&hca_header, hcas, "no RDMA devices"),
+        table(&netdev_header, netdevs, "no network devices"),
+        remarks(facts),
+    ]
+    .join("\n\n")
 }
 
 /// Sentences that differ in their first word alone, the name of a device, become one.
@@ -41,38 +79,70 @@ fn counted(sentences: impl Iterator<Item = String>) -> Vec<String> {
         }
     }
     let one = |(what, all): (String, Vec<String>)| {
-        let (first, others) = all.split_first().map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
+        let (first, others) = all
+            .split_first()
+            .map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
         match others {
             [] => format!("{first} {what}").trim_start().to_owned(),
-            _ => format!("{first} {what}, and {} others: {}", others.len(), names(others)),
+            _ => format!(
+                "{first} {what}, and {} others: {}",
+                others.len(),
+                names(others)
+            ),
         }
     };
     groups.into_iter().map(one).collect()
 }
 
 pub fn selection_table(selection: &Selection) -> String {
-    let plain = |v: &&Verdict| v.hca.is_none() && v.dropped.as_ref().is_some_and(|d| d.code == DropCode::NotRdma);
+    let plain = |v: &&Verdict| {
+        v.hca.is_none()
+            && v.dropped
+                .as_ref()
+                .is_some_and(|d| d.code == DropCode::NotRdma)
+    };
     let shown: Vec<&Verdict> = selection.verdicts.iter().filter(|v| !plain(v)).collect();
     let rows = shown.iter().map(|v| verdict_row(v)).collect();
-    let table = table(&["netdev", "HCA:port", "GID", "PCI", "NUMA", "verdict"], rows, "no RDMA NICs");
+    let table = table(
+        &["netdev", "HCA:port", "GID", "PCI", "NUMA", "verdict"],
+        rows,
+        "no RDMA NICs",
+    );
     let mut lines = reasons(&shown);
     let plain: Vec<String> = selection.verdicts.iter().filter(plain).map(label).collect();
     if !plain.is_empty() {
-        lines.push((code(DropCode::NotRdma), format!("{}: no RDMA device behind", names(&plain))));
+        lines.push((
+            code(DropCode::NotRdma),
+            format!("{}: no RDMA device behind", names(&plain)),
+        ));
     }
     for v in shown.iter().filter(|v| v.dropped.is_none()) {
-        lines.extend(v.note.iter().map(|note| ("note".to_owned(), format!("{}: {note}", label(v)))));
+        lines.extend(
+            v.note
+                .iter()
+                .map(|note| ("note".to_owned(), format!("{}: {note}", label(v)))),
+        );
     }
-    if lines.is_empty() { table } else { format!("{table}\n\n{}", remarks(lines)) }
+    if lines.is_empty() {
+        table
+    } else {
+        format!("{table}\n\n{}", remarks(lines))
+    }
 }
 
 /// An error as a person reads it: one line; under it the reasons of [`LeftOut`].
 pub fn error_text(error: &anyhow::Error) -> String {
     match error.downcast_ref::<LeftOut>() {
         Some(LeftOut(verdicts)) if !verdicts.is_empty() => {
-            let causes = error.chain().filter(|cause| !cause.is::<LeftOut>()).map(ToString::to_string);
+            let causes = error
+                .chain()
+                .filter(|cause| !cause.is::<LeftOut>())
+                .map(ToString::to_string);
             let heading = printable(&causes.collect::<Vec<_>>().join(": "));
-            format!("{heading}:\n{}", remarks(reasons(&verdicts.iter().collect::<Vec<_>>())))
+            format!(
+                "{heading}:\n{}",
+                remarks(reasons(&verdicts.iter().collect::<Vec<_>>()))
+            )
         }
         _ => printable(&format!("{error:#}")),
     }
@@ -81,15 +151,25 @@ pub fn error_text(error: &anyhow::Error) -> String {
 fn hca_rows(snapshot: &Snapshot, hca: &Hca) -> Vec<Vec<String>> {
     let verbs = hca.uverbs.as_ref().map(|u| u.name.clone());
     let row = |name: String, port: Option<&Port>| {
-        let rate = port.and_then(|p| p.rate.as_deref()).and_then(|r| r.split(" (").next());
+        let rate = port
+            .and_then(|p| p.rate.as_deref())
+            .and_then(|r| r.split(" (").next());
         let rate = rate.map(|r| r.replace(" Gb/sec", "G"));
         vec![
             name,
             cell(port.and_then(|p| p.state.clone())),
             cell(port.and_then(|p| p.link_layer.clone())),
             cell(rate),
-            cell(port.and_then(|p| p.netdev.clone()).or_else(|| Some(snapshot.netdev_beside(hca)?.name.clone()))),
-            lines(port.iter().flat_map(|p| &p.gids).filter(|g| usable(g)).map(gid)),
+            cell(
+                port.and_then(|p| p.netdev.clone())
+                    .or_else(|| Some(snapshot.netdev_beside(hca)?.name.clone())),
+            ),
+            lines(
+                port.iter()
+                    .flat_map(|p| &p.gids)
+                    .filter(|g| usable(g))
+                    .map(gid),
+            ),
             cell(hca.pci),
             cell(hca.numa),
             cell(verbs.clone()),
@@ -97,7 +177,10 @@ fn hca_rows(snapshot: &Snapshot, hca: &Hca) -> Vec<Vec<String>> {
     };
     match hca.ports.as_slice() {
         [] => vec![row(hca.name.to_string(), None)],
-        ports => ports.iter().map(|p| row(format!("{}:{}", hca.name, p.number), Some(p))).collect(),
+        ports => ports
+            .iter()
+            .map(|p| row(format!("{}:{}", hca.name, p.number), Some(p)))
+            .collect(),
     }
 }
 
@@ -121,8 +204,17 @@ fn netdev_row(netdev: &Netdev) -> Vec<String> {
     vec![
         netdev.name.to_string(),
         link.to_owned(),
-        if netdev.mtu == 0 { "-".to_owned() } else { netdev.mtu.to_string() },
-        lines(netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix))),
+        if netdev.mtu == 0 {
+            "-".to_owned()
+        } else {
+            netdev.mtu.to_string()
+        },
+        lines(
+            netdev
+                .addresses
+                .iter()
+                .map(|a| format!("{}/{}", a.address, a.prefix)),
+        ),
         cell(netdev.pci),
         cell(netdev.driver.as_ref().or(netdev.kind.as_ref())),
         cell(netdev.master.as_ref()),
@@ -142,7 +234,11 @@ fn gpus(snapshot: &Snapshot) -> String {
             _ => g.address.to_string(),
         })
         .collect();
-    if gpus.is_empty() { "none".to_owned() } else { format!("{}: {}", gpus.len(), gpus.join(", ")) }
+    if gpus.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{}: {}", gpus.len(), gpus.join(", "))
+    }
 }
 
 fn verdict_row(v: &Verdict) -> Vec<String> {
@@ -150,8 +246,18 @@ fn verdict_row(v: &Verdict) -> Vec<String> {
         Some(port) => format!("{h}:{port}"),
         None => h.to_string(),
     });
-    let verdict = v.dropped.as_ref().map_or("kept".to_owned(), |d| code(d.code));
-    vec![cell(v.netdev.as_ref()), cell(hca), cell(v.gid.as_ref().map(gid)), cell(v.pci), cell(v.numa), verdict]
+    let verdict = v
+        .dropped
+        .as_ref()
+        .map_or("kept".to_owned(), |d| code(d.code));
+    vec![
+        cell(v.netdev.as_ref()),
+        cell(hca),
+        cell(v.gid.as_ref().map(gid)),
+        cell(v.pci),
+        cell(v.numa),
+        verdict,
+    ]
 }
 
 /// One remark per reason; NICs that share one share the line.
@@ -165,24 +271,47 @@ fn reasons(shown: &[&Verdict]) -> Vec<(String, String)> {
         }
     }
     let text = |drop: &Drop, members: &[String]| {
-        let fix = if drop.fix.is_empty() { String::new() } else { format!(" → {}", drop.fix) };
+        let fix = if drop.fix.is_empty() {
+            String::new()
+        } else {
+            format!(" → {}", drop.fix)
+        };
         format!("{}: {}{fix}", names(members), drop.why)
     };
-    groups.iter().map(|(drop, members)| (code(drop.code), text(drop, members))).collect()
+    groups
+        .iter()
+        .map(|(drop, members)| (code(drop.code), text(drop, members)))
+        .collect()
 }
 
 fn label(v: &Verdict) -> String {
     let hca = || v.hca.as_ref().map(|h| h.to_string());
-    v.netdev.as_ref().map(|n| n.to_string()).or_else(hca).unwrap_or_else(|| "-".to_owned())
+    v.netdev
+        .as_ref()
+        .map(|n| n.to_string())
+        .or_else(hca)
+        .unwrap_or_else(|| "-".to_owned())
 }
 
 fn code(code: DropCode) -> String {
-    serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(code)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 fn names(names: &[String]) -> String {
-    let shown = names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > MAX_NAMES { format!("{shown} + {} more", names.len() - MAX_NAMES) } else { shown }
+    let shown = names
+        .iter()
+        .take(MAX_NAMES)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > MAX_NAMES {
+        format!("{shown} + {} more", names.len() - MAX_NAMES)
+    } else {
+        shown
+    }
 }
 
 fn cell(value: Option<impl ToString>) -> String {
@@ -192,10 +321,15 @@ fn cell(value: Option<impl ToString>) -> String {
 /// Items one below the other, of types that print no controls.
 fn lines(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
-    let mut text = items.iter().take(MAX_LINES).cloned().collect::<Vec<_>>().join(
-        "
+    let mut text = items
+        .iter()
+        .take(MAX_LINES)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(
+            "
 ",
-    );
+        );
     if items.len() > MAX_LINES {
         text.push_str(&format!(
             "
@@ -203,10 +337,15 @@ fn lines(items: impl Iterator<Item = String>) -> String {
             items.len() - MAX_LINES
         ));
     }
-    if text.is_empty() { "-".to_owned() } else { text }
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }
 
-/// A table under a header, or a word where it would be empty. What is short by its type is never broken.
+/// A table under a header, or a word where it would be empty. What is short by its type is never
+/// broken.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
     if rows.is_empty() {
         return empty.to_owned();
@@ -216,7 +355,10 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> Str
     table.add_rows(rows);
     for (column, name) in table.column_iter_mut().zip(header) {
         column.set_padding((0, if Some(name) == header.last() { 0 } else { 2 }));
-        if matches!(*name, "netdev" | "link" | "MTU" | "PCI" | "NUMA" | "verdict" | "interface") {
+        if matches!(
+            *name,
+            "netdev" | "link" | "MTU" | "PCI" | "NUMA" | "verdict" | "interface"
+        ) {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
@@ -226,7 +368,10 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> Str
 /// Labelled sentences with a hanging indent.
 pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     let mut table = bare();
-    table.add_rows(rows.iter().map(|(label, text)| vec![printable(label), printable(text)]));
+    table.add_rows(
+        rows.iter()
+            .map(|(label, text)| vec![printable(label), printable(text)]),
+    );
     if let Some(column) = table.column_mut(0) {
         column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(24)));
     }
@@ -238,6 +383,9 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
 
 pub(super) fn bare() -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+    table
+        .load_preset(NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH);
     table
 }

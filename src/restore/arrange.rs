@@ -24,20 +24,31 @@ impl Arranged {
         let deadline = Instant::now() + SETTLE;
         for change in changes {
             let done = &mut self.steps;
-            self.errors.extend(apply(change, world, deadline, |_| *done += 1).err());
+            self.errors
+                .extend(apply(change, world, deadline, |_| *done += 1).err());
         }
     }
 }
 
-/// Repairs what a crash left of an earlier change of the order, then gives equals the recorded order. `now` is fresh.
+/// Repairs what a crash left of an earlier change of the order, then gives equals the recorded
+/// order. `now` is fresh.
 ///
 /// # Errors
 /// Where the namespace cannot be observed again after a repair.
-pub fn arrange(world: &mut dyn World, side: Side, order: &Precedence, now: &Snapshot) -> Result<Arranged> {
+pub fn arrange(
+    world: &mut dyn World,
+    side: Side,
+    order: &Precedence,
+    now: &Snapshot,
+) -> Result<Arranged> {
     let mut arranged = Arranged::default();
     let repairs = order.repairs(side, now);
     arranged.carry_out(&repairs, world);
-    let again = if repairs.is_empty() { None } else { Some(world.observe(side, &Scope::links())?) };
+    let again = if repairs.is_empty() {
+        None
+    } else {
+        Some(world.observe(side, &Scope::links())?)
+    };
     arranged.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
     Ok(arranged)
 }

@@ -1,6 +1,7 @@
-//! Links that a container made on its NICs and put into other namespaces. They outlive the move to the host, and keep sending
-//! and receiving through the card, also while the next container has it: a macvlan or VLAN follows the device below it wherever
-//! that goes (macvlan_device_event() in drivers/net/macvlan.c lets moves pass).
+//! Links that a container made on its NICs and put into other namespaces. They outlive the move to
+//! the host, and keep sending and receiving through the card, also while the next container has it:
+//! a macvlan or VLAN follows the device below it wherever that goes (macvlan_device_event() in
+//! drivers/net/macvlan.c lets moves pass).
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +22,19 @@ pub(super) struct Children {
     pub(super) remaining: Vec<String>,
 }
 
-/// NICs whose links only the container can have made: those that were just taken out of it, and on the first try all. On a later
-/// try, a NIC that was back already may have links of the host's.
-pub(super) fn links_owners<'a>(steps: &'a [Step], held: &'a [MovedNic], first: bool) -> BTreeSet<&'a IfName> {
+/// NICs whose links only the container can have made: those that were just taken out of it, and on
+/// the first try all. On a later try, a NIC that was back already may have links of the host's.
+pub(super) fn links_owners<'a>(
+    steps: &'a [Step],
+    held: &'a [MovedNic],
+    first: bool,
+) -> BTreeSet<&'a IfName> {
     let moved = |step: &'a Step| match step {
-        Step::Move { from: Side::Inside, name, .. } => Some(name),
+        Step::Move {
+            from: Side::Inside,
+            name,
+            ..
+        } => Some(name),
         _ => None,
     };
     let all = held.iter().map(|h| &h.nic.identity.name).filter(|_| first);
@@ -33,22 +42,40 @@ pub(super) fn links_owners<'a>(steps: &'a [Step], held: &'a [MovedNic], first: b
 }
 
 /// Deletes links on NICs that the container `owned`, and reports the others.
-pub(super) fn delete(world: &mut dyn World, here: &[MovedNic], owned: &BTreeSet<&IfName>) -> Result<Children> {
+pub(super) fn delete(
+    world: &mut dyn World,
+    here: &[MovedNic],
+    owned: &BTreeSet<&IfName>,
+) -> Result<Children> {
     let host = world.observe(Side::Host, &Scope::links())?;
-    let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
+    let found = here.iter().filter_map(|h| {
+        Some((
+            host.netdev(&h.nic.identity.name)?.ifindex,
+            &h.nic.identity.name,
+        ))
+    });
     let nics: BTreeMap<u32, &IfName> = found.collect();
     let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
-    let mut children = Children { notes: gap.into_iter().collect(), ..Children::default() };
+    let mut children = Children {
+        notes: gap.into_iter().collect(),
+        ..Children::default()
+    };
     for child in found {
         let link = child.link.clone();
-        let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else { continue };
+        let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
+            continue;
+        };
         if !owned.contains(nic) {
-            children.remaining.push(format!("{link} sits on {nic}: delete it there"));
+            children
+                .remaining
+                .push(format!("{link} sits on {nic}: delete it there"));
             continue;
         }
         match child.delete() {
             Ok(()) => children.notes.push(deleted(&link, nic)),
-            Err(e) => children.remaining.push(format!("{link} sits on {nic} and cannot be deleted: {e:#}")),
+            Err(e) => children
+                .remaining
+                .push(format!("{link} sits on {nic} and cannot be deleted: {e:#}")),
         }
     }
     Ok(children)

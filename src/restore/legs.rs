@@ -1,5 +1,6 @@
-//! Routes and nexthop objects that lead over NICs of several containers: each restore brings back the legs that can be there,
-//! and hands what is still missing over to the record of the NIC that is away.
+//! Routes and nexthop objects that lead over NICs of several containers: each restore brings back
+//! the legs that can be there, and hands what is still missing over to the record of the NIC that
+//! is away.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeSet, HashSet};
@@ -20,48 +21,89 @@ pub struct AbsentNics {
 }
 
 impl AbsentNics {
-    /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses and their nexthop objects.
-    pub fn from_records<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> AbsentNics {
+    /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses
+    /// and their nexthop objects.
+    pub fn from_records<'a>(
+        others: impl Iterator<Item = &'a Record>,
+        host: &Snapshot,
+    ) -> AbsentNics {
         // A hook that was killed may have left it there, down: the kernel refuses routes over it.
-        let gone = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none_or(|d| !d.up && h.before.netdev.up);
+        let gone = |h: &&MovedNic| {
+            host.netdev(&h.nic.identity.name)
+                .is_none_or(|d| !d.up && h.before.netdev.up)
+        };
         let mut away = AbsentNics::default();
         for state in others.flat_map(|r| &r.held).filter(gone).map(|h| &h.before) {
             let dev = &state.netdev;
             let own = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev.name);
-            away.objects.extend(state.nexthops.iter().filter(own).map(|n| n.id));
-            away.sources.extend(dev.addresses.iter().map(|a| a.address).filter(IpAddr::is_ipv4));
+            away.objects
+                .extend(state.nexthops.iter().filter(own).map(|n| n.id));
+            away.sources.extend(
+                dev.addresses
+                    .iter()
+                    .map(|a| a.address)
+                    .filter(IpAddr::is_ipv4),
+            );
             away.devs.insert(dev.name.clone());
         }
-        let here: HashSet<IpAddr> = host.netdevs.iter().flat_map(|d| &d.addresses).map(|a| a.address).collect();
+        let here: HashSet<IpAddr> = host
+            .netdevs
+            .iter()
+            .flat_map(|d| &d.addresses)
+            .map(|a| a.address)
+            .collect();
         away.sources.retain(|ip| !here.contains(ip));
         away
     }
 
     fn lacks(&self, r: &Route) -> bool {
-        r.hops.iter().any(|h| h.dev.as_ref().is_some_and(|d| self.devs.contains(d)))
+        r.hops
+            .iter()
+            .any(|h| h.dev.as_ref().is_some_and(|d| self.devs.contains(d)))
             || r.prefsrc.is_some_and(|ip| self.sources.contains(&ip))
     }
 
-    /// What of a route can be there: the legs that are here. Linux refuses a preferred source that is not.
+    /// What of a route can be there: the legs that are here. Linux refuses a preferred source that
+    /// is not.
     pub fn route(&self, r: &Route) -> Option<Route> {
         if !self.lacks(r) {
             return Some(r.clone());
         }
         let here = |dev: &IfName| !self.devs.contains(dev);
-        let hops: Vec<_> = r.hops.iter().filter(|h| h.dev.as_ref().is_none_or(here)).cloned().collect();
+        let hops: Vec<_> = r
+            .hops
+            .iter()
+            .filter(|h| h.dev.as_ref().is_none_or(here))
+            .cloned()
+            .collect();
         let whole = r.prefsrc.is_none_or(|ip| !self.sources.contains(&ip)) && !hops.is_empty();
         let through = r.nexthop().is_some();
-        whole.then(|| if through { Route { hops, ..r.clone() } } else { r.with(hops) })
+        whole.then(|| {
+            if through {
+                Route { hops, ..r.clone() }
+            } else {
+                r.with(hops)
+            }
+        })
     }
 
     fn object(&self, n: &Nexthop) -> Option<Nexthop> {
-        let group: Vec<_> = n.group.iter().filter(|m| !self.objects.contains(&m.id)).copied().collect();
+        let group: Vec<_> = n
+            .group
+            .iter()
+            .filter(|m| !self.objects.contains(&m.id))
+            .copied()
+            .collect();
         (n.group.is_empty() || !group.is_empty()).then(|| Nexthop { group, ..n.clone() })
     }
 
     fn state(&self, s: &NicState) -> NicState {
         let routes = s.routes.iter().filter_map(|r| self.route(r)).collect();
-        NicState { routes, nexthops: s.nexthops.iter().filter_map(|n| self.object(n)).collect(), ..s.clone() }
+        NicState {
+            routes,
+            nexthops: s.nexthops.iter().filter_map(|n| self.object(n)).collect(),
+            ..s.clone()
+        }
     }
 
     /// The record as far as it can be carried out while those NICs are away.
@@ -71,7 +113,12 @@ impl AbsentNics {
             held.before = self.state(&held.before);
         }
         view.precedence.routes.clear();
-        for route in record.precedence.routes.iter().filter_map(|r| self.route(r)) {
+        for route in record
+            .precedence
+            .routes
+            .iter()
+            .filter_map(|r| self.route(r))
+        {
             if !view.precedence.routes.contains(&route) {
                 view.precedence.routes.push(route);
             }
@@ -79,7 +126,8 @@ impl AbsentNics {
         view
     }
 
-    /// Hands over to another record what the first one could not make whole: its restore does. Whether there was anything.
+    /// Hands over to another record what the first one could not make whole: its restore does.
+    /// Whether there was anything.
     pub fn hand_over(&self, from: &Record, to: &mut Record) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
@@ -87,23 +135,47 @@ impl AbsentNics {
             let state = &mut held.before;
             let its = AbsentNics {
                 devs: [state.netdev.name.clone()].into(),
-                sources: state.netdev.addresses.iter().map(|a| a.address).filter(IpAddr::is_ipv4).collect(),
-                objects: state.nexthops.iter().filter(|n| n.group.is_empty()).map(|n| n.id).collect(),
+                sources: state
+                    .netdev
+                    .addresses
+                    .iter()
+                    .map(|a| a.address)
+                    .filter(IpAddr::is_ipv4)
+                    .collect(),
+                objects: state
+                    .nexthops
+                    .iter()
+                    .filter(|n| n.group.is_empty())
+                    .map(|n| n.id)
+                    .collect(),
             };
             let before = (state.clone(), held.stand_ins.clone());
-            for route in from.held.iter().flat_map(|h| &h.before.routes).filter(|r| self.lacks(r) && its.lacks(r)) {
+            for route in from
+                .held
+                .iter()
+                .flat_map(|h| &h.before.routes)
+                .filter(|r| self.lacks(r) && its.lacks(r))
+            {
                 state.routes.retain(|r| !is_part(r, route));
                 if !state.routes.contains(route) {
                     state.routes.push(route.clone());
                     keys.push(route.clone());
                 }
-                let here =
-                    self.route(route).filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
-                held.stand_ins.extend(here.filter(|part| !held.stand_ins.contains(part)));
+                let here = self
+                    .route(route)
+                    .filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
+                held.stand_ins
+                    .extend(here.filter(|part| !held.stand_ins.contains(part)));
             }
-            let groups = from.held.iter().flat_map(|h| &h.before.nexthops).filter(|n| !n.group.is_empty());
+            let groups = from
+                .held
+                .iter()
+                .flat_map(|h| &h.before.nexthops)
+                .filter(|n| !n.group.is_empty());
             for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
-                state.nexthops.retain(|n| n.id != group.id || n.group.len() > group.group.len());
+                state
+                    .nexthops
+                    .retain(|n| n.id != group.id || n.group.len() > group.group.len());
                 if !state.nexthops.iter().any(|n| n.id == group.id) {
                     state.nexthops.push(group.clone());
                 }
@@ -117,7 +189,22 @@ impl AbsentNics {
 
 /// Whether a route is what remains of another one whose other legs have gone.
 fn is_part(r: &Route, whole: &Route) -> bool {
-    let key = |r: &Route| (r.destination, r.source, r.table, r.metric, r.tos, r.protocol, r.nexthop());
-    let legs = |r: &Route| r.hops.iter().map(|h| (h.dev.clone(), h.gateway)).collect::<BTreeSet<_>>();
+    let key = |r: &Route| {
+        (
+            r.destination,
+            r.source,
+            r.table,
+            r.metric,
+            r.tos,
+            r.protocol,
+            r.nexthop(),
+        )
+    };
+    let legs = |r: &Route| {
+        r.hops
+            .iter()
+            .map(|h| (h.dev.clone(), h.gateway))
+            .collect::<BTreeSet<_>>()
+    };
     key(r) == key(whole) && r.hops.len() < whole.hops.len() && legs(r).is_subset(&legs(whole))
 }

@@ -33,7 +33,8 @@ pub(super) fn place<'a>(
     if let Some(dev) = find(held, all, host, Side::Host).filter(|_| is_made(held)) {
         return Some(Place::Host(dev));
     }
-    // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
+    // On the host itself a NIC with our name and index may be another one, put there meanwhile:
+    // hardware decides first.
     if let Some(dev) = inside.and_then(|i| inside_of(held, all, i)) {
         return Some(Place::Inside(dev));
     }
@@ -41,15 +42,25 @@ pub(super) fn place<'a>(
 }
 
 /// What was re-created here although it could not be deleted there.
-pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
+pub(super) fn double<'a>(
+    held: &MovedNic,
+    all: &[MovedNic],
+    inside: &'a Snapshot,
+) -> Option<&'a Netdev> {
     inside_of(held, all, inside).filter(|_| is_made(held))
 }
 
-pub(super) fn inside_of<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
-    known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside, Side::Inside))
+pub(super) fn inside_of<'a>(
+    held: &MovedNic,
+    all: &[MovedNic],
+    inside: &'a Snapshot,
+) -> Option<&'a Netdev> {
+    known(held, held.inside.netdev.ifindex, inside)
+        .or_else(|| find(held, all, inside, Side::Inside))
 }
 
-/// Whether a link on the device below is this NIC, which was moved on: another one of the same device has another name or index.
+/// Whether a link on the device below is this NIC, which was moved on: another one of the same
+/// device has another name or index.
 pub(super) fn is_moved_on(held: &MovedNic, link: &Stranger) -> bool {
     let was = &held.before.netdev;
     let index = [was.ifindex, held.inside.netdev.ifindex].contains(&link.ifindex);
@@ -61,22 +72,31 @@ fn is_made(held: &MovedNic) -> bool {
     held.nic.over.is_some() || upper_lower::is_bond(&held.before.netdev)
 }
 
-/// Whether a permanent address or a PCI function identifies it. An ipvlan counts the address of the device below
-/// as its own permanent one (ipvlan_link_new() in drivers/net/ipvlan/ipvlan_main.c).
+/// Whether a permanent address or a PCI function identifies it. An ipvlan counts the address of the
+/// device below as its own permanent one (ipvlan_link_new() in drivers/net/ipvlan/ipvlan_main.c).
 fn is_hardware(held: &MovedNic) -> bool {
     let was = &held.before.netdev;
     held.nic.over.is_none() && (was.pci.is_some() || was.permanent_mac.is_some())
 }
 
-/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), which cannot be changed. Root there can change
-/// all else that identifies it.
+/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), which cannot be
+/// changed. Root there can change all else that identifies it.
 fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
-    inside.netdevs.iter().find(it).filter(|_| !is_hardware(held))
+    inside
+        .netdevs
+        .iter()
+        .find(it)
+        .filter(|_| !is_hardware(held))
 }
 
-fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot, side: Side) -> Option<&'a Netdev> {
+fn find<'a>(
+    held: &MovedNic,
+    all: &[MovedNic],
+    snapshot: &'a Snapshot,
+    side: Side,
+) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let seen = |dev: &Netdev| Identity {
         name: dev.name.clone(),
@@ -85,19 +105,29 @@ fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot, side: Sid
         permanent_mac: dev.permanent_mac.clone(),
         node_guid: held.nic.identity.node_guid,
     };
-    let mut alike = snapshot.netdevs.iter().filter(|d| d.link_type == was.link_type && d.kind == was.kind);
+    let mut alike = snapshot
+        .netdevs
+        .iter()
+        .filter(|d| d.link_type == was.link_type && d.kind == was.kind);
     if is_hardware(held) {
         return alike.find(|d| same_nic(&seen(d), &held.nic.identity));
     }
     if held.nic.over.is_some() {
         // Its address may be that of all others on the same device.
-        let is_it = |d: &&Netdev| d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
+        let is_it =
+            |d: &&Netdev| d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
         return alike.find(|d| is_it(d) && sits_as_before(held, all, d, (snapshot, side)));
     }
     let mut best = None;
     for dev in alike {
-        let score =
-            [dev.ifindex == was.ifindex, dev.name == was.name, dev.mac == was.mac].iter().filter(|s| **s).count();
+        let score = [
+            dev.ifindex == was.ifindex,
+            dev.name == was.name,
+            dev.mac == was.mac,
+        ]
+        .iter()
+        .filter(|s| **s)
+        .count();
         // One of the three may have been changed inside; two still tell it from any other.
         if score >= 2 && best.is_none_or(|(s, _)| score > s) {
             best = Some((score, dev));
@@ -106,20 +136,29 @@ fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot, side: Sid
     best.map(|(_, dev)| dev)
 }
 
-/// Whether it is certainly there, in a namespace that may be another container's: what is no hardware has nothing that another
-/// container's NIC could not have, too, unless all of it fits.
+/// Whether it is certainly there, in a namespace that may be another container's: what is no
+/// hardware has nothing that another container's NIC could not have, too, unless all of it fits.
 pub fn is_surely_in(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
     let (was, inside) = (&held.before.netdev, &held.inside.netdev);
     let known = |d: &Netdev| {
         is_hardware(held)
-            || [was, inside].iter().any(|w| d.ifindex == w.ifindex) && d.name == was.name && d.mac == was.mac
+            || [was, inside].iter().any(|w| d.ifindex == w.ifindex)
+                && d.name == was.name
+                && d.mac == was.mac
     };
     !is_made(held) && find(held, all, snapshot, Side::Inside).is_some_and(known)
 }
 
 /// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
-fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, (snapshot, side): (&Snapshot, Side)) -> bool {
-    let Some(over) = &held.nic.over else { return false };
+fn sits_as_before(
+    held: &MovedNic,
+    all: &[MovedNic],
+    dev: &Netdev,
+    (snapshot, side): (&Snapshot, Side),
+) -> bool {
+    let Some(over) = &held.nic.over else {
+        return false;
+    };
     let below = match all.iter().find(|h| h.nic.identity.name == *over) {
         Some(below) => find(below, all, snapshot, side),
         // It stays on the host. What has its name in the container is another one.
@@ -128,17 +167,27 @@ fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, (snapshot, si
     dev.link == below.map(|d| d.ifindex)
 }
 
-/// Interfaces of the host, by index, whose names stay what they are: those that are none of the NICs to restore, and of these such
-/// as cannot get their own names back, since one of the former has one.
+/// Interfaces of the host, by index, whose names stay what they are: those that are none of the
+/// NICs to restore, and of these such as cannot get their own names back, since one of the former
+/// has one.
 pub(super) fn strangers(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> BTreeSet<u32> {
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).collect();
     let is_other = |d: &&Netdev| !ours.iter().any(|(_, ours)| ours.ifindex == d.ifindex);
-    let mut strangers: BTreeSet<u32> = host.netdevs.iter().filter(is_other).map(|d| d.ifindex).collect();
+    let mut strangers: BTreeSet<u32> = host
+        .netdevs
+        .iter()
+        .filter(is_other)
+        .map(|d| d.ifindex)
+        .collect();
     loop {
         let is_stuck = |(held, dev): &&(&MovedNic, &Netdev)| {
             !strangers.contains(&dev.ifindex) && name_taken(held, &strangers, host).is_some()
         };
-        let stuck: Vec<u32> = ours.iter().filter(is_stuck).map(|(_, dev)| dev.ifindex).collect();
+        let stuck: Vec<u32> = ours
+            .iter()
+            .filter(is_stuck)
+            .map(|(_, dev)| dev.ifindex)
+            .collect();
         if stuck.is_empty() {
             return strangers;
         }
@@ -147,13 +196,23 @@ pub(super) fn strangers(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) 
 }
 
 /// Whether one of these has a name that this NIC needs.
-pub(super) fn name_taken(held: &MovedNic, strangers: &BTreeSet<u32>, host: &Snapshot) -> Option<String> {
+pub(super) fn name_taken(
+    held: &MovedNic,
+    strangers: &BTreeSet<u32>,
+    host: &Snapshot,
+) -> Option<String> {
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
-    let other = |n: &String| host.netdevs.iter().filter(|d| strangers.contains(&d.ifindex)).find(|d| d.is_called(n));
+    let other = |n: &String| {
+        host.netdevs
+            .iter()
+            .filter(|d| strangers.contains(&d.ifindex))
+            .find(|d| d.is_called(n))
+    };
     let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
     Some(format!(
-        "cannot be restored: the host has another interface {} that uses its name {name}; rename that one",
+        "cannot be restored: the host has another interface {} that uses its name {name}; rename \
+        that one",
         other.name
     ))
 }
@@ -167,8 +226,9 @@ pub(super) fn on_host<'a>(
     })
 }
 
-/// The kernel brought NICs back under whatever names they had inside, which may be each other's; udev may have made an old
-/// name an altname meanwhile. So the way is cleared first: no altname that a NIC did not have, no name that another one needs.
+/// The kernel brought NICs back under whatever names they had inside, which may be each other's;
+/// udev may have made an old name an altname meanwhile. So the way is cleared first: no altname
+/// that a NIC did not have, no name that another one needs.
 pub(super) fn names_home(
     placed: &[(&MovedNic, Option<Place>)],
     strangers: &BTreeSet<u32>,
@@ -182,22 +242,41 @@ pub(super) fn names_home(
         steps.extend(foreign_altnames(side, &h.before.netdev, dev));
     }
     let mut renames = Vec::new();
-    for (h, dev) in ours.iter().filter(|(h, dev)| dev.name != h.before.netdev.name) {
-        let needed = ours.iter().any(|(other, _)| other.before.netdev.name == dev.name);
-        let spare = format!("rdmaprep{}", dev.ifindex).parse().ok().filter(|_| needed);
+    for (h, dev) in ours
+        .iter()
+        .filter(|(h, dev)| dev.name != h.before.netdev.name)
+    {
+        let needed = ours
+            .iter()
+            .any(|(other, _)| other.before.netdev.name == dev.name);
+        let spare = format!("rdmaprep{}", dev.ifindex)
+            .parse()
+            .ok()
+            .filter(|_| needed);
         renames.extend(spare.clone().map(|spare| (dev.name.clone(), spare)));
-        renames.push((spare.unwrap_or(dev.name.clone()), h.before.netdev.name.clone()));
+        renames.push((
+            spare.unwrap_or(dev.name.clone()),
+            h.before.netdev.name.clone(),
+        ));
     }
     // Out of each other's way first: a stable sort keeps each NIC's own order.
     renames.sort_by_key(|(_, to)| ours.iter().any(|(h, _)| h.before.netdev.name == *to));
     for (old, new) in renames {
         rename(named, &old, &new);
-        steps.push(Step::Rename { side, dev: old, name: new });
+        steps.push(Step::Rename {
+            side,
+            dev: old,
+            name: new,
+        });
     }
     for (h, dev) in &ours {
         let was = &h.before.netdev;
         let missing = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
-        steps.extend(missing.map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
+        steps.extend(missing.map(|a| Step::AltnameAdd {
+            side,
+            dev: was.name.clone(),
+            altname: a.clone(),
+        }));
     }
     steps
 }
@@ -205,13 +284,27 @@ pub(super) fn names_home(
 /// Deletes the alternative names that a NIC did not have.
 pub(super) fn foreign_altnames(side: Side, was: &Netdev, now: &Netdev) -> Option<Step> {
     let had: BTreeSet<&String> = was.altnames.iter().collect();
-    let altnames: Vec<String> = now.altnames.iter().filter(|a| !had.contains(a)).cloned().collect();
-    (!altnames.is_empty()).then(|| Step::AltnamesDelete { side, dev: now.name.clone(), altnames })
+    let altnames: Vec<String> = now
+        .altnames
+        .iter()
+        .filter(|a| !had.contains(a))
+        .cloned()
+        .collect();
+    (!altnames.is_empty()).then(|| Step::AltnamesDelete {
+        side,
+        dev: now.name.clone(),
+        altnames,
+    })
 }
 
 /// The snapshot as it will be after a rename: the kernel keeps routes, and rules follow names.
 pub(super) fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
-    snapshot.netdevs.iter_mut().filter(|d| d.name == *old).for_each(|d| d.name = new.clone());
+    snapshot
+        .netdevs
+        .iter_mut()
+        .filter(|d| d.name == *old)
+        .for_each(|d| d.name = new.clone());
     let hops = snapshot.routes.iter_mut().flat_map(|r| &mut r.hops);
-    hops.filter(|h| h.dev.as_ref() == Some(old)).for_each(|h| h.dev = Some(new.clone()));
+    hops.filter(|h| h.dev.as_ref() == Some(old))
+        .for_each(|h| h.dev = Some(new.clone()));
 }

@@ -18,7 +18,8 @@ use std::time::Duration;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 
-/// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
+/// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to
+/// settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
 
 /// Names of NICs on the host.

@@ -1,6 +1,7 @@
-//! What a restore puts back itself, and when. A network manager makes its own addresses, routes and rules again when a NIC
-//! is back, and deletes what it finds there before it begins: what has no other owner comes after that. A routing daemon
-//! learns its routes again, or has lost them meanwhile.
+//! What a restore puts back itself, and when. A network manager makes its own addresses, routes and
+//! rules again when a NIC is back, and deletes what it finds there before it begins: what has no
+//! other owner comes after that. A routing daemon learns its routes again, or has lost them
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +21,9 @@ pub type Words = BTreeMap<IfName, Word>;
 
 /// NICs with that part of their state which a restore puts back now.
 pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
-    held.iter().map(|h| owed_of(h, words.get(&h.nic.identity.name).copied(), host)).collect()
+    held.iter()
+        .map(|h| owed_of(h, words.get(&h.nic.identity.name).copied(), host))
+        .collect()
 }
 
 fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
@@ -28,28 +31,43 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let now = now.as_ref();
     let mut owed = held.clone();
     let before = &mut owed.before;
-    before.netdev.addresses.retain(|a| !a.protocol.is_some_and(is_daemon));
+    before
+        .netdev
+        .addresses
+        .retain(|a| !a.protocol.is_some_and(is_daemon));
     before.routes.retain(|r| !is_daemon(r.protocol));
     before.nexthops.retain(|n| !is_daemon(n.protocol));
-    let Some(managed) = &held.managed else { return owed };
+    let Some(managed) = &held.managed else {
+        return owed;
+    };
     if matches!(word, None | Some(Word::Absent | Word::GivenUp)) {
         owed.managed = None;
         return owed;
     }
     // networkd deletes nothing any more when it has begun; whose is whose has to be known then.
-    let has_begun = managed.by == Manager::Networkd && managed.foreign.is_some() && word == Some(Word::Configuring);
+    let has_begun = managed.by == Manager::Networkd
+        && managed.foreign.is_some()
+        && word == Some(Word::Configuring);
     let is_done = matches!(word, Some(Word::Done | Word::Begun));
-    // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses for ever.
-    let is_global = |a: &Address| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+    // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
+    // for ever.
+    let is_global =
+        |a: &Address| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
     let has_ipv6 = now.is_some_and(|now| now.netdev.addresses.iter().any(is_global));
     if !is_done || has_ipv6 {
-        before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/disable_ipv6");
+        before
+            .netdev
+            .sysctls
+            .retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
     let is_same = has_its_addresses(held, managed, now);
     // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
         before.netdev.mtu = now.netdev.mtu;
-        before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/mtu");
+        before
+            .netdev
+            .sysctls
+            .retain(|key, _| key != "ipv6/conf/mtu");
     }
     match (is_done, has_begun) {
         (true, _) => leave_own(before, managed, is_same),
@@ -63,11 +81,13 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     owed
 }
 
-/// Where all its static addresses are there it has the same profile as before: a route or rule that it has lost is put back, as
-/// it does not notice that.
+/// Where all its static addresses are there it has the same profile as before: a route or rule that
+/// it has lost is put back, as it does not notice that.
 fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
     state.netdev.addresses.retain(|a| !managed.owns_address(a));
-    state.routes.retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
+    state
+        .routes
+        .retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
     state.rules.retain(|r| !managed.owns_rule(r) || is_same);
     state.nexthops.retain(|n| !managed.owns_nexthop(n));
     let has = |id: u32| state.nexthops.iter().any(|n| n.id == id);
@@ -75,13 +95,21 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
 }
 
 fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {
-    let own = held.before.netdev.addresses.iter().filter(|a| managed.owns_address(a) && a.valid_lft.is_none());
-    let is_there = |a: &Address| now.is_some_and(|now| now.netdev.addresses.iter().any(|has| same_address(has, a)));
+    let own = held
+        .before
+        .netdev
+        .addresses
+        .iter()
+        .filter(|a| managed.owns_address(a) && a.valid_lft.is_none());
+    let is_there = |a: &Address| {
+        now.is_some_and(|now| now.netdev.addresses.iter().any(|has| same_address(has, a)))
+    };
     let mut own = own.peekable();
     own.peek().is_some() && own.all(is_there)
 }
 
-/// NetworkManager takes a NIC that has an address for one that another program configures; networkd deletes what it finds.
+/// NetworkManager takes a NIC that has an address for one that another program configures; networkd
+/// deletes what it finds.
 fn strip(state: &mut NicState) {
     state.netdev.addresses.clear();
     state.netdev.neighbours.clear();
@@ -90,10 +118,13 @@ fn strip(state: &mut NicState) {
     state.rules.clear();
 }
 
-/// Until a manager has begun nothing of its NIC is put back but link settings. One that restarts has no name on the bus.
+/// Until a manager has begun nothing of its NIC is put back but link settings. One that restarts
+/// has no name on the bus.
 pub fn unseen(held: &[MovedNic]) -> Words {
     let managed = held.iter().filter(|h| h.managed.is_some());
-    managed.map(|h| (h.nic.identity.name.clone(), Word::Unseen)).collect()
+    managed
+        .map(|h| (h.nic.identity.name.clone(), Word::Unseen))
+        .collect()
 }
 
 /// The order of what is put back, and of what other NICs have.
@@ -103,19 +134,37 @@ pub fn order_of(order: &Precedence, held: &[MovedNic], owed: &[MovedNic]) -> Pre
         has(held) && !has(owed)
     };
     let mut order = order.clone();
-    order.routes.retain(|r| !left(&|state| state.routes.contains(r)));
-    order.rules.retain(|r| !left(&|state| state.rules.contains(r)));
+    order
+        .routes
+        .retain(|r| !left(&|state| state.routes.contains(r)));
+    order
+        .rules
+        .retain(|r| !left(&|state| state.rules.contains(r)));
     order
 }
 
-/// Whether the manager's own static addresses, routes and rules are all there: it has begun and deletes nothing any more,
-/// whatever it still waits for.
+/// Whether the manager's own static addresses, routes and rules are all there: it has begun and
+/// deletes nothing any more, whatever it still waits for.
 pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
-    let Some(managed) = held.managed.as_ref().filter(|m| m.foreign.is_some()) else { return false };
-    let Some(now) = NicState::of(host, &held.nic.identity.name) else { return false };
+    let Some(managed) = held.managed.as_ref().filter(|m| m.foreign.is_some()) else {
+        return false;
+    };
+    let Some(now) = NicState::of(host, &held.nic.identity.name) else {
+        return false;
+    };
     let before = &held.before;
-    let routes: Vec<_> = before.routes.iter().filter(|r| managed.owns_route(r) && !is_dynamic(r)).cloned().collect();
-    let rules: Vec<_> = before.rules.iter().filter(|r| managed.owns_rule(r)).cloned().collect();
+    let routes: Vec<_> = before
+        .routes
+        .iter()
+        .filter(|r| managed.owns_route(r) && !is_dynamic(r))
+        .cloned()
+        .collect();
+    let rules: Vec<_> = before
+        .rules
+        .iter()
+        .filter(|r| managed.owns_rule(r))
+        .cloned()
+        .collect();
     has_its_addresses(held, managed, Some(&now))
         && missing_routes(&routes, &now.routes).is_empty()
         && compare_rules(&rules, &host.rules).missing.is_empty()

@@ -8,25 +8,41 @@ use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
 use crate::restore::diff::{
-    device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
-    remnants,
+    device_differences, difference, differences, foreign, foreign_programs, foreign_xdp,
+    link_settings, lost_programs, remnants,
 };
 pub use crate::restore::legs::AbsentNics;
 pub use crate::restore::locate::is_surely_in;
-use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place, strangers};
+use crate::restore::locate::{
+    Place, double, foreign_altnames, in_place, name_taken, names_home, place, strangers,
+};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
-use rdma_model::step::{Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all};
+use rdma_model::snapshot::{
+    LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot,
+};
+use rdma_model::step::{
+    Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
+};
 use rdma_model::upper_lower;
 
-/// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
-const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
+/// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link
+/// that is down has none.
+const QDISCS: [&str; 7] = [
+    "noop",
+    "noqueue",
+    "mq",
+    "pfifo_fast",
+    "fq_codel",
+    "fq",
+    "sfq",
+];
 
 #[derive(Debug, Default)]
 pub struct RestorePlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
-    /// NICs that are neither inside nor on the host, or cannot be moved to the host, each with the reason.
+    /// NICs that are neither inside nor on the host, or cannot be moved to the host, each with the
+    /// reason.
     pub stuck: Vec<(IfName, String)>,
     /// How many of these are in neither place: a namespace that ends returns NICs some time later.
     pub missing: usize,
@@ -34,27 +50,44 @@ pub struct RestorePlan {
     pub notes: Vec<String>,
 }
 
-/// Leaves out nexthop objects whose number another object has by now (the kernel gives out the lowest free one), groups that were
-/// changed, and the routes that lead through these. Returns which NICs lack what.
+/// Leaves out nexthop objects whose number another object has by now (the kernel gives out the
+/// lowest free one), groups that were changed, and the routes that lead through these. Returns
+/// which NICs lack what.
 fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)> {
-    // The kernel takes a member out of a group when its device leaves: such a group is still the same.
-    let remains = |w: &Nexthop, o: &Nexthop| !w.group.is_empty() && o.group.iter().all(|m| w.group.contains(m));
-    let same = |w: &Nexthop, o: &Nexthop| w.group.is_empty() && o.group.is_empty() && w.dev == o.dev || remains(w, o);
+    // The kernel takes a member out of a group when its device leaves: such a group is still the
+    // same.
+    let remains = |w: &Nexthop, o: &Nexthop| {
+        !w.group.is_empty() && o.group.iter().all(|m| w.group.contains(m))
+    };
+    let same = |w: &Nexthop, o: &Nexthop| {
+        w.group.is_empty() && o.group.is_empty() && w.dev == o.dev || remains(w, o)
+    };
     let is_taken = |w: &Nexthop| host.nexthops.iter().any(|o| o.id == w.id && !same(w, o));
     let mut taken: Vec<u32> = Vec::new();
     let mut lacking = Vec::new();
     for state in connections.iter_mut() {
         for object in state.nexthops.iter().filter(|w| is_taken(w)) {
             taken.push(object.id);
-            let why = format!("lacks its nexthop object {}: the host has another one of that number", object.id);
+            let why = format!(
+                "lacks its nexthop object {}: the host has another one of that number",
+                object.id
+            );
             lacking.push((state.netdev.name.clone(), why));
         }
     }
-    let leads = |n: &Nexthop| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id));
-    let lost: Vec<u32> = connections.iter().flat_map(|s| &s.nexthops).filter(|n| leads(n)).map(|n| n.id).collect();
+    let leads =
+        |n: &Nexthop| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id));
+    let lost: Vec<u32> = connections
+        .iter()
+        .flat_map(|s| &s.nexthops)
+        .filter(|n| leads(n))
+        .map(|n| n.id)
+        .collect();
     for state in connections {
         state.nexthops.retain(|n| !lost.contains(&n.id));
-        state.routes.retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
+        state
+            .routes
+            .retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
     }
     lacking
 }
@@ -62,19 +95,34 @@ fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)>
 /// The host, and the container's namespace if it is still there.
 type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
-/// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has returned the physical
-/// ones to the initial namespace, down and naked, and destroyed the virtual ones. The goal is for NICs that are on the host
-/// already and that have no manager.
-pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>, goal: Goal) -> RestorePlan {
+/// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has
+/// returned the physical ones to the initial namespace, down and naked, and destroyed the virtual
+/// ones. The goal is for NICs that are on the host already and that have no manager.
+pub fn plan_restore(
+    held: &[MovedNic],
+    host: &Snapshot,
+    inside: Option<&Snapshot>,
+    goal: Goal,
+) -> RestorePlan {
     let mut restore = RestorePlan::default();
     let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);
-    let placed: Vec<(&MovedNic, Option<Place>)> =
-        in_order(held).into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
+    let placed: Vec<(&MovedNic, Option<Place>)> = in_order(held)
+        .into_iter()
+        .map(|h| (h, place(h, held, host, inside).or_else(|| gone(h))))
+        .collect();
     let mut named = host.clone();
-    restore.steps.extend(rdma_mode::restore_hcas(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
-    restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
+    restore.steps.extend(rdma_mode::restore_hcas(
+        held.iter().filter_map(|h| h.nic.hca.as_ref()),
+        host,
+        inside,
+    ));
+    restore
+        .steps
+        .extend(rdma_mode::restore_renamed(held, host, inside));
     let strangers = strangers(&placed, host);
-    restore.steps.extend(names_home(&placed, &strangers, &mut named));
+    restore
+        .steps
+        .extend(names_home(&placed, &strangers, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
@@ -89,24 +137,40 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
             (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
-                let out = from_container(h, dev, upper_lower::virtual_link(h, held, host), (host, inside));
+                let out = from_container(
+                    h,
+                    dev,
+                    upper_lower::virtual_link(h, held, host),
+                    (host, inside),
+                );
                 restore.steps.extend(out.first);
                 moved.extend(out.leaving);
                 settings.extend(out.then);
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
-                restore.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
+                restore
+                    .notes
+                    .extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
                 settings.extend(recreate(h, made));
                 settings.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
-                let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
-                restore.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
+                let there = inside
+                    .and_then(|i| double(h, held, i))
+                    .map(|d| d.name.clone());
+                restore.steps.extend(there.map(|dev| Step::Delete {
+                    side: Side::Inside,
+                    dev,
+                }));
                 restore.notes.extend(notes(&h.before.netdev, dev));
                 settings.extend(upper_lower::enslave_members(Side::Host, h, host));
-                let goal = if h.managed.is_some() { Goal::Managed } else { goal };
+                let goal = if h.managed.is_some() {
+                    Goal::Managed
+                } else {
+                    goal
+                };
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named, goal) {
                     settings.extend(steps);
                     connections.push(missing);
@@ -118,34 +182,60 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     restore.steps.extend(move_all(&moved));
     restore.steps.append(&mut settings);
     restore.stuck.extend(spare(&mut connections, host));
-    restore.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
-    restore.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
-    restore.steps.extend(last_steps(held, &restore.stuck, (host, inside)));
+    restore.steps.extend(remnants(
+        Side::Host,
+        connections.iter().flat_map(|s| &s.routes),
+        host,
+    ));
+    restore
+        .steps
+        .extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
+    restore
+        .steps
+        .extend(last_steps(held, &restore.stuck, (host, inside)));
     restore
 }
 
 /// What goes when all else is there.
 fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): Seen) -> Vec<Step> {
     let orphans = orphans(held, stuck, inside);
-    // Without a NIC that is stuck the whole routes are not there, and what stays inside still needs the settings.
+    // Without a NIC that is stuck the whole routes are not there, and what stays inside still needs
+    // the settings.
     if !stuck.is_empty() {
         return orphans;
     }
-    let given_back = inside.into_iter().flat_map(|i| rails::give_back(held.iter().map(|h| &h.overruled), i));
-    superseded(held, host).map(without).chain(orphans).chain(given_back).collect()
+    let given_back = inside
+        .into_iter()
+        .flat_map(|i| rails::give_back(held.iter().map(|h| &h.overruled), i));
+    superseded(held, host)
+        .map(without)
+        .chain(orphans)
+        .chain(given_back)
+        .collect()
 }
 
-/// The order in which NICs are moved: what others sit on or are members of comes where they need it.
+/// The order in which NICs are moved: what others sit on or are members of comes where they need
+/// it.
 fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
-    let minor =
-        |h: &MovedNic| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
-    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
+    let minor = |h: &MovedNic| {
+        h.uverbs_before
+            .as_ref()
+            .filter(|_| h.nic.rxe)
+            .and_then(uverbs_number)
+            .unwrap_or(u32::MAX)
+    };
+    let minors: BTreeMap<&IfName, u32> = held
+        .iter()
+        .map(|h| (&h.nic.identity.name, minor(h)))
+        .collect();
     let mut order: Vec<&MovedNic> = held.iter().collect();
     order.sort_by_key(|h| {
         (
-            minors.get(&upper_lower::moved_root(&h.nic, &nics).identity.name).copied(),
+            minors
+                .get(&upper_lower::moved_root(&h.nic, &nics).identity.name)
+                .copied(),
             upper_lower::move_rank(&h.nic, &nics),
         )
     });
@@ -154,33 +244,59 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
 
 /// What was put in place of routes while a leg of theirs was away: the whole ones are there now,
 /// behind it.
-pub(super) fn superseded<'a>(held: &'a [MovedNic], host: &'a Snapshot) -> impl Iterator<Item = &'a Route> {
+pub(super) fn superseded<'a>(
+    held: &'a [MovedNic],
+    host: &'a Snapshot,
+) -> impl Iterator<Item = &'a Route> {
     let is_wanted = |r: &Route| held.iter().any(|h| h.before.routes.contains(r));
-    held.iter().flat_map(|h| &h.stand_ins).filter(move |r| host.routes.contains(r) && !is_wanted(r))
+    held.iter()
+        .flat_map(|h| &h.stand_ins)
+        .filter(move |r| host.routes.contains(r) && !is_wanted(r))
 }
 
 pub(super) fn without(route: &Route) -> Step {
-    Step::RouteDelete { side: Side::Host, route: route.clone() }
+    Step::RouteDelete {
+        side: Side::Host,
+        route: route.clone(),
+    }
 }
 
-/// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
+/// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives
+/// on go, too.
 fn orphans(held: &[MovedNic], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
-    let gone = held.iter().filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
+    let gone = held
+        .iter()
+        .filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
     let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
-    let remaining = inside.into_iter().flat_map(|i| &i.rules).filter(|r| ours.contains(r));
-    remaining.map(|r| Step::RuleDelete { side: Side::Inside, rule: r.clone() }).collect()
+    let remaining = inside
+        .into_iter()
+        .flat_map(|i| &i.rules)
+        .filter(|r| ours.contains(r));
+    remaining
+        .map(|r| Step::RuleDelete {
+            side: Side::Inside,
+            rule: r.clone(),
+        })
+        .collect()
 }
 
-/// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
-/// addresses since (runsc with its own network stack does).
+/// The steps that make NICs in the container what they were at the end of the attach: a runtime may
+/// have removed their addresses since (runsc with its own network stack does).
 pub fn reassert(held: &[MovedNic], inside: &Snapshot) -> Vec<Step> {
     let here = held.iter().filter(|h| in_place(h, held, inside));
     differences(Side::Inside, here.map(|h| &h.inside), inside)
 }
 
-/// The steps that give NICs on the host the device settings that they had: what a container sets there stays over a move.
+/// The steps that give NICs on the host the device settings that they had: what a container sets
+/// there stays over a move.
 pub fn devices(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
-    let one = |h: &MovedNic| device_differences(Side::Host, &h.before.netdev, host.netdev(&h.nic.identity.name)?);
+    let one = |h: &MovedNic| {
+        device_differences(
+            Side::Host,
+            &h.before.netdev,
+            host.netdev(&h.nic.identity.name)?,
+        )
+    };
     held.iter().filter_map(one).collect()
 }
 
@@ -190,23 +306,52 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
         notes.push(format!("{} had been renamed to {}", was.name, now.name));
     }
     if let (Some(old), Some(new), true) = (&was.mac, &now.mac, was.mac != now.mac) {
-        notes.push(format!("{} had been given the address {new} instead of {old}", was.name));
+        notes.push(format!(
+            "{} had been given the address {new} instead of {old}",
+            was.name
+        ));
     }
     if now.mtu != was.mtu {
-        notes.push(format!("{} had been given MTU {} instead of {}", was.name, now.mtu, was.mtu));
+        notes.push(format!(
+            "{} had been given MTU {} instead of {}",
+            was.name, now.mtu, was.mtu
+        ));
     }
     notes.extend(options_note(was, now));
     if now.promisc && !was.promisc {
         notes.push(format!("{} had been made promiscuous", was.name));
     }
-    if let Some(qdisc) = now.qdisc.as_ref().filter(|q| now.qdisc != was.qdisc && !QDISCS.contains(&q.as_str())) {
-        notes.push(format!("a queueing discipline {qdisc} was left on {} and is removed", was.name));
+    if let Some(qdisc) = now
+        .qdisc
+        .as_ref()
+        .filter(|q| now.qdisc != was.qdisc && !QDISCS.contains(&q.as_str()))
+    {
+        notes.push(format!(
+            "a queueing discipline {qdisc} was left on {} and is removed",
+            was.name
+        ));
     }
     if now.xdp && !was.xdp && !foreign_xdp(was, now) {
-        notes.push(format!("an XDP program was left on {} and is removed", was.name));
+        notes.push(format!(
+            "an XDP program was left on {} and is removed",
+            was.name
+        ));
     }
-    let one = |hook| if hook == ProgramHook::XdpDriver { "an" } else { "a" };
-    let left = |p: &Program| format!("{} {} program was left on {} and is removed", one(p.hook), p.hook, was.name);
+    let one = |hook| {
+        if hook == ProgramHook::XdpDriver {
+            "an"
+        } else {
+            "a"
+        }
+    };
+    let left = |p: &Program| {
+        format!(
+            "{} {} program was left on {} and is removed",
+            one(p.hook),
+            p.hook,
+            was.name
+        )
+    };
     notes.extend(foreign(was, now).map(left));
     if let Some(master) = now.master.as_ref().filter(|_| now.master != was.master) {
         notes.push(format!("{} had been put into {master}", was.name));
@@ -220,42 +365,80 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
     let changed = [
         (set(LinkOptions::NOARP), "arp"),
         (set(LinkOptions::MULTICAST), "multicast"),
-        (set(LinkOptions::FLAGS & !(LinkOptions::NOARP | LinkOptions::MULTICAST)), "other flags"),
+        (
+            set(LinkOptions::FLAGS & !(LinkOptions::NOARP | LinkOptions::MULTICAST)),
+            "other flags",
+        ),
         (before.mode != after.mode, "link mode"),
         (before.broadcast != after.broadcast, "broadcast address"),
         (before.sizes() != after.sizes(), "GSO or GRO sizes"),
     ];
-    let changed: Vec<&str> = changed.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
-    (!changed.is_empty()).then(|| format!("{} had been given other settings: {}", was.name, changed.join(", ")))
+    let changed: Vec<&str> = changed
+        .iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, what)| *what)
+        .collect();
+    (!changed.is_empty()).then(|| {
+        format!(
+            "{} had been given other settings: {}",
+            was.name,
+            changed.join(", ")
+        )
+    })
 }
 
 /// A NIC's way out of the container.
 struct Out<'a> {
     /// What would keep it there, or travel along with it.
     first: Vec<Step>,
-    /// Nothing for a virtual one. Root in the container could have put another link in its place: it is made again on the host.
+    /// Nothing for a virtual one. Root in the container could have put another link in its place:
+    /// it is made again on the host.
     leaving: Option<Leaving<'a>>,
     then: Vec<Step>,
 }
 
-fn from_container<'a>(held: &MovedNic, dev: &'a Netdev, made: Option<VirtualLink>, seen: Seen) -> Out<'a> {
+fn from_container<'a>(
+    held: &MovedNic,
+    dev: &'a Netdev,
+    made: Option<VirtualLink>,
+    seen: Seen,
+) -> Out<'a> {
     let was = &held.before.netdev;
-    let leaving = Leaving { from: Side::Inside, netdev: dev, name: was.name.clone(), ifindex: Some(was.ifindex) };
+    let leaving = Leaving {
+        from: Side::Inside,
+        netdev: dev,
+        name: was.name.clone(),
+        ifindex: Some(was.ifindex),
+    };
     let mut first: Vec<Step> = unlink(held, seen).into_iter().collect();
     first.extend(leave_groups(Side::Inside, dev));
     match &made {
-        Some(_) => first.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() }),
+        Some(_) => first.push(Step::Delete {
+            side: Side::Inside,
+            dev: dev.name.clone(),
+        }),
         None => first.extend(release(was, dev)),
     }
-    let mut then = made.as_ref().map_or_else(|| set_up(held, dev), |made| recreate(held, made));
+    let mut then = made
+        .as_ref()
+        .map_or_else(|| set_up(held, dev), |made| recreate(held, made));
     then.extend(link(held));
-    Out { first, leaving: made.is_none().then_some(leaving), then }
+    Out {
+        first,
+        leaving: made.is_none().then_some(leaving),
+        then,
+    }
 }
 
 fn release(was: &Netdev, dev: &Netdev) -> Vec<Step> {
-    let mut steps: Vec<Step> = foreign_programs(Side::Inside, was, dev).into_iter().collect();
+    let mut steps: Vec<Step> = foreign_programs(Side::Inside, was, dev)
+        .into_iter()
+        .collect();
     if dev.master.is_some() {
-        steps.push(Step::Release { side: Side::Inside, dev: dev.name.clone() });
+        steps.push(Step::Release {
+            side: Side::Inside,
+            dev: dev.name.clone(),
+        });
     }
     // An alternative name might be the name that the NIC needs.
     steps.extend(foreign_altnames(Side::Inside, was, dev));
@@ -266,36 +449,55 @@ fn release(was: &Netdev, dev: &Netdev) -> Vec<Step> {
 fn set_up(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
     let was = &held.before.netdev;
     let lost = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
-    let altname =
-        |altname: &String| Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() };
+    let altname = |altname: &String| Step::AltnameAdd {
+        side: Side::Host,
+        dev: was.name.clone(),
+        altname: altname.clone(),
+    };
     let mut steps: Vec<Step> = lost.map(altname).collect();
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(lost_programs(Side::Host, was, dev));
-    steps.extend(configure(Side::Host, &upper_lower::without_master_up(&held.before), was.sysctls.clone()));
+    steps.extend(configure(
+        Side::Host,
+        &upper_lower::without_master_up(&held.before),
+        was.sysctls.clone(),
+    ));
     steps
 }
 
-/// Deletes the soft-RoCE link of a NIC that is inside. Where devices belong to one namespace each, one that was just made is
-/// still in the initial one.
+/// Deletes the soft-RoCE link of a NIC that is inside. Where devices belong to one namespace each,
+/// one that was just made is still in the initial one.
 fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     let hca = held.nic.hca.as_ref().filter(|_| held.nic.rxe)?;
     let has = |s: &Snapshot| s.hca(hca).is_some_and(|h| h.is_rxe());
     let mut sides = [(Side::Inside, inside), (Side::Host, Some(host))].into_iter();
     let (side, _) = sides.find(|(_, s)| s.is_some_and(has))?;
-    Some(Step::RdmaLinkDelete { side, hca: hca.clone() })
+    Some(Step::RdmaLinkDelete {
+        side,
+        hca: hca.clone(),
+    })
 }
 
 /// Creates it again on the host.
 fn link(held: &MovedNic) -> Option<Step> {
     let hca = held.nic.hca.clone().filter(|_| held.nic.rxe)?;
-    Some(Step::RdmaLinkAdd { side: Side::Host, hca, dev: held.before.netdev.name.clone(), uverbs: None })
+    Some(Step::RdmaLinkAdd {
+        side: Side::Host,
+        hca,
+        dev: held.before.netdev.name.clone(),
+        uverbs: None,
+    })
 }
 
 /// One that its container's namespace took with it, or that the container deleted.
 fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     let side = Side::Host;
     let mut steps = upper_lower::create_steps(side, held, made.clone());
-    steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
+    steps.extend(configure(
+        side,
+        &held.before,
+        held.before.netdev.sysctls.clone(),
+    ));
     steps
 }
 

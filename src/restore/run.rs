@@ -39,21 +39,34 @@ const CLOCK: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub struct Restored {
     pub steps: usize,
-    /// Remarks: what a container had done to its NICs, and what was done to them when they were back.
+    /// Remarks: what a container had done to its NICs, and what was done to them when they were
+    /// back.
     pub notes: Vec<String>,
     /// NICs whose manager has still to configure them, a sentence for each.
     pub awaits: Vec<String>,
 }
 
 /// Opens both namespaces of a record and restores its NICs.
-pub fn restore(machine: &dyn Namespaces, records: &mut Records, record: Record) -> Result<Restored> {
+pub fn restore(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    record: Record,
+) -> Result<Restored> {
     restore_within(machine, records, record, SETTLE)
 }
 
-/// The same where no command asks for it now. A record that was waited for once is not waited for again: not every container
-/// shall wait, and what was not there then will hardly come now.
-pub fn restore_again(machine: &dyn Namespaces, records: &mut Records, record: Record) -> Result<Restored> {
-    let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
+/// The same where no command asks for it now. A record that was waited for once is not waited for
+/// again: not every container shall wait, and what was not there then will hardly come now.
+pub fn restore_again(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    record: Record,
+) -> Result<Restored> {
+    let patience = if record.phase == Phase::Restoring {
+        Duration::ZERO
+    } else {
+        SETTLE
+    };
     restore_within(machine, records, record, patience)
 }
 
@@ -64,17 +77,20 @@ fn restore_within(
     patience: Duration,
 ) -> Result<Restored> {
     if machine.host_netns()? != record.host_netns {
-        return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
+        return Err(ErrorClass::Refused
+            .error("the NICs belong to another namespace than this one: run it there"));
     }
     let opened = machine.open(&record, &records.store().pin(record.netns));
     let mut world = opened.class(ErrorClass::Incomplete, "opening both namespaces")?;
     restore_with(machine, &mut *world, records, record, patience)
 }
 
-/// Restores a record's NICs, and forgets the record when all of them are on the host and equal to what they were.
+/// Restores a record's NICs, and forgets the record when all of them are on the host and equal to
+/// what they were.
 ///
 /// # Errors
-/// [`ErrorClass::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
+/// [`ErrorClass::Incomplete`] with what is missing; the record stays, so that the next try starts
+/// from it.
 pub fn restore_with(
     machine: &dyn Namespaces,
     world: &mut dyn World,
@@ -83,9 +99,10 @@ pub fn restore_with(
     patience: Duration,
 ) -> Result<Restored> {
     restore_all(machine, world, records, record, patience).or_else(|e| match ErrorClass::of(&e) {
-        ErrorClass::Other => {
-            Err(e).class(ErrorClass::Incomplete, "restoring NICs; `rdmaprep restore --all` tries again")
-        }
+        ErrorClass::Other => Err(e).class(
+            ErrorClass::Incomplete,
+            "restoring NICs; `rdmaprep restore --all` tries again",
+        ),
         _ => Err(e),
     })
 }
@@ -97,7 +114,9 @@ fn restore_all(
     mut record: Record,
     patience: Duration,
 ) -> Result<Restored> {
-    let begun = SystemTime::now().checked_sub(CLOCK).unwrap_or(SystemTime::UNIX_EPOCH);
+    let begun = SystemTime::now()
+        .checked_sub(CLOCK)
+        .unwrap_or(SystemTime::UNIX_EPOCH);
     let unheard = records.store().unheard(&record).unwrap_or_default();
     let mut managers = Managers::of(machine.root());
     // Before it was attached, no program of the container has run.
@@ -111,28 +130,64 @@ fn restore_all(
     let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
-    let siblings =
-        if had_tenant && !record.is_back() { siblings::delete(world, &record, &others)? } else { Siblings::default() };
-    let Planned { plan: mut restore_plan, mut notes, moved } =
-        plan_when_back(machine, world, &mut managers, &absent.view(&record), patience)?;
+    let siblings = if had_tenant && !record.is_back() {
+        siblings::delete(world, &record, &others)?
+    } else {
+        Siblings::default()
+    };
+    let Planned {
+        plan: mut restore_plan,
+        mut notes,
+        moved,
+    } = plan_when_back(
+        machine,
+        world,
+        &mut managers,
+        &absent.view(&record),
+        patience,
+    )?;
     siblings.correct(&mut restore_plan.notes);
     notes.extend(siblings.notes);
-    let deadline = Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
+    let deadline =
+        Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
     let done = std::mem::take(&mut restore_plan.steps);
     let arranged = put_in_order(world, records, &mut record, &absent)?;
     let view = absent.view(&record);
     errors.extend(arranged.errors);
-    let is_stuck = |h: &MovedNic| restore_plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    let is_stuck = |h: &MovedNic| {
+        restore_plan
+            .stuck
+            .iter()
+            .any(|(name, _)| *name == h.nic.identity.name)
+    };
     let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
-    let Children { notes: deleted, mut remaining } = match record.is_back() {
+    let Children {
+        notes: deleted,
+        mut remaining,
+    } = match record.is_back() {
         true => Children::default(),
-        false => children::delete(world, &here, &children::links_owners(&done, &record.held, first))?,
+        false => children::delete(
+            world,
+            &here,
+            &children::links_owners(&done, &record.held, first),
+        )?,
     };
     remaining.extend(siblings.remaining);
-    let back = Returned { held: &here, order: &view.precedence, rules: &record.host_rules, moved: &moved, begun };
-    let Settled { mut drift, fought, notes: mended, waiting } = settle(world, &mut managers, back, patience)?;
+    let back = Returned {
+        held: &here,
+        order: &view.precedence,
+        rules: &record.host_rules,
+        moved: &moved,
+        begun,
+    };
+    let Settled {
+        mut drift,
+        fought,
+        notes: mended,
+        waiting,
+    } = settle(world, &mut managers, back, patience)?;
     drift.extend(bare_drift(world, &record)?);
     if restore_plan.stuck.is_empty() {
         let waits = |h: &MovedNic| waiting.iter().any(|w| w.nic == h.nic.identity.name);
@@ -146,13 +201,31 @@ fn restore_all(
         let awaits: Vec<String> = waiting.iter().map(|w| w.why.clone()).collect();
         unsaved.extend(await_managers(machine, records, &record, &waiting)?);
         let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
-        let made = notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).chain(unsaved);
+        let made = notes
+            .into_iter()
+            .chain(made)
+            .chain(fought)
+            .chain(unknown_fields(&unheard))
+            .chain(unsaved);
         let notes = made.chain(awaits.iter().cloned()).collect();
-        return Ok(Restored { steps: done.len() + arranged.steps, notes, awaits });
+        return Ok(Restored {
+            steps: done.len() + arranged.steps,
+            notes,
+            awaits,
+        });
     }
-    let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
+    let mut what: Vec<String> = restore_plan
+        .stuck
+        .iter()
+        .map(|(dev, why)| format!("{dev} {why}"))
+        .collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
-    what.extend(remaining.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
+    what.extend(
+        remaining
+            .into_iter()
+            .chain(drift.iter().map(Drift::to_string))
+            .chain(fought),
+    );
     what.extend(notes);
     if restore_plan.stuck.is_empty() {
         what.extend(advice(&drift).map(str::to_owned));
@@ -164,18 +237,27 @@ fn restore_all(
 fn advice(drift: &[Drift]) -> Option<&'static str> {
     if verify::lacks_program(drift) {
         return Some(
-            "a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again",
+            "a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives \
+            up, then attach it again",
         );
     }
     let is_of_device = !drift.is_empty() && drift.iter().all(Drift::is_of_device);
-    is_of_device
-        .then_some("what the driver or the kernel refuses can be set by hand; `rdmaprep restore --forget` gives it up")
+    is_of_device.then_some(
+        "what the driver or the kernel refuses can be set by hand; `rdmaprep restore \
+            --forget` gives it up",
+    )
 }
 
 /// `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
 fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> anyhow::Error {
-    let retry = record.members.first().map_or("--all".to_owned(), |m| format!("{:?}", m.id));
-    let text = format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "));
+    let retry = record
+        .members
+        .first()
+        .map_or("--all".to_owned(), |m| format!("{:?}", m.id));
+    let text = format!(
+        "{}; run `rdmaprep restore {retry}` when that is settled",
+        what.join("; ")
+    );
     record.held_back = what;
     let _ = records.save_first(&record);
     ErrorClass::Incomplete.error(text)
@@ -190,9 +272,16 @@ fn await_managers(
 ) -> Result<Vec<String>> {
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
     let is_free = |number: &u64| records.of_netns(*number).is_none();
-    let number =
-        if record.is_back() { record.netns } else { record.numbers_when_back().find(is_free).unwrap_or_default() };
-    let rest = record.waiting(number, &nics, waiting.iter().map(|w| w.why.clone()).collect());
+    let number = if record.is_back() {
+        record.netns
+    } else {
+        record.numbers_when_back().find(is_free).unwrap_or_default()
+    };
+    let rest = record.waiting(
+        number,
+        &nics,
+        waiting.iter().map(|w| w.why.clone()).collect(),
+    );
     let mut unsaved = Vec::new();
     if !nics.is_empty() && rest != *record {
         unsaved.extend(records.save_later(&rest)?);
@@ -206,17 +295,29 @@ fn await_managers(
     Ok(unsaved)
 }
 
-/// Rules that networkd may take for foreign: all but the kernel's, its own and those of the record's NICs.
+/// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
+/// record's NICs.
 fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
-    let of_nics = |rule: &Rule| record.held.iter().flat_map(|h| &h.before.rules).any(|r| same_rule(r, rule));
-    let others = host.rules.iter().filter(|rule| !rule.is_of_kernel() && !rule.is_static() && !of_nics(rule));
+    let of_nics = |rule: &Rule| {
+        record
+            .held
+            .iter()
+            .flat_map(|h| &h.before.rules)
+            .any(|r| same_rule(r, rule))
+    };
+    let others = host
+        .rules
+        .iter()
+        .filter(|rule| !rule.is_of_kernel() && !rule.is_static() && !of_nics(rule));
     others.cloned().collect()
 }
 
-/// The records of other containers that have NICs of this host; of one that cannot be read, nothing is known.
+/// The records of other containers that have NICs of this host; of one that cannot be read, nothing
+/// is known.
 fn other_records(records: &Records, record: &Record) -> Vec<Record> {
-    let other =
-        |r: &&Record| r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns;
+    let other = |r: &&Record| {
+        r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns
+    };
     records.readable().filter(other).cloned().collect()
 }
 
@@ -224,11 +325,20 @@ fn absent_nics(world: &mut dyn World, others: &[Record]) -> Result<AbsentNics> {
     if others.is_empty() {
         return Ok(AbsentNics::default());
     }
-    Ok(AbsentNics::from_records(others.iter(), &world.observe(Side::Host, &Scope::links())?))
+    Ok(AbsentNics::from_records(
+        others.iter(),
+        &world.observe(Side::Host, &Scope::links())?,
+    ))
 }
 
-/// Before the record goes: what it could not make whole goes to the records of those NICs that keep the rest.
-fn hand_over(records: &mut Records, absent: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<Vec<String>> {
+/// Before the record goes: what it could not make whole goes to the records of those NICs that keep
+/// the rest.
+fn hand_over(
+    records: &mut Records,
+    absent: &AbsentNics,
+    record: &Record,
+    others: Vec<Record>,
+) -> Result<Vec<String>> {
     let mut unsaved = Vec::new();
     for mut other in others {
         if absent.hand_over(record, &mut other) {
@@ -238,8 +348,8 @@ fn hand_over(records: &mut Records, absent: &AbsentNics, record: &Record, others
     Ok(unsaved)
 }
 
-/// Gives equal routes and rules the order that they had. Those that the host got meanwhile are recorded first: they may be on
-/// their way to another place when a crash comes.
+/// Gives equal routes and rules the order that they had. Those that the host got meanwhile are
+/// recorded first: they may be on their way to another place when a crash comes.
 fn put_in_order(
     world: &mut dyn World,
     records: &mut Records,
@@ -267,9 +377,14 @@ fn put_in_order(
 /// What a later version recorded of the NICs, and this one cannot restore.
 fn unknown_fields(unheard: &[String]) -> Option<String> {
     // The same of each NIC.
-    let names: BTreeSet<&str> = unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
+    let names: BTreeSet<&str> = unheard
+        .iter()
+        .filter_map(|place| place.rsplit('.').next())
+        .collect();
     let fields = names.into_iter().collect::<Vec<_>>().join(", ");
-    let text = format!("a later rdmaprep has written the record: what it knew besides is not given back ({fields})");
+    let text = format!(
+        "a later rdmaprep has written the record: what it knew besides is not given back ({fields})"
+    );
     (!unheard.is_empty()).then_some(text)
 }
 
@@ -277,9 +392,15 @@ fn unknown_fields(unheard: &[String]) -> Option<String> {
 pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
     // While ours still keeps it, its number is no other namespace's.
     let unpin = |pin| machine.unpin(pin, record.netns);
-    record.hold.iter().try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
+    record
+        .hold
+        .iter()
+        .try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
     unpin(Pin::Own(&store.pin(record.netns)))?;
-    record.members.iter().try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
+    record
+        .members
+        .iter()
+        .try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
     files::remove(&store.profile(record.netns))
 }
 
@@ -304,21 +425,38 @@ fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>
     Ok(superseded(held, &host).map(drift).collect())
 }
 
-/// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.
+/// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move
+/// that failed is tried again.
 fn bare_drift(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
     let bare = bare(record);
     if bare.is_empty() {
         return Ok(Vec::new());
     }
-    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
-    let steps = rdma_mode::restore_hcas(bare.iter(), &world.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    let inside = if world.has_inside() {
+        Some(world.observe(Side::Inside, &Scope::links())?)
+    } else {
+        None
+    };
+    let steps = rdma_mode::restore_hcas(
+        bare.iter(),
+        &world.observe(Side::Host, &Scope::links())?,
+        inside.as_ref(),
+    );
     apply_all(&steps, world, Instant::now() + SETTLE);
-    Ok(rdma_mode::missing_on_host(bare, &world.observe(Side::Host, &Scope::links())?))
+    Ok(rdma_mode::missing_on_host(
+        bare,
+        &world.observe(Side::Host, &Scope::links())?,
+    ))
 }
 
 /// Those that moved with the container's NICs.
 fn bare(record: &Record) -> &[HcaName] {
-    record.given.as_ref().filter(|plan| plan.exclusive).map(|plan| plan.ib.as_slice()).unwrap_or_default()
+    record
+        .given
+        .as_ref()
+        .filter(|plan| plan.exclusive)
+        .map(|plan| plan.ib.as_slice())
+        .unwrap_or_default()
 }
 
 struct Planned {
@@ -329,8 +467,8 @@ struct Planned {
     moved: Vec<IfName>,
 }
 
-/// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the container's or one that it made,
-/// returns its physical NICs some time later.
+/// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the
+/// container's or one that it made, returns its physical NICs some time later.
 fn plan_when_back(
     machine: &dyn Namespaces,
     world: &mut dyn World,
@@ -350,7 +488,11 @@ fn plan_when_back(
         // Every namespace of the machine is looked into: once.
         if !searched && !patience.is_zero() {
             searched = true;
-            let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+            let is_missing = |h: &&MovedNic| {
+                plan.stuck
+                    .iter()
+                    .any(|(name, _)| *name == h.nic.identity.name)
+            };
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
                 notes.extend(search_netns::fetch(
@@ -377,30 +519,55 @@ pub fn preview(
     Ok(plan_now(world, &mut managers, &absent.view(record))?.0)
 }
 
-/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has down.
-fn plan_now(world: &mut dyn World, managers: &mut Managers, record: &Record) -> Result<(RestorePlan, Vec<IfName>)> {
-    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
+/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has
+/// down.
+fn plan_now(
+    world: &mut dyn World,
+    managers: &mut Managers,
+    record: &Record,
+) -> Result<(RestorePlan, Vec<IfName>)> {
+    let inside = if world.has_inside() {
+        Some(world.observe(Side::Inside, &Scope::links())?)
+    } else {
+        None
+    };
     let host = world.observe(Side::Host, &Scope::links())?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
-    let is_down = |h: &MovedNic| host.netdev(&h.nic.identity.name).is_none_or(|dev| !dev.up && h.before.netdev.up);
+    let is_down = |h: &MovedNic| {
+        host.netdev(&h.nic.identity.name)
+            .is_none_or(|dev| !dev.up && h.before.netdev.up)
+    };
     let away: Vec<MovedNic> = record.held.iter().filter(|h| is_down(h)).cloned().collect();
     let mut words = here.words(managers, &host);
-    words.values_mut().filter(|word| **word == Word::Absent).for_each(|word| *word = Word::Unseen);
+    words
+        .values_mut()
+        .filter(|word| **word == Word::Absent)
+        .for_each(|word| *word = Word::Unseen);
     words.extend(unseen(&away));
-    let mut restore_plan = plan_restore(&owed(&record.held, &words, &host), &host, inside.as_ref(), Goal::Exact);
+    let mut restore_plan = plan_restore(
+        &owed(&record.held, &words, &host),
+        &host,
+        inside.as_ref(),
+        Goal::Exact,
+    );
     let bare = bare(record);
-    restore_plan.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
+    restore_plan.steps.splice(
+        0..0,
+        rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()),
+    );
     let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
     restore_plan.missing += lost.len();
-    restore_plan
-        .notes
-        .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
+    restore_plan.notes.extend(
+        lost.iter()
+            .map(|name| format!("{name} is neither in the container's namespace nor on the host")),
+    );
     Ok((restore_plan, nic_names(&away)))
 }
 
-/// Restores the NICs of containers that have died without a stop hook, except of records to `spare`; and drops pins without a
-/// record. Returns a sentence for each, and for each record that cannot be read.
+/// Restores the NICs of containers that have died without a stop hook, except of records to
+/// `spare`; and drops pins without a record. Returns a sentence for each, and for each record that
+/// cannot be read.
 pub fn reclaim(
     machine: &dyn Namespaces,
     records: &mut Records,
@@ -433,11 +600,19 @@ pub fn reclaim(
         if spared || !machine.is_abandoned(record) {
             continue;
         }
-        let nics = nic_names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let nics = nic_names(&record.held)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ");
         let record = record.clone();
         let was_back = record.is_back();
         match restore_again(machine, records, record) {
-            Ok(done) if was_back => notes.extend(done.awaits.is_empty().then(|| format!("{nics}: configured again"))),
+            Ok(done) if was_back => notes.extend(
+                done.awaits
+                    .is_empty()
+                    .then(|| format!("{nics}: configured again")),
+            ),
             Ok(_) => notes.push(format!("restored {nics}: their container has died")),
             Err(e) => notes.push(format!("{nics}: {e:#}")),
         }
@@ -448,7 +623,11 @@ pub fn reclaim(
         let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
         unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
-    for profile in store.all_profiles()?.into_iter().filter(|p| !known.contains(p)) {
+    for profile in store
+        .all_profiles()?
+        .into_iter()
+        .filter(|p| !known.contains(p))
+    {
         files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
     Ok(notes)

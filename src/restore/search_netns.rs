@@ -1,4 +1,5 @@
-//! NICs that are in neither of the two namespaces: root in a container can put them into one that it made.
+//! NICs that are in neither of the two namespaces: root in a container can put them into one that
+//! it made.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
@@ -16,19 +17,30 @@ use crate::restore::plan::{Goal, is_surely_in, plan_restore};
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Restores those of `missing` that are in a network namespace which a process has or `ip netns` keeps; returns a sentence for
-/// each. A namespace that cannot be observed is passed over: what is wrong there must not keep the NICs that are not missing.
-pub(super) fn fetch(machine: &dyn Namespaces, record: &Record, missing: &[MovedNic]) -> Vec<String> {
+/// Restores those of `missing` that are in a network namespace which a process has or `ip netns`
+/// keeps; returns a sentence for each. A namespace that cannot be observed is passed over: what is
+/// wrong there must not keep the NICs that are not missing.
+pub(super) fn fetch(
+    machine: &dyn Namespaces,
+    record: &Record,
+    missing: &[MovedNic],
+) -> Vec<String> {
     let deadline = Instant::now() + PATIENCE;
     let mut notes = Vec::new();
     for world in machine.others(&[record.netns, record.host_netns]) {
         if Instant::now() >= deadline {
             notes.push(
-                "there are more network namespaces than could be searched for NICs that were moved on".to_owned(),
+                "there are more network namespaces than could be searched for NICs that were \
+                moved on"
+                    .to_owned(),
             );
             break;
         }
-        notes.extend(world.and_then(|mut world| fetch_from(&mut *world, missing)).unwrap_or_default());
+        notes.extend(
+            world
+                .and_then(|mut world| fetch_from(&mut *world, missing))
+                .unwrap_or_default(),
+        );
     }
     notes
 }
@@ -36,16 +48,33 @@ pub(super) fn fetch(machine: &dyn Namespaces, record: &Record, missing: &[MovedN
 fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>> {
     let links = world.observe(Side::Inside, &Scope::only(Depth::Links))?;
     // What they overruled was written in the container's namespace, not here.
-    let bare = |h: &MovedNic| MovedNic { overruled: BTreeMap::new(), ..h.clone() };
-    let strays: Vec<MovedNic> = missing.iter().filter(|h| is_surely_in(h, missing, &links)).map(bare).collect();
+    let bare = |h: &MovedNic| MovedNic {
+        overruled: BTreeMap::new(),
+        ..h.clone()
+    };
+    let strays: Vec<MovedNic> = missing
+        .iter()
+        .filter(|h| is_surely_in(h, missing, &links))
+        .map(bare)
+        .collect();
     if strays.is_empty() {
         return Ok(Vec::new());
     }
     let there = world.observe(Side::Inside, &Scope::only(Depth::Netdevs))?;
     let inode = there.netns.unwrap_or_default();
-    let plan = plan_restore(&strays, &world.observe(Side::Host, &Scope::links())?, Some(&there), Goal::Effect);
+    let plan = plan_restore(
+        &strays,
+        &world.observe(Side::Host, &Scope::links())?,
+        Some(&there),
+        Goal::Effect,
+    );
     let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
-    let what = |h: &MovedNic| format!("{} had been moved on to network namespace {inode}", h.nic.identity.name);
+    let what = |h: &MovedNic| {
+        format!(
+            "{} had been moved on to network namespace {inode}",
+            h.nic.identity.name
+        )
+    };
     let mut notes: Vec<String> = strays.iter().map(what).collect();
     notes.extend(plan.notes);
     notes.extend(errors.iter().map(|e| format!("{e:#}")));

@@ -1,5 +1,6 @@
-//! After a restore: a network manager of this host sees NICs appear, and configures them. What is its own it makes again;
-//! what is not comes when it has begun, since before that it deletes what it finds.
+//! After a restore: a network manager of this host sees NICs appear, and configures them. What is
+//! its own it makes again; what is not comes when it has begun, since before that it deletes what
+//! it finds.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
@@ -24,8 +25,8 @@ use crate::precedence::Precedence;
 use crate::restore::plan::{Goal, devices, plan_restore};
 use crate::verify;
 
-/// Between two observations that must be equal, where a link manager may be about to change what was restored. A restore that
-/// none disturbs takes this much longer there.
+/// Between two observations that must be equal, where a link manager may be about to change what
+/// was restored. A restore that none disturbs takes this much longer there.
 const MOMENT: Duration = Duration::from_millis(50);
 /// Between observations where only the kernel may still be busy.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -77,16 +78,29 @@ pub struct Waiting {
 impl<'a> Returned<'a> {
     /// NICs that were on the host before.
     pub fn earlier(held: &'a [MovedNic], order: &'a Precedence) -> Returned<'a> {
-        Returned { held, order, rules: &[], moved: &[], begun: SystemTime::UNIX_EPOCH }
+        Returned {
+            held,
+            order,
+            rules: &[],
+            moved: &[],
+            begun: SystemTime::UNIX_EPOCH,
+        }
     }
 
-    /// What the managers of these NICs say now. A manager whose own is there has begun, whatever it still waits for.
+    /// What the managers of these NICs say now. A manager whose own is there has begun, whatever it
+    /// still waits for.
     pub fn words(&self, managers: &mut Managers, host: &Snapshot) -> Words {
         let mut words = Words::new();
         for held in self.held {
             let name = &held.nic.identity.name;
-            let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else { continue };
-            let since = if self.moved.contains(name) { self.begun } else { SystemTime::UNIX_EPOCH };
+            let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
+                continue;
+            };
+            let since = if self.moved.contains(name) {
+                self.begun
+            } else {
+                SystemTime::UNIX_EPOCH
+            };
             let word = match managers.word(managed.by, link, since) {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Begun,
                 word => word,
@@ -98,7 +112,12 @@ impl<'a> Returned<'a> {
 }
 
 /// Waits until NICs do not change any more, and puts back what is missing.
-pub fn settle(world: &mut dyn World, managers: &mut Managers, back: Returned, patience: Duration) -> Result<Settled> {
+pub fn settle(
+    world: &mut dyn World,
+    managers: &mut Managers,
+    back: Returned,
+    patience: Duration,
+) -> Result<Settled> {
     let watched = managers.are_present() || back.held.iter().any(|h| h.managed.is_some());
     let settling = Settling {
         world,
@@ -171,28 +190,39 @@ impl Settling<'_> {
         self.begun.elapsed() >= self.patience
     }
 
-    /// A device has five files for each queue to be read: no other part of an observation takes as long. Where there are
-    /// two observations at least, the second one finds what a manager has set on devices, too.
+    /// A device has five files for each queue to be read: no other part of an observation takes as
+    /// long. Where there are two observations at least, the second one finds what a manager has set
+    /// on devices, too.
     fn is_brief(&self) -> bool {
         self.watched && self.device_notes.is_none() && self.looks == 1 && !self.is_over()
     }
 
     fn observe(&mut self) -> Result<Snapshot> {
         self.looks += 1;
-        let whole = Scope { defaults: Defaults::Unread, ..Scope::for_nics(nic_names(self.back.held)) };
-        let brief = Scope { devices: Vec::new(), ..whole.clone() };
+        let whole = Scope {
+            defaults: Defaults::Unread,
+            ..Scope::for_nics(nic_names(self.back.held))
+        };
+        let brief = Scope {
+            devices: Vec::new(),
+            ..whole.clone()
+        };
         let scope = if self.is_brief() { &brief } else { &whole };
         self.world.observe(Side::Host, scope)
     }
 
-    /// At the first observation of devices, sets back what was set on them: that takes no waiting. Whether there was
-    /// anything.
+    /// At the first observation of devices, sets back what was set on them: that takes no waiting.
+    /// Whether there was anything.
     fn restore_devices(&mut self, host: &Snapshot) -> bool {
         if self.device_notes.is_some() || self.is_brief() {
             return false;
         }
         let held = self.back.held;
-        self.device_notes = Some(held.iter().filter_map(|h| changed_device(h, host)).collect());
+        self.device_notes = Some(
+            held.iter()
+                .filter_map(|h| changed_device(h, host))
+                .collect(),
+        );
         let steps = devices(held, host);
         // What is refused stays drift.
         apply_all(&steps, self.world, Instant::now() + SETTLE);
@@ -203,7 +233,9 @@ impl Settling<'_> {
         let mut words = self.back.words(self.managers, host);
         if self.is_over() || self.begun.elapsed() >= OWN {
             let can_be_asked = self.managers.can_be_asked();
-            words.values_mut().for_each(|word| *word = last_word(*word, can_be_asked));
+            words
+                .values_mut()
+                .for_each(|word| *word = last_word(*word, can_be_asked));
         }
         words
     }
@@ -211,7 +243,10 @@ impl Settling<'_> {
     /// Whether nothing changes, and nothing is awaited.
     fn is_still(&mut self, host: &Snapshot, words: &Words) -> bool {
         let states: Vec<NicState> = self.back.held.iter().map(|h| h.before.clone()).collect();
-        let look = Look { words: words.clone(), drift: verify::drift(&states, host) };
+        let look = Look {
+            words: words.clone(),
+            drift: verify::drift(&states, host),
+        };
         let since = match &self.last {
             Some((last, since)) if *last == look => Some(*since),
             _ => None,
@@ -223,14 +258,25 @@ impl Settling<'_> {
         if self.is_over() || !self.watched {
             return true;
         }
-        let quiet = if words.is_empty() { Duration::ZERO } else { QUIET };
-        since.is_some_and(|since| since.elapsed() >= quiet) && !self.is_busy(host) && !self.is_awaited(host, words)
+        let quiet = if words.is_empty() {
+            Duration::ZERO
+        } else {
+            QUIET
+        };
+        since.is_some_and(|since| since.elapsed() >= quiet)
+            && !self.is_busy(host)
+            && !self.is_awaited(host, words)
     }
 
     /// Whether udev or networkd may yet take a NIC that no manager had.
     fn is_busy(&self, host: &Snapshot) -> bool {
         let (root, waited) = (self.managers.root(), self.begun.elapsed());
-        let free = self.back.held.iter().filter(|h| h.managed.is_none()).map(|h| index(h, host));
+        let free = self
+            .back
+            .held
+            .iter()
+            .filter(|h| h.managed.is_none())
+            .map(|h| index(h, host));
         let free: Vec<u32> = free.collect();
         waited < UDEV && link_managers::busy(root)
             || waited < NETWORKD && !free.is_empty() && link_managers::may_configure(root, &free)
@@ -252,12 +298,20 @@ impl Settling<'_> {
         let owed = owed(self.back.held, words, host);
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
-        let is_double = |h: &MovedNic| !compare_rules(&h.before.rules, &host.rules).double.is_empty();
+        let is_double = |h: &MovedNic| {
+            !compare_rules(&h.before.rules, &host.rules)
+                .double
+                .is_empty()
+        };
         if lacking.is_empty() && !owed.iter().any(is_double) {
             return Ok(Next::End(lacking));
         }
         let over = self.is_over();
-        let may_try = if over { !self.tried_late } else { self.failed || self.tries < TRIES };
+        let may_try = if over {
+            !self.tried_late
+        } else {
+            self.failed || self.tries < TRIES
+        };
         if may_try {
             self.tried_late = over;
             if self.restore_once_more(&owed, &order, host)? {
@@ -276,16 +330,31 @@ impl Settling<'_> {
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
         let missing = compare_rules(self.back.rules, &host.rules).missing;
-        lacking.extend(missing.into_iter().map(|rule| verify::missing_rule("host", rule)));
+        lacking.extend(
+            missing
+                .into_iter()
+                .map(|rule| verify::missing_rule("host", rule)),
+        );
         lacking
     }
 
-    /// Plans the restore again from what is there, and does it. Returns whether there was something to do.
-    fn restore_once_more(&mut self, owed: &[MovedNic], order: &Precedence, host: &Snapshot) -> Result<bool> {
+    /// Plans the restore again from what is there, and does it. Returns whether there was something
+    /// to do.
+    fn restore_once_more(
+        &mut self,
+        owed: &[MovedNic],
+        order: &Precedence,
+        host: &Snapshot,
+    ) -> Result<bool> {
         // What a failed step left there is not created again here.
-        let inside = match self.world.has_inside().then(|| self.world.observe(Side::Inside, &Scope::links())) {
+        let inside = match self
+            .world
+            .has_inside()
+            .then(|| self.world.observe(Side::Inside, &Scope::links()))
+        {
             Some(Ok(inside)) => Some(inside),
-            // Root there can make it hard to observe: nothing is taken for gone that may still be there.
+            // Root there can make it hard to observe: nothing is taken for gone that may still be
+            // there.
             Some(Err(_)) => {
                 self.failed = true;
                 return Ok(false);
@@ -294,7 +363,10 @@ impl Settling<'_> {
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
         let missing = compare_rules(self.back.rules, &host.rules).missing;
-        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd { side: Side::Host, rule: rule.clone() }));
+        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
+            side: Side::Host,
+            rule: rule.clone(),
+        }));
         self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
         if order.is_empty() {
             return Ok(!steps.is_empty());
@@ -309,23 +381,42 @@ impl Settling<'_> {
     }
 
     fn end(self, drift: Vec<Drift>, words: &Words, host: &Snapshot) -> Settled {
-        let links: BTreeMap<IfName, u32> =
-            self.back.held.iter().map(|h| (h.nic.identity.name.clone(), index(h, host))).collect();
+        let links: BTreeMap<IfName, u32> = self
+            .back
+            .held
+            .iter()
+            .map(|h| (h.nic.identity.name.clone(), index(h, host)))
+            .collect();
         let fought = match (&self.lacked, drift.is_empty()) {
-            (Some(lacked), true) => describe_changes(lacked, Outcome::PutBack, self.managers, &links),
+            (Some(lacked), true) => {
+                describe_changes(lacked, Outcome::PutBack, self.managers, &links)
+            }
             (Some(lacked), false) if !lacked.is_empty() => {
                 describe_changes(&drift, Outcome::Lost, self.managers, &links)
             }
             _ => None,
         };
         let unsettled = words.iter().filter(|(_, word)| !is_last(**word));
-        let by = |name: &IfName| self.back.held.iter().find(|h| h.nic.identity.name == *name)?.managed.as_ref();
+        let by = |name: &IfName| {
+            self.back
+                .held
+                .iter()
+                .find(|h| h.nic.identity.name == *name)?
+                .managed
+                .as_ref()
+        };
         let waiting = unsettled.filter_map(|(name, _)| Some(waiting(name, by(name)?.by, host)));
-        Settled { drift, fought, waiting: waiting.collect(), notes: self.device_notes.unwrap_or_default() }
+        Settled {
+            drift,
+            fought,
+            waiting: waiting.collect(),
+            notes: self.device_notes.unwrap_or_default(),
+        }
     }
 }
 
-/// What a word means when it is not waited for any longer: a manager that cannot be asked and says nothing does not run.
+/// What a word means when it is not waited for any longer: a manager that cannot be asked and says
+/// nothing does not run.
 fn last_word(word: Word, can_be_asked: bool) -> Word {
     match word {
         Word::Unseen if !can_be_asked => Word::Absent,
@@ -345,8 +436,15 @@ fn is_last(word: Word) -> bool {
 }
 
 fn waiting(name: &IfName, by: Manager, host: &Snapshot) -> Waiting {
-    let carrier = if has_carrier(host, name) { "" } else { ", which has no carrier" };
-    Waiting { nic: name.clone(), why: format!("{name} is back; {} is configuring it{carrier}", by.name()) }
+    let carrier = if has_carrier(host, name) {
+        ""
+    } else {
+        ", which has no carrier"
+    };
+    Waiting {
+        nic: name.clone(),
+        why: format!("{name} is back; {} is configuring it{carrier}", by.name()),
+    }
 }
 
 fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
@@ -356,13 +454,18 @@ fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
 fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
     let name = &held.nic.identity.name;
     let drift = verify::device_drift(&held.before.netdev, host.netdev(name)?);
-    let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
+    let fields = drift
+        .iter()
+        .map(|d| d.field.as_str())
+        .collect::<Vec<_>>()
+        .join(", ");
     (!drift.is_empty()).then(|| format!("{name} had other device settings: {fields}"))
 }
 
 /// The index of a link by now.
 fn index(held: &MovedNic, host: &Snapshot) -> u32 {
-    host.netdev(&held.nic.identity.name).map_or(held.before.netdev.ifindex, |dev| dev.ifindex)
+    host.netdev(&held.nic.identity.name)
+        .map_or(held.before.netdev.ifindex, |dev| dev.ifindex)
 }
 
 fn describe_changes(
@@ -373,10 +476,18 @@ fn describe_changes(
 ) -> Option<String> {
     let root = managers.root();
     let spared = |manager| {
-        let spared = links.iter().filter(|(_, index)| link_managers::spares(root, manager, **index));
+        let spared = links
+            .iter()
+            .filter(|(_, index)| link_managers::spares(root, manager, **index));
         spared.map(|(name, _)| name.clone()).collect()
     };
-    let present = |manager| Present { manager, spares: spared(manager) };
-    let all: Vec<Present> = link_managers::present(root).into_iter().map(present).collect();
+    let present = |manager| Present {
+        manager,
+        spares: spared(manager),
+    };
+    let all: Vec<Present> = link_managers::present(root)
+        .into_iter()
+        .map(present)
+        .collect();
     sentence(changed, outcome, &all)
 }

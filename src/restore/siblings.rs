@@ -1,6 +1,7 @@
-//! Links that a container made beside a NIC that is no hardware. A macvlan that is made on a macvlan sits on the device below
-//! (macvlan_common_newlink() in drivers/net/macvlan.c), which is the host's; and a link that root puts into a further namespace keeps
-//! sending through that device, beside the one that a restore makes.
+//! Links that a container made beside a NIC that is no hardware. A macvlan that is made on a
+//! macvlan sits on the device below (macvlan_common_newlink() in drivers/net/macvlan.c), which is
+//! the host's; and a link that root puts into a further namespace keeps sending through that
+//! device, beside the one that a restore makes.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,16 +38,24 @@ enum Kin<'a> {
     Unknown,
 }
 
-/// Deletes the container's links on devices below its NICs. It comes before the restore, which makes the NICs again: the kernel
-/// takes a VLAN's number and a macvlan's address once.
-pub(super) fn delete(world: &mut dyn World, record: &Record, others: &[Record]) -> Result<Siblings> {
+/// Deletes the container's links on devices below its NICs. It comes before the restore, which
+/// makes the NICs again: the kernel takes a VLAN's number and a macvlan's address once.
+pub(super) fn delete(
+    world: &mut dyn World,
+    record: &Record,
+    others: &[Record],
+) -> Result<Siblings> {
     let mut siblings = Siblings::default();
     if !record.held.iter().any(|h| h.nic.over.is_some()) {
         return Ok(siblings);
     }
     let links = Scope::only(Depth::Links);
     let host = world.observe(Side::Host, &links)?;
-    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &links)?) } else { None };
+    let inside = if world.has_inside() {
+        Some(world.observe(Side::Inside, &links)?)
+    } else {
+        None
+    };
     siblings.delete_on(world, &host, (record, others), inside.as_ref())?;
     if let Some(inside) = inside.filter(|inside| lacking(record, inside).is_some()) {
         siblings.delete_inside(world, &inside, record)?;
@@ -57,14 +66,23 @@ pub(super) fn delete(world: &mut dyn World, record: &Record, others: &[Record]) 
 /// The devices of the host below the record's NICs, by index.
 fn below_on_host<'a>(record: &'a Record, host: &Snapshot) -> BTreeMap<u32, &'a IfName> {
     let names = record.held.iter().filter_map(|h| h.nic.over.as_ref());
-    names.filter_map(|name| Some((host.netdev(name)?.ifindex, name))).collect()
+    names
+        .filter_map(|name| Some((host.netdev(name)?.ifindex, name)))
+        .collect()
 }
 
 /// Those that the container has as well, whatever they are called by now.
 fn below_inside<'a>(record: &'a Record, inside: &Snapshot) -> BTreeMap<u32, &'a IfName> {
-    let is_below = |h: &&MovedNic| record.held.iter().any(|upper| upper.nic.over.as_ref() == Some(name_of(h)));
+    let is_below = |h: &&MovedNic| {
+        record
+            .held
+            .iter()
+            .any(|upper| upper.nic.over.as_ref() == Some(name_of(h)))
+    };
     let below = record.held.iter().filter(is_below);
-    below.filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, name_of(h)))).collect()
+    below
+        .filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, name_of(h))))
+        .collect()
 }
 
 fn name_of(held: &MovedNic) -> &IfName {
@@ -74,13 +92,20 @@ fn name_of(held: &MovedNic) -> &IfName {
 /// A NIC that is no hardware, and is not in the container's namespace any more.
 fn lacking<'a>(record: &'a Record, inside: &Snapshot) -> Option<&'a IfName> {
     let stacked = record.held.iter().filter(|h| h.nic.over.is_some());
-    stacked.filter(|h| inside_of(h, &record.held, inside).is_none()).map(name_of).next()
+    stacked
+        .filter(|h| inside_of(h, &record.held, inside).is_none())
+        .map(name_of)
+        .next()
 }
 
 impl Siblings {
     /// A plan calls a NIC that was moved on deleted, since it is in neither namespace.
     pub(super) fn correct(&self, notes: &mut Vec<String>) {
-        let is_wrong = |note: &String| self.moved_on.iter().any(|name| *note == format!("{name} had been deleted"));
+        let is_wrong = |note: &String| {
+            self.moved_on
+                .iter()
+                .any(|name| *note == format!("{name} had been deleted"))
+        };
         notes.retain(|note| !is_wrong(note));
     }
 
@@ -96,34 +121,59 @@ impl Siblings {
             return Ok(());
         }
         let Search { found, gap } = world.search(Side::Host, &below.keys().copied().collect())?;
-        // One that is missing may be where the search did not get to. By the next try it has been made again.
+        // One that is missing may be where the search did not get to. By the next try it has been
+        // made again.
         let was_lost = record.held_back.iter().any(|why| why.ends_with(LOST));
         let is_lost = |nic: &&IfName| was_lost || host.netdev(nic).is_none();
-        match inside.and_then(|inside| lacking(record, inside)).filter(is_lost) {
-            Some(nic) => self.remaining.extend(gap.map(|gap| format!("{gap}; {nic} {LOST}"))),
+        match inside
+            .and_then(|inside| lacking(record, inside))
+            .filter(is_lost)
+        {
+            Some(nic) => self
+                .remaining
+                .extend(gap.map(|gap| format!("{gap}; {nic} {LOST}"))),
             None => self.notes.extend(gap),
         }
-        let in_place: BTreeSet<u32> = inside.into_iter().flat_map(|i| nics_in(record, i)).collect();
+        let in_place: BTreeSet<u32> = inside
+            .into_iter()
+            .flat_map(|i| nics_in(record, i))
+            .collect();
         for found in found {
             let link = &found.link;
             if is_expected(link, (record, others), &in_place) {
                 continue;
             }
-            let Some(card) = link.lowers.iter().find_map(|index| below.get(index)) else { continue };
+            let Some(card) = link.lowers.iter().find_map(|index| below.get(index)) else {
+                continue;
+            };
             self.settle(kin(&found, record, others), found, card);
         }
         Ok(())
     }
 
     /// A device below that the container had as well: no other program can have put anything on it.
-    fn delete_inside(&mut self, world: &mut dyn World, inside: &Snapshot, record: &Record) -> Result<()> {
+    fn delete_inside(
+        &mut self,
+        world: &mut dyn World,
+        inside: &Snapshot,
+        record: &Record,
+    ) -> Result<()> {
         let below = below_inside(record, inside);
         if below.is_empty() {
             return Ok(());
         }
-        for found in world.search(Side::Inside, &below.keys().copied().collect())?.found {
-            let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else { continue };
-            let kin = record.held.iter().find(|h| is_moved_on(h, &found.link)).map_or(Kin::Own, Kin::MovedOn);
+        for found in world
+            .search(Side::Inside, &below.keys().copied().collect())?
+            .found
+        {
+            let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
+                continue;
+            };
+            let kin = record
+                .held
+                .iter()
+                .find(|h| is_moved_on(h, &found.link))
+                .map_or(Kin::Own, Kin::MovedOn);
             self.settle(kin, found, card);
         }
         Ok(())
@@ -138,29 +188,44 @@ impl Siblings {
             }
             Kin::Own => format!("{link} had been put on {card} and is deleted"),
             Kin::Others => {
-                self.notes.push(format!("{link} sits on {card}, too, and is another container's: it stays"));
+                self.notes.push(format!(
+                    "{link} sits on {card}, too, and is another container's: it stays"
+                ));
                 return;
             }
             Kin::Unknown => {
-                self.remaining
-                    .push(format!("{link} has been put on {card} since, and may be the container's: delete it there"));
+                self.remaining.push(format!(
+                    "{link} has been put on {card} since, and may be the \
+                        container's: delete it there"
+                ));
                 return;
             }
         };
         match found.delete() {
             Ok(()) => self.notes.push(deleted),
-            Err(e) => self.remaining.push(format!("{link} sits on {card} and cannot be deleted: {e:#}")),
+            Err(e) => self.remaining.push(format!(
+                "{link} sits on {card} and cannot be deleted: {e:#}"
+            )),
         }
     }
 }
 
 /// The record's NICs that are where they belong: the plan takes them back.
 fn nics_in(record: &Record, inside: &Snapshot) -> Vec<u32> {
-    record.held.iter().filter_map(|h| inside_of(h, &record.held, inside)).map(|dev| dev.ifindex).collect()
+    record
+        .held
+        .iter()
+        .filter_map(|h| inside_of(h, &record.held, inside))
+        .map(|dev| dev.ifindex)
+        .collect()
 }
 
 /// Whether it was there before the container, or is the NIC of a record.
-fn is_expected(link: &Stranger, (record, others): (&Record, &[Record]), in_place: &BTreeSet<u32>) -> bool {
+fn is_expected(
+    link: &Stranger,
+    (record, others): (&Record, &[Record]),
+    in_place: &BTreeSet<u32>,
+) -> bool {
     let was = |s: &Stranger| (s.netns, s.ifindex) == (link.netns, link.ifindex);
     let given = |r: &Record| r.netns == link.netns && r.held.iter().any(|h| is_moved_on(h, link));
     record.held.iter().flat_map(|h| &h.beside).any(was)

@@ -1,4 +1,5 @@
-//! What the selection judges: every netdev with the HCA port behind it, or one of the two alone; and the GID of the pair.
+//! What the selection judges: every netdev with the HCA port behind it, or one of the two alone;
+//! and the GID of the pair.
 
 use std::net::IpAddr;
 
@@ -53,7 +54,13 @@ impl<'a> Context<'a> {
             warnings.extend(unclear.into_iter().map(|why| unknown(snapshot, &why)));
         }
         let bootstrap = protected_ifaces::bootstrap(request, snapshot, warnings)?;
-        Ok(Context { request, snapshot, held, uplinks, bootstrap })
+        Ok(Context {
+            request,
+            snapshot,
+            held,
+            uplinks,
+            bootstrap,
+        })
     }
 
     /// Whether there is no RDMA data at all, so that the NICs named by `--ifaces` are placeholders.
@@ -75,7 +82,11 @@ impl Candidate<'_> {
 
     /// What the policy's regexes are held against: the netdev's name, else the HCA's.
     pub fn key(&self) -> &str {
-        self.name.as_ref().map(IfName::as_str).or(self.hca.map(|h| h.name.as_str())).unwrap_or_default()
+        self.name
+            .as_ref()
+            .map(IfName::as_str)
+            .or(self.hca.map(|h| h.name.as_str()))
+            .unwrap_or_default()
     }
 
     pub fn label(&self) -> String {
@@ -88,35 +99,67 @@ impl Candidate<'_> {
 
 fn unknown(snapshot: &Snapshot, why: &str) -> String {
     match &snapshot.paths {
-        Some(_) => format!("which links the host uses is not known in full, and the create hook refuses that: {why}"),
+        Some(_) => format!(
+            "which links the host uses is not known in full, and the create hook refuses that: \
+            {why}"
+        ),
         None => format!("uplinks: {why}"),
     }
 }
 
 /// The netdevs that can be a NIC at all.
 pub fn netdevs(snapshot: &Snapshot) -> impl Iterator<Item = &Netdev> {
-    snapshot.netdevs.iter().filter(|n| n.link_type != LOOPBACK && n.name.as_str() != "lo")
+    snapshot
+        .netdevs
+        .iter()
+        .filter(|n| n.link_type != LOOPBACK && n.name.as_str() != "lo")
 }
 
-/// Every netdev but lo, every HCA port without one, every InfiniBand port (which needs none), and what is held elsewhere.
+/// Every netdev but lo, every HCA port without one, every InfiniBand port (which needs none), and
+/// what is held elsewhere.
 pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
-    let mut found: Vec<Candidate> = netdevs(context.snapshot).map(|n| with_ports(context.snapshot, n)).collect();
+    let mut found: Vec<Candidate> = netdevs(context.snapshot)
+        .map(|n| with_ports(context.snapshot, n))
+        .collect();
     let mut taken: Vec<(&HcaName, u32)> = Vec::new();
     for netdev in netdevs(context.snapshot) {
-        taken.extend(ports_of(context.snapshot, netdev).into_iter().map(|(h, p)| (&h.name, p.number)));
+        taken.extend(
+            ports_of(context.snapshot, netdev)
+                .into_iter()
+                .map(|(h, p)| (&h.name, p.number)),
+        );
     }
     for hca in &context.snapshot.hcas {
         if hca.ports.is_empty() && context.snapshot.netdev_beside(hca).is_none() {
-            found.push(Candidate { hca: Some(hca), ..Candidate::default() });
+            found.push(Candidate {
+                hca: Some(hca),
+                ..Candidate::default()
+            });
         }
-        for port in hca.ports.iter().filter(|p| is_ib_port(p) || !taken.contains(&(&hca.name, p.number))) {
-            let name = if is_ib_port(port) { None } else { absent_name(context, hca, port) };
-            found.push(Candidate { name, hca: Some(hca), port: Some(port), ..Candidate::default() });
+        for port in hca
+            .ports
+            .iter()
+            .filter(|p| is_ib_port(p) || !taken.contains(&(&hca.name, p.number)))
+        {
+            let name = if is_ib_port(port) {
+                None
+            } else {
+                absent_name(context, hca, port)
+            };
+            found.push(Candidate {
+                name,
+                hca: Some(hca),
+                port: Some(port),
+                ..Candidate::default()
+            });
         }
     }
     for held in context.held {
         if found.iter().all(|c| c.name.as_ref() != Some(&held.netdev)) {
-            found.push(Candidate { name: Some(held.netdev.clone()), ..Candidate::default() });
+            found.push(Candidate {
+                name: Some(held.netdev.clone()),
+                ..Candidate::default()
+            });
         }
     }
     found
@@ -125,63 +168,101 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
 fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
     let mut ports = ports_of(snapshot, netdev).into_iter();
     let first = ports.next();
-    let is_beside = |hca: &Hca| snapshot.netdev_beside(hca).is_some_and(|n| n.name == netdev.name);
+    let is_beside = |hca: &Hca| {
+        snapshot
+            .netdev_beside(hca)
+            .is_some_and(|n| n.name == netdev.name)
+    };
     Candidate {
         name: Some(netdev.name.clone()),
         netdev: Some(netdev),
-        hca: first.map(|(h, _)| h).or_else(|| snapshot.hcas.iter().find(|h| is_beside(h))),
+        hca: first
+            .map(|(h, _)| h)
+            .or_else(|| snapshot.hcas.iter().find(|h| is_beside(h))),
         port: first.map(|(_, p)| p),
         others: ports.map(|(h, p)| port_label(h, p)).collect(),
     }
 }
 
-/// The HCA ports behind a netdev, or else behind the device that it sits on (a VLAN without an address has no GID yet).
+/// The HCA ports behind a netdev, or else behind the device that it sits on (a VLAN without an
+/// address has no GID yet).
 fn ports_of<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
     // Bounded, since indexes of other namespaces can make a snapshot's links go round.
     let mut ports = direct_ports(snapshot, netdev);
     let mut below = upper_lower::lower(snapshot, netdev);
     for _ in 0..8 {
-        let Some(device) = below.filter(|_| ports.is_empty()) else { break };
+        let Some(device) = below.filter(|_| ports.is_empty()) else {
+            break;
+        };
         ports = direct_ports(snapshot, device);
         below = upper_lower::lower(snapshot, device);
     }
     ports
 }
 
-/// By kernel facts only: the port names the netdev; else a GID made from one of the netdev's addresses does (VLAN and
-/// macvlan children, bonds); else an IPoIB netdev sits on that port of the same function.
+/// By kernel facts only: the port names the netdev; else a GID made from one of the netdev's
+/// addresses does (VLAN and macvlan children, bonds); else an IPoIB netdev sits on that port of the
+/// same function.
 fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
     let by_port = |_: &Hca, p: &Port| p.netdev.as_ref() == Some(&netdev.name);
     let owned = |g: &Gid| netdev.addresses.iter().any(|a| a.address == g.ip());
-    let by_gid = |_: &Hca, p: &Port| p.gids.iter().any(|g| g.netdev.as_ref() == Some(&netdev.name) && owned(g));
+    let by_gid = |_: &Hca, p: &Port| {
+        p.gids
+            .iter()
+            .any(|g| g.netdev.as_ref() == Some(&netdev.name) && owned(g))
+    };
     let by_function = |h: &Hca, p: &Port| {
-        let port = netdev.dev_port.map_or(h.ports.len() == 1, |d| d.checked_add(1) == Some(p.number));
-        netdev.link_type == INFINIBAND && is_ib_port(p) && h.pci.is_some() && h.pci == netdev.pci && port
+        let port = netdev
+            .dev_port
+            .map_or(h.ports.len() == 1, |d| d.checked_add(1) == Some(p.number));
+        netdev.link_type == INFINIBAND
+            && is_ib_port(p)
+            && h.pci.is_some()
+            && h.pci == netdev.pci
+            && port
     };
     let all = |fits: &dyn Fn(&Hca, &Port) -> bool| -> Option<Vec<(&'a Hca, &'a Port)>> {
-        let pairs = snapshot.hcas.iter().flat_map(|h| h.ports.iter().map(move |p| (h, p)));
+        let pairs = snapshot
+            .hcas
+            .iter()
+            .flat_map(|h| h.ports.iter().map(move |p| (h, p)));
         Some(pairs.filter(|(h, p)| fits(h, p)).collect()).filter(|found: &Vec<_>| !found.is_empty())
     };
-    all(&by_port).or_else(|| all(&by_gid)).or_else(|| all(&by_function)).unwrap_or_default()
+    all(&by_port)
+        .or_else(|| all(&by_gid))
+        .or_else(|| all(&by_function))
+        .unwrap_or_default()
 }
 
 /// The name of a port's netdev that is not here: a journal knows it, or the port still tells it.
 fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
-    let ours = |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
+    let ours =
+        |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
     let held = context.held.iter().find(ours).map(|h| h.netdev.clone());
-    // A name that another namespace uses may be in use here for something else, which has its own candidate.
-    let named = port.netdev.clone().filter(|n| context.snapshot.netdev(n).is_none());
-    held.filter(|n| context.snapshot.netdev(n).is_none()).or(named)
+    // A name that another namespace uses may be in use here for something else, which has its own
+    // candidate.
+    let named = port
+        .netdev
+        .clone()
+        .filter(|n| context.snapshot.netdev(n).is_none());
+    held.filter(|n| context.snapshot.netdev(n).is_none())
+        .or(named)
 }
 
-/// The RoCE v2 GID of lowest index that is made from one of the netdev's addresses and carries this netdev; else why
-/// there is none. One HCA's table holds entries of several netdevs, and equal addresses: only the netdev tells them apart.
+/// The RoCE v2 GID of lowest index that is made from one of the netdev's addresses and carries this
+/// netdev; else why there is none. One HCA's table holds entries of several netdevs, and equal
+/// addresses: only the netdev tells them apart.
 pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'a Gid, String> {
-    let (Some(netdev), Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else {
+    let (Some(netdev), Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port)
+    else {
         return Err(format!("{} has no port with GIDs", candidate.label()));
     };
     let (label, family) = (port_label(hca, port), context.request.select.family);
-    let v2: Vec<&Gid> = port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).collect();
+    let v2: Vec<&Gid> = port
+        .gids
+        .iter()
+        .filter(|g| g.kind == Some(GidKind::RoceV2))
+        .collect();
     if v2.is_empty() {
         let count = match port.gids.len() {
             0 => "its GID table is empty".to_owned(),
@@ -189,19 +270,38 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
         };
         return Err(format!("{label} has no RoCE v2 GID; {count}"));
     }
-    let made_from = |g: &&&Gid| netdev.addresses.iter().any(|a| counts(a, family) && a.address == g.ip());
+    let made_from = |g: &&&Gid| {
+        netdev
+            .addresses
+            .iter()
+            .any(|a| counts(a, family) && a.address == g.ip())
+    };
     let ours: Vec<&Gid> = v2.iter().filter(made_from).copied().collect();
     if ours.is_empty() {
-        return Err(format!("{label} has no RoCE v2 GID made from an {} of {}", family.noun(), netdev.name));
+        return Err(format!(
+            "{label} has no RoCE v2 GID made from an {} of {}",
+            family.noun(),
+            netdev.name
+        ));
     }
-    let here = ours.iter().filter(|g| g.netdev.as_ref() == Some(&netdev.name)).min_by_key(|g| g.index);
+    let here = ours
+        .iter()
+        .filter(|g| g.netdev.as_ref() == Some(&netdev.name))
+        .min_by_key(|g| g.index);
     here.copied().ok_or_else(|| {
-        let foreign = ours.iter().find_map(|g| g.netdev.as_ref()).map_or("no netdev", IfName::as_str);
-        format!("the RoCE v2 GIDs of {label} with an address of {} are of {foreign}", netdev.name)
+        let foreign = ours
+            .iter()
+            .find_map(|g| g.netdev.as_ref())
+            .map_or("no netdev", IfName::as_str);
+        format!(
+            "the RoCE v2 GIDs of {label} with an address of {} are of {foreign}",
+            netdev.name
+        )
     })
 }
 
-/// Whether an address counts as one that peers can be reached from. IPv4 link-local addresses do: fabrics run on them.
+/// Whether an address counts as one that peers can be reached from. IPv4 link-local addresses do:
+/// fabrics run on them.
 pub fn counts(address: &Address, family: Family) -> bool {
     let link_local = matches!(address.address, IpAddr::V6(a) if a.is_unicast_link_local());
     family.has(&address.address) && !link_local && address.scope != SCOPE_HOST

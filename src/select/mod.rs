@@ -24,7 +24,8 @@ use rules::names::{by_regex, idle_exclusion};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// One verdict per NIC: kept ones first, in rail order (PCI address, then name; placeholders as they were named).
+    /// One verdict per NIC: kept ones first, in rail order (PCI address, then name; placeholders as
+    /// they were named).
     pub verdicts: Vec<Verdict>,
     pub warnings: Vec<String>,
 }
@@ -92,8 +93,18 @@ impl Selection {
             numa: n.numa,
             ..none.clone()
         };
-        let of_ib = |hca: &HcaName| Verdict { hca: Some(hca.clone()), ..none.clone() };
-        Selection { verdicts: nics.iter().map(of_nic).chain(ib.iter().map(of_ib)).collect(), warnings: Vec::new() }
+        let of_ib = |hca: &HcaName| Verdict {
+            hca: Some(hca.clone()),
+            ..none.clone()
+        };
+        Selection {
+            verdicts: nics
+                .iter()
+                .map(of_nic)
+                .chain(ib.iter().map(of_ib))
+                .collect(),
+            warnings: Vec::new(),
+        }
     }
 
     pub fn kept(&self) -> impl Iterator<Item = &Verdict> {
@@ -101,7 +112,9 @@ impl Selection {
     }
 
     pub fn dropped(&self) -> impl Iterator<Item = (&Verdict, &Drop)> {
-        self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
+        self.verdicts
+            .iter()
+            .filter_map(|v| Some((v, v.dropped.as_ref()?)))
     }
 
     /// [`ErrorClass::Nothing`], caused by [`LeftOut`], where none is kept.
@@ -114,20 +127,28 @@ impl Selection {
         Err(LeftOut(verdicts)).class(ErrorClass::Nothing, "no NIC is left for the container")
     }
 
-    /// NICs that were asked for by name, and are left out. What annotations, `--exclude-hca` or the peer's list take away was not asked
-    /// for; what devices name is checked later.
-    fn lacking<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Verdict, &'a Drop)> {
+    /// NICs that were asked for by name, and are left out. What annotations, `--exclude-hca` or the
+    /// peer's list take away was not asked for; what devices name is checked later.
+    fn lacking<'a>(
+        &'a self,
+        request: &'a Request,
+    ) -> impl Iterator<Item = (&'a Verdict, &'a Drop)> {
         let peers = &request.select.peer_ifaces;
         let is_wanted = move |name: &IfName| {
             let is_taken_away = request.narrowing.forbids(name).is_some();
             request.names(name) && !is_taken_away && (peers.is_empty() || peers.contains(name))
         };
-        let by_name = self.dropped().filter(|_| request.narrowing.devices.is_none());
-        by_name.filter(move |(v, d)| d.code != DropCode::Excluded && v.netdev.as_ref().is_some_and(is_wanted))
+        let by_name = self
+            .dropped()
+            .filter(|_| request.narrowing.devices.is_none());
+        by_name.filter(move |(v, d)| {
+            d.code != DropCode::Excluded && v.netdev.as_ref().is_some_and(is_wanted)
+        })
     }
 
-    /// An error where a NIC is left out that was asked for by name: a job with a rail less hangs, or is slow. [`ErrorClass::Locked`], in
-    /// one line, if containers hold all of these; else [`ErrorClass::Nothing`], caused by [`LeftOut`].
+    /// An error where a NIC is left out that was asked for by name: a job with a rail less hangs,
+    /// or is slow. [`ErrorClass::Locked`], in one line, if containers hold all of these; else
+    /// [`ErrorClass::Nothing`], caused by [`LeftOut`].
     pub fn named(&self, request: &Request) -> Result<()> {
         let lacking: Vec<Verdict> = self.lacking(request).map(|(v, _)| v.clone()).collect();
         if lacking.is_empty() {
@@ -143,18 +164,25 @@ impl Selection {
         }
     }
 
-    /// Why a NIC that was asked for by name is left out, where nothing but a link that comes up keeps all such NICs: a second
-    /// later, they may be there.
+    /// Why a NIC that was asked for by name is left out, where nothing but a link that comes up
+    /// keeps all such NICs: a second later, they may be there.
     pub fn coming(&self, request: &Request) -> Option<String> {
-        let comes = |code| matches!(code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid);
+        let comes = |code| {
+            matches!(
+                code,
+                DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid
+            )
+        };
         let lacking: Vec<&Drop> = self.lacking(request).map(|(_, d)| d).collect();
-        let all_come = lacking.iter().all(|d| comes(d.code) && d.also.iter().copied().all(comes));
+        let all_come = lacking
+            .iter()
+            .all(|d| comes(d.code) && d.also.iter().copied().all(comes));
         lacking.first().filter(|_| all_come).map(|d| d.why.clone())
     }
 }
 
-/// What an error lists first: NICs that can be had by ending what has them, then those that lack something, then those that are not
-/// meant, and last what no container can have.
+/// What an error lists first: NICs that can be had by ending what has them, then those that lack
+/// something, then those that are not meant, and last what no container can have.
 fn nearness(code: DropCode) -> u8 {
     match code {
         DropCode::Held => 0,
@@ -170,9 +198,15 @@ pub struct LeftOut(pub Vec<Verdict>);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason = |v: &Verdict| v.dropped.as_ref().map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix));
+        let reason = |v: &Verdict| {
+            v.dropped
+                .as_ref()
+                .map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix))
+        };
         match self.0.iter().filter_map(reason).collect::<Vec<_>>() {
-            none if none.is_empty() => f.write_str("this network namespace has no interface but lo"),
+            none if none.is_empty() => {
+                f.write_str("this network namespace has no interface but lo")
+            }
             reasons => f.write_str(&reasons.join(" | ")),
         }
     }
@@ -191,7 +225,8 @@ impl Verdict {
     }
 }
 
-/// Judges every NIC of the snapshot. An empty result is an error that tells every reason; so is one without a NIC that was named.
+/// Judges every NIC of the snapshot. An empty result is an error that tells every reason; so is one
+/// without a NIC that was named.
 pub fn select(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let selection = judge(request, snapshot, held)?;
     selection.named(request)?;
@@ -204,8 +239,10 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     known(&context)?;
-    let mut verdicts: Vec<Verdict> =
-        candidates::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
+    let mut verdicts: Vec<Verdict> = candidates::candidates(&context)
+        .iter()
+        .map(|c| rules::judge(&context, c))
+        .collect();
     come_along(snapshot, &mut verdicts);
     fabrics::leave_out_slower(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
@@ -216,13 +253,19 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     Ok(selection)
 }
 
-/// What is a part of a NIC that is kept comes with it, asked or not: [`rules`] has seen to it that all of it can.
+/// What is a part of a NIC that is kept comes with it, asked or not: [`rules`] has seen to it that
+/// all of it can.
 fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
     loop {
-        let kept: Vec<IfName> =
-            verdicts.iter().filter(|v| v.dropped.is_none()).filter_map(|v| v.netdev.clone()).collect();
+        let kept: Vec<IfName> = verdicts
+            .iter()
+            .filter(|v| v.dropped.is_none())
+            .filter_map(|v| v.netdev.clone())
+            .collect();
         let dropped = verdicts.iter_mut().filter(|v| v.dropped.is_some());
-        let Some((why, v)) = dropped.filter_map(|v| Some((part_of(snapshot, v.netdev.as_ref()?, &kept)?, v))).next()
+        let Some((why, v)) = dropped
+            .filter_map(|v| Some((part_of(snapshot, v.netdev.as_ref()?, &kept)?, v)))
+            .next()
         else {
             return;
         };
@@ -234,38 +277,69 @@ fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
 fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String> {
     let netdev = snapshot.netdev(name)?;
     let is_kept = |n: &&Netdev| kept.contains(&n.name);
-    let below = upper_lower::lower(snapshot, netdev).filter(|_| upper_lower::follows(netdev)).filter(is_kept);
-    let bond =
-        netdev.master.as_ref().and_then(|m| snapshot.netdev(m)).filter(|m| upper_lower::is_bond(m)).filter(is_kept);
+    let below = upper_lower::lower(snapshot, netdev)
+        .filter(|_| upper_lower::follows(netdev))
+        .filter(is_kept);
+    let bond = netdev
+        .master
+        .as_ref()
+        .and_then(|m| snapshot.netdev(m))
+        .filter(|m| upper_lower::is_bond(m))
+        .filter(is_kept);
     let below = below.map(|d| format!("{}, which it sits on", d.name));
     below.or_else(|| bond.map(|d| format!("{}, of which it is a member", d.name)))
 }
 
-/// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that rxe2 precedes rxe10.
+/// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that
+/// rxe2 precedes rxe10.
 fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
     let named = |name: &IfName| context.request.select.ifaces.iter().position(|n| n == name);
-    let placeholder = verdict.netdev.as_ref().filter(|_| context.blind()).and_then(named);
+    let placeholder = verdict
+        .netdev
+        .as_ref()
+        .filter(|_| context.blind())
+        .and_then(named);
     let label = verdict.label();
     // What comes along with an agreed one is in no list.
     let agreed = |name: &IfName| context.request.agreed.iter().position(|n| n == name);
-    let agreed_ib = |name: &HcaName| context.request.agreed_ib.iter().flatten().position(|n| n == name);
+    let agreed_ib = |name: &HcaName| {
+        context
+            .request
+            .agreed_ib
+            .iter()
+            .flatten()
+            .position(|n| n == name)
+    };
     let agreed = match (&verdict.netdev, &verdict.hca) {
         (Some(netdev), _) => agreed(netdev),
         (None, hca) => hca.as_ref().and_then(agreed_ib),
     };
     let agreed = agreed.unwrap_or(usize::MAX);
-    (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural::key(&label), label)
+    (
+        agreed,
+        placeholder,
+        verdict.pci.is_none(),
+        verdict.pci,
+        natural::key(&label),
+        label,
+    )
 }
 
 /// A name that does not exist is a mistake, and the list of what does exist its cure.
 fn known(context: &Context) -> Result<()> {
-    unknown(context.request, context.snapshot, context.held).first().map_or(Ok(()), |list| Err(list.error()))
+    unknown(context.request, context.snapshot, context.held)
+        .first()
+        .map_or(Ok(()), |list| Err(list.error()))
 }
 
 /// With `--no-auto-skip`, a NIC that lacks nothing but an address is an error.
 fn addressed(request: &Request, selection: &Selection) -> Result<()> {
-    let naked = selection.dropped().filter(|(_, d)| d.code == DropCode::NoAddress);
-    let naked: Vec<String> = naked.map(|(_, d)| format!("{}; {}", d.why, d.fix)).collect();
+    let naked = selection
+        .dropped()
+        .filter(|(_, d)| d.code == DropCode::NoAddress);
+    let naked: Vec<String> = naked
+        .map(|(_, d)| format!("{}; {}", d.why, d.fix))
+        .collect();
     if !request.select.no_auto_skip || naked.is_empty() {
         return Ok(());
     }
@@ -279,7 +353,8 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     if context.blind() {
         let kept: Vec<&IfName> = selection.kept().filter_map(|v| v.netdev.as_ref()).collect();
         said.push(format!(
-            "no RDMA device here: {} taken as placeholders, without HCA, port or GID; NCCL_IB_HCA is not derived",
+            "no RDMA device here: {} taken as placeholders, without HCA, port or GID; NCCL_IB_HCA \
+            is not derived",
             join(&kept)
         ));
     }
@@ -289,28 +364,51 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
             (Some(netdev), _) => request.narrowing.forbids(netdev),
             (None, hca) => hca.and_then(|hca| request.narrowing.forbids_hca(hca.as_str())),
         };
-        if drop.code == DropCode::Excluded && narrowed.is_none() && by_regex(request, netdev, hca).is_some() {
+        if drop.code == DropCode::Excluded
+            && narrowed.is_none()
+            && by_regex(request, netdev, hca).is_some()
+        {
             said.push(format!("{}; {}", drop.why, drop.fix));
         }
         let Some(name) = netdev else { continue };
         if drop.code != DropCode::Excluded && request.names(name) {
-            said.push(format!("{name} is in --ifaces, but is left out: {}; {}", drop.why, drop.fix));
+            said.push(format!(
+                "{name} is in --ifaces, but is left out: {}; {}",
+                drop.why, drop.fix
+            ));
         }
     }
     said.extend(idle_exclusion(request, context.snapshot, context.held));
     said.extend(fabrics::slower(&selection.verdicts));
     said.extend(fabrics::hints(context, &selection.verdicts));
     let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
-    let absent: Vec<&IfName> = request.select.peer_ifaces.iter().filter(|n| !kept(n)).collect();
+    let absent: Vec<&IfName> = request
+        .select
+        .peer_ifaces
+        .iter()
+        .filter(|n| !kept(n))
+        .collect();
     if !absent.is_empty() {
-        said.push(format!("the peer has {}, which is not kept here", join(&absent)));
+        said.push(format!(
+            "the peer has {}, which is not kept here",
+            join(&absent)
+        ));
     }
     if selection.kept().any(|v| v.netdev.is_some()) {
-        said.extend(context.snapshot.unlisted_routes().map(|why| format!("the hook will refuse: {why}")));
+        said.extend(
+            context
+                .snapshot
+                .unlisted_routes()
+                .map(|why| format!("the hook will refuse: {why}")),
+        );
     }
     said
 }
 
 fn join(names: &[&IfName]) -> String {
-    names.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(", ")
+    names
+        .iter()
+        .map(|n| n.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
 }

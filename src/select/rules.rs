@@ -13,7 +13,8 @@ use crate::select::{Drop, DropCode, Verdict};
 use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
 
-/// The rules in the order in which they are tested, which is that of [`DropCode`]; its last is for [`super::fabrics`].
+/// The rules in the order in which they are tested, which is that of [`DropCode`]; its last is for
+/// [`super::fabrics`].
 const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     forbidden,
     held,
@@ -40,21 +41,37 @@ const HELD: &str = "stop that container; if it has ended: rdmaprep restore --all
 
 pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
     let dropped = refusal(context, candidate);
-    let function = |n: &Netdev| context.snapshot.pci.iter().find(|f| Some(f.address) == n.pci);
+    let function = |n: &Netdev| {
+        context
+            .snapshot
+            .pci
+            .iter()
+            .find(|f| Some(f.address) == n.pci)
+    };
     Verdict {
         netdev: candidate.name.clone(),
         hca: candidate.hca.map(|h| h.name.clone()),
         port: candidate.port.map(|p| p.number),
         gid: choose_gid(context, candidate).ok().cloned(),
-        pci: candidate.hca.and_then(|h| h.pci).or(candidate.netdev.and_then(|n| n.pci)),
-        numa: candidate.hca.and_then(|h| h.numa).or(candidate.netdev.and_then(function).and_then(|f| f.numa)),
-        note: if dropped.is_none() { note(context, candidate) } else { None },
+        pci: candidate
+            .hca
+            .and_then(|h| h.pci)
+            .or(candidate.netdev.and_then(|n| n.pci)),
+        numa: candidate
+            .hca
+            .and_then(|h| h.numa)
+            .or(candidate.netdev.and_then(function).and_then(|f| f.numa)),
+        note: if dropped.is_none() {
+            note(context, candidate)
+        } else {
+            None
+        },
         dropped,
     }
 }
 
-/// The first reason. Of a NIC that is named, or that a list of names leaves out, further ones too: the fix of one alone would lead to
-/// the next.
+/// The first reason. Of a NIC that is named, or that a list of names leaves out, further ones too:
+/// the fix of one alone would lead to the next.
 fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let mut all = RULES.iter().filter_map(|rule| rule(context, candidate));
     let first = all.next()?;
@@ -74,56 +91,119 @@ fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
         }
     }
     // The fix of a protected NIC says itself that the NIC has to be named.
-    let is_guarded = reasons.iter().any(|d| matches!(d.code, DropCode::Uplink | DropCode::Bootstrap));
-    let fixes = if is_listed && is_guarded { &reasons[1..] } else { &reasons[..] };
-    let why = reasons.iter().map(|d| d.why.as_str()).collect::<Vec<_>>().join("; ");
-    let fix = fixes.iter().map(|d| d.fix.as_str()).collect::<Vec<_>>().join("; ");
+    let is_guarded = reasons
+        .iter()
+        .any(|d| matches!(d.code, DropCode::Uplink | DropCode::Bootstrap));
+    let fixes = if is_listed && is_guarded {
+        &reasons[1..]
+    } else {
+        &reasons[..]
+    };
+    let why = reasons
+        .iter()
+        .map(|d| d.why.as_str())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let fix = fixes
+        .iter()
+        .map(|d| d.fix.as_str())
+        .collect::<Vec<_>>()
+        .join("; ");
     let mut codes = reasons.iter().map(|d| d.code);
-    Some(Drop { code: codes.next()?, also: codes.collect(), why, fix })
+    Some(Drop {
+        code: codes.next()?,
+        also: codes.collect(),
+        why,
+        fix,
+    })
 }
 
 fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let Some(netdev) = candidate.netdev else {
         return Some("InfiniBand: its device node and NCCL_IB_HCA, no netdev to move".to_owned());
     };
-    let guard = context.uplinks.get(&netdev.name).or(context.bootstrap.get(&netdev.name));
+    let guard = context
+        .uplinks
+        .get(&netdev.name)
+        .or(context.bootstrap.get(&netdev.name));
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
-    let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
+    let placeholder = context
+        .blind()
+        .then(|| "placeholder: no RDMA device behind it".to_owned());
     let below = upper_lower::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let bond = upper_lower::is_bond(netdev).then(|| "a bond: dissolved here, and made again inside".to_owned());
-    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(bond).collect();
+    let bond = upper_lower::is_bond(netdev)
+        .then(|| "a bond: dissolved here, and made again inside".to_owned());
+    let notes: Vec<String> = guard
+        .into_iter()
+        .chain(placeholder)
+        .chain(below)
+        .chain(bond)
+        .collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let device = Device::new(candidate.key(), candidate.netdev, candidate.hca, context.snapshot);
+    let device = Device::new(
+        candidate.key(),
+        candidate.netdev,
+        candidate.hca,
+        context.snapshot,
+    );
     let why = context.request.host.policy.forbids(&device)?;
-    because(DropCode::Forbidden, why, "the host's administrator can change that in /etc/rdmaprep/config.toml")
+    because(
+        DropCode::Forbidden,
+        why,
+        "the host's administrator can change that in /etc/rdmaprep/config.toml",
+    )
 }
 
 fn policy_forbids(context: &Context, netdev: &Netdev) -> Option<String> {
-    context.request.host.policy.forbids(&Device::new(netdev.name.as_str(), Some(netdev), None, context.snapshot))
+    context.request.host.policy.forbids(&Device::new(
+        netdev.name.as_str(),
+        Some(netdev),
+        None,
+        context.snapshot,
+    ))
 }
 
 fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    if let Some(held) = context.held.iter().find(|h| candidate.name.as_ref() == Some(&h.netdev)) {
+    if let Some(held) = context
+        .held
+        .iter()
+        .find(|h| candidate.name.as_ref() == Some(&h.netdev))
+    {
         let why = format!("{} holds {}", held.by, held.netdev);
         return because(DropCode::Held, why, HELD);
     }
-    let (None, Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else { return None };
+    let (None, Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else {
+        return None;
+    };
     // An RDMA device in shared mode is seen by every namespace, its netdev by one.
-    let away = port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
-    let why = format!("the netdev of {} is in another network namespace", port_label(hca, port));
+    let away =
+        port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
+    let why = format!(
+        "the netdev of {} is in another network namespace",
+        port_label(hca, port)
+    );
     away.then(|| {
-        because(DropCode::Held, why, "stop what uses it there; inside a container, run rdmaprep on the host instead")
+        because(
+            DropCode::Held,
+            why,
+            "stop what uses it there; inside a container, run rdmaprep on the host instead",
+        )
     })?
 }
 
 fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let (hca, label) = (candidate.hca?, candidate.label());
     if !candidate.others.is_empty() {
-        let first = candidate.port.map_or_else(|| hca.name.to_string(), |p| port_label(hca, p));
-        let why = format!("{label} belongs to several HCA ports: {first}, {}", candidate.others.join(", "));
+        let first = candidate
+            .port
+            .map_or_else(|| hca.name.to_string(), |p| port_label(hca, p));
+        let why = format!(
+            "{label} belongs to several HCA ports: {first}, {}",
+            candidate.others.join(", ")
+        );
         let fix = match candidate.netdev.and_then(|n| n.kind.as_deref()) {
             Some("bond") => "dissolve the bond, or remove all but one of these RDMA devices",
             _ => "remove all but one of these RDMA devices (soft-RoCE: rdma link delete NAME)",
@@ -131,7 +211,11 @@ fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
         return because(DropCode::Ambiguous, why, fix);
     }
     let fix = "compare `rdma link` with /sys/class/infiniband, and reload the driver";
-    let why = format!("the data about {} contradict each other: {}", hca.name, hca.conflicts.join("; "));
+    let why = format!(
+        "the data about {} contradict each other: {}",
+        hca.name,
+        hca.conflicts.join("; ")
+    );
     (!hca.conflicts.is_empty()).then(|| because(DropCode::Ambiguous, why, fix))?
 }
 
@@ -140,7 +224,11 @@ fn iwarp(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let iwarp = hca.protocol.as_deref() == Some("iw") || hca.driver.as_deref() == Some("siw");
     let why = format!("{} speaks iWARP, which has no RoCE GIDs", hca.name);
     iwarp.then(|| {
-        because(DropCode::Iwarp, why, "switch the card to RoCE if it supports it (irdma: module parameter roce_ena=1)")
+        because(
+            DropCode::Iwarp,
+            why,
+            "switch the card to RoCE if it supports it (irdma: module parameter roce_ena=1)",
+        )
     })?
 }
 
@@ -149,23 +237,44 @@ fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
     if candidate.hca.is_some() || placeholder {
         return None;
     }
-    let guarded = candidate.netdev.and_then(|n| context.uplinks.get(&n.name).or(context.bootstrap.get(&n.name)));
+    let guarded = candidate.netdev.and_then(|n| {
+        context
+            .uplinks
+            .get(&n.name)
+            .or(context.bootstrap.get(&n.name))
+    });
     let fix = match guarded {
-        _ if !context.blind() => "nothing to do for a NIC without RDMA; else load its RDMA driver".to_owned(),
+        _ if !context.blind() => {
+            "nothing to do for a NIC without RDMA; else load its RDMA driver".to_owned()
+        }
         Some(why) => format!("this host needs a second NIC, with RDMA: this one {why}"),
         None => "load its RDMA driver; for a test without RDMA, name it in --ifaces".to_owned(),
     };
-    because(DropCode::NotRdma, format!("{} has no RDMA device", candidate.label()), &fix)
+    because(
+        DropCode::NotRdma,
+        format!("{} has no RDMA device", candidate.label()),
+        &fix,
+    )
 }
 
 fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
-    let hca = candidate.hca.filter(|_| candidate.netdev.is_none() && !candidate.is_ib())?;
+    let hca = candidate
+        .hca
+        .filter(|_| candidate.netdev.is_none() && !candidate.is_ib())?;
     let layer = candidate.port.and_then(|p| p.link_layer.as_deref());
     let why = match (candidate.port, layer) {
         (None, _) => format!("{} has no ports", hca.name),
-        (Some(_), layer) => format!("{} has no netdev (link layer {})", hca.name, layer.unwrap_or("unknown")),
+        (Some(_), layer) => format!(
+            "{} has no netdev (link layer {})",
+            hca.name,
+            layer.unwrap_or("unknown")
+        ),
     };
-    because(DropCode::NoNetdev, why, "nothing to do: rdmaprep moves RoCE and InfiniBand devices only")
+    because(
+        DropCode::NoNetdev,
+        why,
+        "nothing to do: rdmaprep moves RoCE and InfiniBand devices only",
+    )
 }
 
 /// Why the container's own annotations or devices leave it out.
@@ -180,11 +289,18 @@ fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let request = context.request;
     if let Some(why) = narrowed(context, candidate) {
         let devices = request.narrowing.devices.is_some();
-        let fix = if devices { "request its CDI device as well" } else { "change the container's annotation" };
+        let fix = if devices {
+            "request its CDI device as well"
+        } else {
+            "change the container's annotation"
+        };
         return because(DropCode::Excluded, why, fix);
     }
     let netdev = candidate.netdev.map(|n| &n.name);
-    let hca = candidate.hca.map(|h| &h.name).filter(|_| netdev.is_some() || candidate.name.is_none());
+    let hca = candidate
+        .hca
+        .map(|h| &h.name)
+        .filter(|_| netdev.is_some() || candidate.name.is_none());
     names::left_out(request, context.snapshot, netdev, hca)
 }
 
@@ -197,24 +313,39 @@ fn is_bootstrap(context: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 /// The guard is lifted by the NIC's name in `--ifaces` together with `--allow-bootstrap-iface`.
-fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: DropCode) -> Option<Drop> {
+fn guarded(
+    context: &Context,
+    candidate: &Candidate,
+    guard: &Guarded,
+    code: DropCode,
+) -> Option<Drop> {
     let name = &candidate.netdev?.name;
     let why = guard.get(name)?;
     let lifted = candidate.named(context) && context.request.select.allow_bootstrap_iface;
     let safe = match code {
         DropCode::Uplink => {
-            ": moving this one cuts this host's connection, an SSH session too. Only if the host has another way in that rdmaprep cannot see"
+            ": moving this one cuts this host's connection, an SSH session too. Only if the host \
+            has another way in that rdmaprep cannot see"
         }
         _ => "; only if the job's bootstrap works without it",
     };
-    let fix = format!("use another NIC for RDMA{safe}: name this one in --ifaces, and set --allow-bootstrap-iface");
+    let fix = format!(
+        "use another NIC for RDMA{safe}: name this one in --ifaces, and set --allow-bootstrap-iface"
+    );
     (!lifted).then(|| because(code, format!("{name} {why}"), &fix))?
 }
 
 fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
-    let why = format!("a move would take {} from {}", netdev.qdisc_lost.as_ref()?, netdev.name);
-    let fix = format!("delete it (`tc qdisc show dev {}` lists it), or exclude the NIC", netdev.name);
+    let why = format!(
+        "a move would take {} from {}",
+        netdev.qdisc_lost.as_ref()?,
+        netdev.name
+    );
+    let fix = format!(
+        "delete it (`tc qdisc show dev {}` lists it), or exclude the NIC",
+        netdev.name
+    );
     because(DropCode::QueueingDiscipline, why, &fix)
 }
 
@@ -223,12 +354,24 @@ fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
     if netdev.addresses.iter().any(|a| counts(a, family)) {
         return None;
     }
-    let other: Vec<String> =
-        netdev.addresses.iter().filter(|a| counts(a, Family::Any)).map(|a| a.address.to_string()).collect();
-    let lacks = if context.snapshot.lacks_network() { "is not known to have an" } else { "has no" };
+    let other: Vec<String> = netdev
+        .addresses
+        .iter()
+        .filter(|a| counts(a, Family::Any))
+        .map(|a| a.address.to_string())
+        .collect();
+    let lacks = if context.snapshot.lacks_network() {
+        "is not known to have an"
+    } else {
+        "has no"
+    };
     let why = format!("{} {lacks} {}", netdev.name, family.noun());
     if context.snapshot.lacks_network() {
-        return because(DropCode::NoAddress, why, "run it on the host itself: a captured /sys has no addresses");
+        return because(
+            DropCode::NoAddress,
+            why,
+            "run it on the host itself: a captured /sys has no addresses",
+        );
     }
     if other.is_empty() {
         return because(
@@ -249,11 +392,16 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
     if port.state.as_deref() == Some("ACTIVE") {
         return None;
     }
-    let why =
-        format!("{} is {}, not ACTIVE", port_label(hca, port), port.state.as_deref().unwrap_or("in an unknown state"));
+    let why = format!(
+        "{} is {}, not ACTIVE",
+        port_label(hca, port),
+        port.state.as_deref().unwrap_or("in an unknown state")
+    );
     let fix = match candidate.netdev.filter(|n| !n.up) {
         Some(n) => format!("ip link set {} up", n.name),
-        None => "check the cable, the switch port and, for InfiniBand, the subnet manager".to_owned(),
+        None => {
+            "check the cable, the switch port and, for InfiniBand, the subnet manager".to_owned()
+        }
     };
     because(DropCode::PortDown, why, &fix)
 }
@@ -261,16 +409,20 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
 fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let exempt = candidate.is_ib() || candidate.hca.is_none();
     let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
-    let fix =
-        "check that the link is up and RoCE v2 enabled; the GIDs are in /sys/class/infiniband/*/ports/*/gid_attrs";
+    let fix = "check that the link is up and RoCE v2 enabled; the GIDs are in \
+        /sys/class/infiniband/*/ports/*/gid_attrs";
     because(DropCode::NoGid, why, fix)
 }
 
 fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev.filter(|_| !context.request.select.freeze_lifetimes)?;
+    let netdev = candidate
+        .netdev
+        .filter(|_| !context.request.select.freeze_lifetimes)?;
     let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
-    let why =
-        format!("{} of {} has a finite lifetime, and nothing would renew it inside", address.address, netdev.name);
+    let why = format!(
+        "{} of {} has a finite lifetime, and nothing would renew it inside",
+        address.address, netdev.name
+    );
     because(
         DropCode::FiniteLifetime,
         why,
@@ -280,7 +432,8 @@ fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let why = format!("{} is InfiniBand, and --ib is not set", candidate.label());
-    (candidate.is_ib() && !context.request.select.ib).then(|| because(DropCode::InfiniBand, why, "set --ib"))?
+    (candidate.is_ib() && !context.request.select.ib)
+        .then(|| because(DropCode::InfiniBand, why, "set --ib"))?
 }
 
 fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -289,17 +442,37 @@ fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
         (Some(netdev), _) => {
             let peer = &request.select.peer_ifaces;
             let asked = !peer.is_empty() || request.agreed_ib.is_some();
-            (netdev.name.to_string(), asked && !peer.contains(&netdev.name))
+            (
+                netdev.name.to_string(),
+                asked && !peer.contains(&netdev.name),
+            )
         }
         (None, hca) => {
             let name = &hca?.name;
-            (name.to_string(), request.agreed_ib.as_ref().is_some_and(|agreed| !agreed.contains(name)))
+            (
+                name.to_string(),
+                request
+                    .agreed_ib
+                    .as_ref()
+                    .is_some_and(|agreed| !agreed.contains(name)),
+            )
         }
     };
     let why = format!("the peer has no {name}");
-    out.then(|| because(DropCode::NotInPeerSet, why, "add it to --peer-ifaces (RDMA_PEER_IFACES) if the peer has it"))?
+    out.then(|| {
+        because(
+            DropCode::NotInPeerSet,
+            why,
+            "add it to --peer-ifaces (RDMA_PEER_IFACES) if the peer has it",
+        )
+    })?
 }
 
 fn because(code: DropCode, why: String, fix: &str) -> Option<Drop> {
-    Some(Drop { code, also: Vec::new(), why, fix: fix.to_owned() })
+    Some(Drop {
+        code,
+        also: Vec::new(),
+        why,
+        fix: fix.to_owned(),
+    })
 }

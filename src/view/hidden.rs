@@ -9,9 +9,17 @@ use super::{Keep, end, joined};
 
 const FUNCTIONS: &str = "bus/pci/devices";
 
-/// Drivers that drive functions of any kind: that one of theirs is a NIC says nothing of the others.
-const SHARED: [&str; 7] =
-    ["virtio-pci", "vfio-pci", "pci-stub", "pci-pf-stub", "uio_pci_generic", "igb_uio", "pcieport"];
+/// Drivers that drive functions of any kind: that one of theirs is a NIC says nothing of the
+/// others.
+const SHARED: [&str; 7] = [
+    "virtio-pci",
+    "vfio-pci",
+    "pci-stub",
+    "pci-pf-stub",
+    "uio_pci_generic",
+    "igb_uio",
+    "pcieport",
+];
 
 pub(super) struct Hidden {
     pub(super) dirs: Dirs,
@@ -25,7 +33,10 @@ pub(super) struct Fate {
 
 impl Hidden {
     pub(super) fn find(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
-        let mut hidden = Hidden { dirs: Dirs::default(), links: HashSet::new() };
+        let mut hidden = Hidden {
+            dirs: Dirs::default(),
+            links: HashSet::new(),
+        };
         hidden.hcas(keep, seen, tree);
         hidden.functions(keep, seen, tree);
         hidden.subfunctions(keep, tree);
@@ -36,12 +47,22 @@ impl Hidden {
     fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
         // These get new numbers.
         let moved: BTreeSet<&HcaName> = keep.moved(seen).map(|(name, _)| name).collect();
-        let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name));
+        let kept = || {
+            seen.hcas
+                .iter()
+                .filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name))
+        };
         let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
         let mads: BTreeSet<String> = kept()
-            .flat_map(|h| h.umad.iter().flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten()))
+            .flat_map(|h| {
+                h.umad
+                    .iter()
+                    .flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten())
+            })
             .collect();
-        let verbs: BTreeSet<String> = kept().filter_map(|h| Some(h.uverbs.as_ref()?.name.clone())).collect();
+        let verbs: BTreeSet<String> = kept()
+            .filter_map(|h| Some(h.uverbs.as_ref()?.name.clone()))
+            .collect();
         let names: BTreeSet<String> = keep.hcas.iter().map(ToString::to_string).collect();
         let classes = [
             ("class/infiniband", &names),
@@ -50,7 +71,10 @@ impl Hidden {
             ("class/infiniband_mad", &mads),
         ];
         for (class, kept) in classes {
-            for name in tree.names(class).filter(|name| *name != "abi_version" && !kept.contains(*name)) {
+            for name in tree
+                .names(class)
+                .filter(|name| *name != "abi_version" && !kept.contains(*name))
+            {
                 self.hide(tree, format!("{class}/{name}"));
             }
         }
@@ -58,20 +82,30 @@ impl Hidden {
 
     /// A name of a directory of links, and what it leads to.
     pub(super) fn hide(&mut self, tree: &Tree, path: String) {
-        end(tree, &path).into_iter().for_each(|dir| self.dirs.add(dir));
+        end(tree, &path)
+            .into_iter()
+            .for_each(|dir| self.dirs.add(dir));
         self.links.insert(path);
     }
 
     /// PCI functions: dropped NICs, and what kept NICs' cards have besides.
     fn functions(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
-        let functions: BTreeMap<BusId, &PciFunction> = seen.pci.iter().map(|f| (f.address, f)).collect();
+        let functions: BTreeMap<BusId, &PciFunction> =
+            seen.pci.iter().map(|f| (f.address, f)).collect();
         let (nics, kept) = (nics(seen, &functions), kept_functions(keep, seen));
         let cards: BTreeSet<BusId> = kept.iter().flat_map(|id| card(*id, &functions)).collect();
-        let stays = |id: &BusId| cards.contains(id) || functions.get(id).is_some_and(|f| is_accelerator(f));
+        let stays =
+            |id: &BusId| cards.contains(id) || functions.get(id).is_some_and(|f| is_accelerator(f));
         let mut places = HashSet::new();
         // The same function may be there twice, under two spellings: names are read, not made.
         for name in tree.names(FUNCTIONS) {
-            let Some(id) = name.parse().ok().filter(|id| nics.contains(id) && !kept.contains(id)) else { continue };
+            let Some(id) = name
+                .parse()
+                .ok()
+                .filter(|id| nics.contains(id) && !kept.contains(id))
+            else {
+                continue;
+            };
             let path = format!("{FUNCTIONS}/{name}");
             if stays(&id) {
                 places.extend(end(tree, &path));
@@ -89,33 +123,52 @@ impl Hidden {
         for (path, node) in tree.iter().filter(|(path, _)| is_top(path)) {
             let Node::Link(target) = node else { continue };
             let end = joined(path, target);
-            let Some(at) = above(&end).find(|at| end.get(..*at).is_some_and(|dir| places.contains(dir))) else {
+            let Some(at) =
+                above(&end).find(|at| end.get(..*at).is_some_and(|dir| places.contains(dir)))
+            else {
                 continue;
             };
-            let child = end.get(at + 1..).and_then(|below| below.split('/').next()).unwrap_or_default();
+            let child = end
+                .get(at + 1..)
+                .and_then(|below| below.split('/').next())
+                .unwrap_or_default();
             // Buses and functions below a function are no part of it.
             if child != "pci_bus" && !(child.contains(':') && child.parse::<BusId>().is_ok()) {
-                end.get(..at + 1 + child.len()).into_iter().for_each(|dir| self.dirs.add(dir.to_owned()));
+                end.get(..at + 1 + child.len())
+                    .into_iter()
+                    .for_each(|dir| self.dirs.add(dir.to_owned()));
             }
         }
     }
 
-    /// A sub-function (`mlx5_core.sf.N` on the auxiliary bus) is a NIC of its own below its card's function.
+    /// A sub-function (`mlx5_core.sf.N` on the auxiliary bus) is a NIC of its own below its card's
+    /// function.
     fn subfunctions(&mut self, keep: &Keep, tree: &Tree) {
         let aux = "bus/auxiliary/devices";
-        let dirs: HashSet<String> = tree.names(aux).filter_map(|name| end(tree, &format!("{aux}/{name}"))).collect();
-        let (hcas, netdevs): (HashSet<&str>, HashSet<&str>) =
-            (keep.hcas.iter().map(HcaName::as_str).collect(), keep.netdevs.iter().map(IfName::as_str).collect());
+        let dirs: HashSet<String> = tree
+            .names(aux)
+            .filter_map(|name| end(tree, &format!("{aux}/{name}")))
+            .collect();
+        let (hcas, netdevs): (HashSet<&str>, HashSet<&str>) = (
+            keep.hcas.iter().map(HcaName::as_str).collect(),
+            keep.netdevs.iter().map(IfName::as_str).collect(),
+        );
         let mut holds: BTreeMap<String, bool> = BTreeMap::new();
         for (class, kept) in [("class/infiniband", hcas), ("class/net", netdevs)] {
             for name in tree.names(class) {
                 let device = end(tree, &format!("{class}/{name}")).unwrap_or_default();
-                for dir in above(&device).filter_map(|at| device.get(..at)).filter(|dir| dirs.contains(*dir)) {
+                for dir in above(&device)
+                    .filter_map(|at| device.get(..at))
+                    .filter(|dir| dirs.contains(*dir))
+                {
                     *holds.entry(dir.to_owned()).or_default() |= kept.contains(name);
                 }
             }
         }
-        holds.into_iter().filter(|(_, is_kept)| !is_kept).for_each(|(dir, _)| self.dirs.add(dir));
+        holds
+            .into_iter()
+            .filter(|(_, is_kept)| !is_kept)
+            .for_each(|(dir, _)| self.dirs.add(dir));
     }
 
     /// What becomes of each entry of a tree, in its order.
@@ -126,20 +179,31 @@ impl Hidden {
             if parent(path) != dir.0 {
                 dir = (parent(path), self.dirs.hold(parent(path)));
             }
-            let end = if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
+            let end = if let Node::Link(to) = node {
+                Some(joined(path, to))
+            } else {
+                None
+            };
             let is_hidden = dir.1
                 || match node {
                     Node::File(_) => false,
                     Node::Dir => self.dirs.hold(path),
-                    Node::Link(_) => self.links.contains(path) || end.as_ref().is_some_and(|end| self.dirs.hold(end)),
+                    Node::Link(_) => {
+                        self.links.contains(path)
+                            || end.as_ref().is_some_and(|end| self.dirs.hold(end))
+                    }
                 };
-            Fate { is_seen: !is_hidden, end }
+            Fate {
+                is_seen: !is_hidden,
+                end,
+            }
         };
         tree.iter().map(fate).collect()
     }
 }
 
-/// Directories, none of them below another one. Each ends in a slash here: so a path comes right behind the one that it is in.
+/// Directories, none of them below another one. Each ends in a slash here: so a path comes right
+/// behind the one that it is in.
 #[derive(Default)]
 pub(super) struct Dirs(BTreeSet<String>);
 
@@ -149,8 +213,12 @@ impl Dirs {
             return;
         }
         dir.push('/');
-        let below: Vec<String> =
-            self.0.range(dir.clone()..).take_while(|other| other.starts_with(&dir)).cloned().collect();
+        let below: Vec<String> = self
+            .0
+            .range(dir.clone()..)
+            .take_while(|other| other.starts_with(&dir))
+            .cloned()
+            .collect();
         for other in &below {
             self.0.remove(other);
         }
@@ -178,28 +246,48 @@ pub(super) fn above(path: &str) -> impl Iterator<Item = usize> {
 
 /// Whether a path is below what leads to devices.
 pub(super) fn is_top(path: &str) -> bool {
-    ["class/", "bus/", "dev/"].iter().any(|top| path.starts_with(top))
+    ["class/", "bus/", "dev/"]
+        .iter()
+        .any(|top| path.starts_with(top))
 }
 
 fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<BusId> {
-    let own = |n: &Netdev| n.pci.filter(|id| functions.get(id).is_none_or(|f| is_of(n, f)));
-    let known = seen.hcas.iter().filter_map(|h| h.pci).chain(seen.netdevs.iter().filter_map(own));
+    let own = |n: &Netdev| {
+        n.pci
+            .filter(|id| functions.get(id).is_none_or(|f| is_of(n, f)))
+    };
+    let known = seen
+        .hcas
+        .iter()
+        .filter_map(|h| h.pci)
+        .chain(seen.netdevs.iter().filter_map(own));
     let mut nics: BTreeSet<BusId> = known.collect();
     let driver_of = |f: &PciFunction| f.driver.clone().filter(|d| !SHARED.contains(&d.as_str()));
-    let drivers: BTreeSet<String> = nics.iter().filter_map(|id| driver_of(functions.get(id)?)).collect();
-    let is_nic = |f: &&PciFunction| is_network(f) || driver_of(f).is_some_and(|d| drivers.contains(&d));
+    let drivers: BTreeSet<String> = nics
+        .iter()
+        .filter_map(|id| driver_of(functions.get(id)?))
+        .collect();
+    let is_nic =
+        |f: &&PciFunction| is_network(f) || driver_of(f).is_some_and(|d| drivers.contains(&d));
     nics.extend(seen.pci.iter().filter(is_nic).map(|f| f.address));
     // A VF is what its PF is, whatever drives the one or the other.
     let pairs = || seen.pci.iter().filter_map(|f| Some((f.address, f.physfn?)));
-    let pfs: Vec<BusId> = pairs().filter(|(vf, _)| nics.contains(vf)).map(|(_, pf)| pf).collect();
+    let pfs: Vec<BusId> = pairs()
+        .filter(|(vf, _)| nics.contains(vf))
+        .map(|(_, pf)| pf)
+        .collect();
     nics.extend(pfs);
-    let vfs: Vec<BusId> = pairs().filter(|(_, pf)| nics.contains(pf)).map(|(vf, _)| vf).collect();
+    let vfs: Vec<BusId> = pairs()
+        .filter(|(_, pf)| nics.contains(pf))
+        .map(|(vf, _)| vf)
+        .collect();
     nics.extend(vfs);
     nics.retain(|id| functions.get(id).is_none_or(|f| f.class >> 16 != 0x06));
     nics
 }
 
-/// Whether a netdev is of its function itself. That of a USB adapter is below the function of a USB controller.
+/// Whether a netdev is of its function itself. That of a USB adapter is below the function of a USB
+/// controller.
 fn is_of(netdev: &Netdev, function: &PciFunction) -> bool {
     is_network(function) || function.driver.is_none() || function.driver == netdev.driver
 }
@@ -208,20 +296,31 @@ fn is_network(function: &PciFunction) -> bool {
     function.class >> 16 == 0x02
 }
 
-/// GPUs and their like, some of which have ports of their own (Gaudi): a container may use them without these.
+/// GPUs and their like, some of which have ports of their own (Gaudi): a container may use them
+/// without these.
 fn is_accelerator(function: &PciFunction) -> bool {
     matches!(function.class >> 16, 0x03 | 0x0b | 0x12)
 }
 
 fn kept_functions(keep: &Keep, seen: &Snapshot) -> BTreeSet<BusId> {
-    let hcas = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name)).filter_map(|h| h.pci);
-    let netdevs = seen.netdevs.iter().filter(|n| keep.netdevs.contains(&n.name)).filter_map(|n| n.pci);
-    hcas.chain(netdevs).chain(keep.functions.iter().copied()).collect()
+    let hcas = seen
+        .hcas
+        .iter()
+        .filter(|h| keep.hcas.contains(&h.name))
+        .filter_map(|h| h.pci);
+    let netdevs = seen
+        .netdevs
+        .iter()
+        .filter(|n| keep.netdevs.contains(&n.name))
+        .filter_map(|n| n.pci);
+    hcas.chain(netdevs)
+        .chain(keep.functions.iter().copied())
+        .collect()
 }
 
-/// The functions that stand for a kept function's card. NCCL sets the last digit of an address to 0, and with NCCL_IB_MERGE_VFS
-/// the device's as well (src/transport/net_ib/init.cc:69 in 2.30.7), and takes that function's place and link; a VF's `physfn`
-/// leads to its PF.
+/// The functions that stand for a kept function's card. NCCL sets the last digit of an address to
+/// 0, and with NCCL_IB_MERGE_VFS the device's as well (src/transport/net_ib/init.cc:69 in 2.30.7),
+/// and takes that function's place and link; a VF's `physfn` leads to its PF.
 fn card(id: BusId, functions: &BTreeMap<BusId, &PciFunction>) -> Vec<BusId> {
     let first = BusId { function: 0, ..id };
     let mut card = vec![first, BusId { device: 0, ..first }];

@@ -1,5 +1,6 @@
-//! Crash at every step, on the real kernel: whatever ends an attach or a restore, wherever, `restore --all` gives the host
-//! everything back. Needs the cargo feature `faults`; the points are those that the program tells it has passed.
+//! Crash at every step, on the real kernel: whatever ends an attach or a restore, wherever,
+//! `restore --all` gives the host everything back. Needs the cargo feature `faults`; the points are
+//! those that the program tells it has passed.
 
 use crate::abreast;
 use crate::points::{Crash, EVERYWHERE, Point, crashes, passed, passed_so_far, steps, struck};
@@ -8,7 +9,8 @@ use testkit::{Container, Host, Look, Said, same, sh};
 
 /// The NICs of the plan.
 const NICS: &str = "r0,r1,m0";
-/// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every way.
+/// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every
+/// way.
 const ABREAST: usize = 13;
 /// Deadline of a hook that is not to be late, on a machine however busy, in seconds.
 const PATIENT: &str = "60";
@@ -19,22 +21,29 @@ struct Was {
     left: String,
 }
 
-/// Files of ours, those of killed writers included, mounts, and the order of addresses: the first one of a subnet is its primary.
+/// Files of ours, those of killed writers included, mounts, and the order of addresses: the first
+/// one of a subnet is its primary.
 fn left() -> String {
-    sh("find /run/run /run/state -printf '%y %m %p\n' | sort; grep ' /run/' /proc/self/mounts | cut -d' ' -f1-4
-        ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print $2, $4}'")
+    sh(
+        "find /run/run /run/state -printf '%y %m %p\n' | sort; grep ' /run/' /proc/self/mounts | \
+        cut -d' ' -f1-4
+        ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print \
+        $2, $4}'",
+    )
 }
 
 impl Was {
     /// The host with a plan, and once used, so that there are the folders and the report.
     fn prepared(host: &Host) -> Was {
         rich(host);
-        host.ip("link add link up0 name m0 address 02:00:00:00:aa:00 type macvlan mode bridge
+        host.ip(
+            "link add link up0 name m0 address 02:00:00:00:aa:00 type macvlan mode bridge
             link set m0 mtu 1400 up
             address add 10.5.0.1/24 dev m0
             address add fd05::1/64 dev m0 nodad
             route add 10.50.0.0/16 via 10.5.0.9 dev m0 metric 5
-            rule add from 10.5.0.1 table 105 priority 1005");
+            rule add from 10.5.0.1 table 105 priority 1005",
+        );
         host.prepare(NICS);
         let look = host.look();
         let mut c = Container::new("c");
@@ -57,17 +66,25 @@ impl Was {
         host.rdmaprep(&["restore", "--all"]).ok();
         self.is_again(host);
         let again = struck(&mut host.command(&["restore", "--all"]), "", "").ok();
-        assert_eq!((again.out.as_str(), passed()), ("No container holds a NIC.\n", Vec::new()));
+        assert_eq!(
+            (again.out.as_str(), passed()),
+            ("No container holds a NIC.\n", Vec::new())
+        );
     }
 }
 
 /// A hook, to be struck by that.
 fn hook(host: &Host, c: &Container, fault: &str) -> Said {
-    struck(&mut host.command(&["hook", "createRuntime", "--deadline", PATIENT]), &c.state(), fault)
+    struck(
+        &mut host.command(&["hook", "createRuntime", "--deadline", PATIENT]),
+        &c.state(),
+        fault,
+    )
 }
 
-/// A hook that a crash strikes, `first` by something else. A busy machine may let its deadline pass before it comes to where
-/// it hangs: then it has undone everything, or left that to `restore`, and is given more time.
+/// A hook that a crash strikes, `first` by something else. A busy machine may let its deadline pass
+/// before it comes to where it hangs: then it has undone everything, or left that to `restore`, and
+/// is given more time.
 fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) -> Said {
     if crash.way != "hang" {
         let said = hook(host, c, &format!("{first}{}", crash.chosen(0)));
@@ -77,7 +94,11 @@ fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) ->
     for seconds in [2, 8, 30] {
         let deadline = seconds.to_string();
         let mut hook = host.command(&["hook", "createRuntime", "--deadline", &deadline]);
-        let said = struck(&mut hook, &c.state(), &format!("{first}{}", crash.chosen(seconds)));
+        let said = struck(
+            &mut hook,
+            &c.state(),
+            &format!("{first}{}", crash.chosen(seconds)),
+        );
         if crash.is_among(&passed_so_far()) {
             crash.has_struck(&said);
             return said;
@@ -92,8 +113,8 @@ fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) ->
     panic!("{crash:?} was not reached in 30 seconds");
 }
 
-/// Points of an attach: two a step, as the hook counts them, three for each time that it writes the record, first and last, and
-/// for its copy, three for the pin, and at its end one for its report.
+/// Points of an attach: two a step, as the hook counts them, three for each time that it writes the
+/// record, first and last, and for its copy, three for the pin, and at its end one for its report.
 fn of_attach(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     hook(host, &c, "").ok();
@@ -116,9 +137,14 @@ fn an_attach_that_ends_anywhere() {
                 let mut c = Container::new("c");
                 let said = crashed(host, &was, &c, "", crash);
                 if matches!(crash.way, "error" | "full") {
-                    assert_eq!(said.code == Some(0), crash.point.is_report(), "{crash:?}: {said:?}");
+                    assert_eq!(
+                        said.code == Some(0),
+                        crash.point.is_report(),
+                        "{crash:?}: {said:?}"
+                    );
                 }
-                // A hook that can still tell that it failed has undone everything; after its deadline it may say that it has not.
+                // A hook that can still tell that it failed has undone everything; after its
+                // deadline it may say that it has not.
                 let incomplete = crash.way == "hang" && said.code == Some(8);
                 if said.code.is_some_and(|code| code != 0) && !incomplete {
                     was.is_again(host);
@@ -132,8 +158,9 @@ fn an_attach_that_ends_anywhere() {
     );
 }
 
-/// Fault points of a restore: two for each step, and the steps are those that --dry-run foretold; three for writing the record,
-/// two each for the mount and the file of the pin, for a shell's settings, and for the record and its copy.
+/// Fault points of a restore: two for each step, and the steps are those that --dry-run foretold;
+/// three for writing the record, two each for the mount and the file of the pin, for a shell's
+/// settings, and for the record and its copy.
 fn of_restore(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     c.create(host).ok();
@@ -143,11 +170,16 @@ fn of_restore(host: &Host) -> Vec<Point> {
     assert_eq!(steps(&points), foretold.lines().collect::<Vec<_>>());
     let report: serde_json::Value = serde_json::from_str(&restored.out).unwrap();
     assert_eq!(report[0]["steps_done"], steps(&points).len());
-    assert_eq!(points.len(), 2 * steps(&points).len() + 3 + 2 * 5, "{points:#?}");
+    assert_eq!(
+        points.len(),
+        2 * steps(&points).len() + 3 + 2 * 5,
+        "{points:#?}"
+    );
     points
 }
 
-/// A restore that ends at each of these points, with its container alive or dead; the next one restores the host.
+/// A restore that ends at each of these points, with its container alive or dead; the next one
+/// restores the host.
 fn restores(host: &Host, number: usize, points: &[Point], was: &Was) {
     each(number, points, |crash| {
         let mut c = Container::new("c");
@@ -155,7 +187,11 @@ fn restores(host: &Host, number: usize, points: &[Point], was: &Was) {
         if crash.dead {
             c.kill();
         }
-        let said = struck(&mut host.command(&["restore", "--all"]), "", &crash.chosen(5));
+        let said = struck(
+            &mut host.command(&["restore", "--all"]),
+            "",
+            &crash.chosen(5),
+        );
         crash.has_struck(&said);
         if said.code == Some(0) {
             host.is_as(&was.look);
@@ -179,17 +215,28 @@ fn a_restore_that_ends_anywhere() {
     );
 }
 
-/// Equals of NICs that stay are put back in their order by several messages: whatever ends it between two of them, the next
-/// restore repairs.
+/// Equals of NICs that stay are put back in their order by several messages: whatever ends it
+/// between two of them, the next restore repairs.
 #[test]
 fn an_order_of_equals_that_ends_anywhere() {
-    tell("order", &abreast(ABREAST, |host, number| order(host, number, ["up0", "r0", "up1"])));
+    tell(
+        "order",
+        &abreast(ABREAST, |host, number| {
+            order(host, number, ["up0", "r0", "up1"])
+        }),
+    );
 }
 
-/// Then it is the NIC's own routes that are put first, those of the local table among them, which the kernel alone makes.
+/// Then it is the NIC's own routes that are put first, those of the local table among them, which
+/// the kernel alone makes.
 #[test]
 fn an_order_that_the_nic_leads_ends_anywhere() {
-    tell("order, first", &abreast(ABREAST, |host, number| order(host, number, ["r0", "up0", "up1"])));
+    tell(
+        "order, first",
+        &abreast(ABREAST, |host, number| {
+            order(host, number, ["r0", "up0", "up1"])
+        }),
+    );
 }
 
 /// Crashes of a restore, from the first step on that puts equals in order. r0 was given away.
@@ -210,17 +257,24 @@ fn order(host: &Host, number: usize, nics: [&str; 3]) {
 /// The host with a plan for r0, once used, and the points of a restore of r0.
 fn of_r0(host: &Host) -> (Was, Vec<Point>) {
     host.prepare("r0");
-    let was = Was { look: host.look(), left: String::new() };
+    let was = Was {
+        look: host.look(),
+        left: String::new(),
+    };
     let mut c = Container::new("c");
     c.create(host).ok();
     c.stop(host).ok();
-    let was = Was { left: left(), ..was };
+    let was = Was {
+        left: left(),
+        ..was
+    };
     Container::new("c").create(host).ok();
     struck(&mut host.command(&["restore", "--all"]), "", "").ok();
     (was, passed())
 }
 
-/// Each of two routes covers the other one's gateway, so a host route leads to that while it is added.
+/// Each of two routes covers the other one's gateway, so a host route leads to that while it is
+/// added.
 #[test]
 fn a_route_with_a_covered_gateway_ends_anywhere() {
     tell(
@@ -233,13 +287,19 @@ fn a_route_with_a_covered_gateway_ends_anywhere() {
             sh("ip -6 rule add to fd00::/8 lookup 200 priority 1000");
             let (was, mut points) = of_r0(host);
             points.retain(|p| p.name.contains("fd00:1::f") || p.name.contains("fd00::/"));
-            assert!(points.iter().any(|p| p.name.contains("deleting route fd00:1::fe dev r0")), "{points:#?}");
+            assert!(
+                points
+                    .iter()
+                    .any(|p| p.name.contains("deleting route fd00:1::fe dev r0")),
+                "{points:#?}"
+            );
             restores(host, number, &points, &was);
         }),
     );
 }
 
-/// The last thing that an attach does before its report fails, and then its undo is cut short as well.
+/// The last thing that an attach does before its report fails, and then its undo is cut short as
+/// well.
 #[test]
 fn an_undo_that_ends_anywhere() {
     tell(
@@ -252,7 +312,10 @@ fn an_undo_that_ends_anywhere() {
             let all = passed();
             let points = &all[last..];
             let home = of_restore(host);
-            assert_eq!((points.len(), steps(points)), (home.len() + 1, steps(&home)));
+            assert_eq!(
+                (points.len(), steps(points)),
+                (home.len() + 1, steps(&home))
+            );
             each(number, points, |crash| {
                 let mut c = Container::new("c");
                 let said = crashed(host, &was, &c, &format!("{last}:error,"), crash);
@@ -281,12 +344,20 @@ fn each(number: usize, points: &[Point], crash: impl Fn(&Crash)) {
 /// Sums up the shares, which have to agree on what there is and to be all of it.
 fn tell(what: &str, said: &[String]) {
     let share = |text: &String| -> Vec<usize> {
-        let line = text.lines().find_map(|l| l.strip_prefix("share: ")).unwrap();
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix("share: "))
+            .unwrap();
         line.split(' ').map(|n| n.parse().unwrap()).collect()
     };
     let shares: Vec<Vec<usize>> = said.iter().map(share).collect();
-    let Some(&[points, full, _]) = shares.first().map(Vec::as_slice) else { return };
-    assert!(shares.iter().all(|s| s[..2] == [points, full]), "{shares:?}");
+    let Some(&[points, full, _]) = shares.first().map(Vec::as_slice) else {
+        return;
+    };
+    assert!(
+        shares.iter().all(|s| s[..2] == [points, full]),
+        "{shares:?}"
+    );
     let crashes: usize = shares.iter().map(|s| s[2]).sum();
     assert_eq!(crashes, points * EVERYWHERE.len() + full);
     println!(

@@ -1,5 +1,5 @@
-//! `install` and `uninstall` that fail, or are killed, at every point: nothing is changed by a failure, and what is left of a kill is
-//! taken out by `uninstall`.
+//! `install` and `uninstall` that fail, or are killed, at every point: nothing is changed by a
+//! failure, and what is left of a kill is taken out by `uninstall`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,8 +29,14 @@ fn rdmaprep(command: &str, root: &Path, fault: Option<(usize, &str)>) -> (bool, 
         program.env("RDMAPREP_FAULT", format!("{number}:{way}"));
     }
     let output = program.output().unwrap();
-    let points = fs::read_to_string(&points).unwrap_or_default().lines().count();
-    (output.status.success(), fault.is_some_and(|(number, _)| points >= number))
+    let points = fs::read_to_string(&points)
+        .unwrap_or_default()
+        .lines()
+        .count();
+    (
+        output.status.success(),
+        fault.is_some_and(|(number, _)| points >= number),
+    )
 }
 
 /// All that is there.
@@ -42,8 +48,17 @@ fn all(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             all.extend(self::all(&path));
             all.insert(path, Vec::new());
         } else {
-            let link = || fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
-            let content = if meta.is_symlink() { link() } else { fs::read(&path).unwrap() };
+            let link = || {
+                fs::read_link(&path)
+                    .unwrap()
+                    .into_os_string()
+                    .into_encoded_bytes()
+            };
+            let content = if meta.is_symlink() {
+                link()
+            } else {
+                fs::read(&path).unwrap()
+            };
             all.insert(path, content);
         }
     }
@@ -106,7 +121,10 @@ fn what_a_killed_one_left_is_taken_out() {
                     break;
                 }
                 points += 1;
-                assert!(rdmaprep("uninstall", host.path(), None).0, "{command}, {way}, point {points}");
+                assert!(
+                    rdmaprep("uninstall", host.path(), None).0,
+                    "{command}, {way}, point {points}"
+                );
                 let mut after = all(host.path());
                 // The way to the ledger is made before it, and goes after it.
                 after.remove(&host.path().join("var/lib/rdmaprep"));
@@ -117,7 +135,8 @@ fn what_a_killed_one_left_is_taken_out() {
     }
 }
 
-/// Whatever was killed on the way to it: what is there is what one install makes, and comes out again.
+/// Whatever was killed on the way to it: what is there is what one install makes, and comes out
+/// again.
 #[test]
 fn an_install_after_a_killed_one_is_the_whole_of_what_it_wants() {
     for (first, killed, last, least) in [
@@ -130,8 +149,12 @@ fn an_install_after_a_killed_one_is_the_whole_of_what_it_wants() {
         assert!(rdmaprep(last, fresh.path(), None).0);
         // A folder that is not needed any more goes with the last of all.
         let of = |root: &Path| {
-            let files = all(root).into_iter().filter(|(path, _)| !path.is_dir() && !path.ends_with(ledger));
-            files.map(|(path, is)| (path.strip_prefix(root).unwrap().to_owned(), is)).collect::<BTreeMap<_, _>>()
+            let files = all(root)
+                .into_iter()
+                .filter(|(path, _)| !path.is_dir() && !path.ends_with(ledger));
+            files
+                .map(|(path, is)| (path.strip_prefix(root).unwrap().to_owned(), is))
+                .collect::<BTreeMap<_, _>>()
         };
         let mut points = 0;
         loop {
@@ -145,7 +168,11 @@ fn an_install_after_a_killed_one_is_the_whole_of_what_it_wants() {
             let what = format!("{first}, {killed} killed at {points}, {last}");
             assert!(rdmaprep(last, host.path(), None).0, "{what}");
             let (expected, there) = (of(fresh.path()), of(host.path()));
-            assert_eq!(expected.keys().collect::<Vec<_>>(), there.keys().collect::<Vec<_>>(), "{what}");
+            assert_eq!(
+                expected.keys().collect::<Vec<_>>(),
+                there.keys().collect::<Vec<_>>(),
+                "{what}"
+            );
             assert!(expected == there, "{what}");
             assert!(rdmaprep("uninstall", host.path(), None).0, "{what}");
             assert_eq!(before, all(host.path()), "{what}");

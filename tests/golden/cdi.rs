@@ -1,7 +1,9 @@
-//! Devices of the Container Device Interface: what the file says, and what becomes of a container that asks for some.
+//! Devices of the Container Device Interface: what the file says, and what becomes of a container
+//! that asks for some.
 //!
-//! `tests/cases/cdi/NAME/{snapshot,args}` give expected.json, or expected.txt with the exit code and the message; `snapshot` is
-//! the path of one in this repository. `UPDATE_GOLDEN=1` rewrites them; read the diff.
+//! `tests/cases/cdi/NAME/{snapshot,args}` give expected.json, or expected.txt with the exit code
+//! and the message; `snapshot` is the path of one in this repository. `UPDATE_GOLDEN=1` rewrites
+//! them; read the diff.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,14 +34,41 @@ fn made(case: &Path) -> Result<Value> {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join(read("snapshot").trim());
     let snapshot: Snapshot = serde_json::from_str(&fs::read_to_string(snapshot).unwrap()).unwrap();
     let args = read("args");
-    let line = ["rdmaprep", "cdi", "generate"].into_iter().chain(args.lines());
-    let Command::Cdi(rdmaprep::cli::CdiCommand::Generate(args)) = Cli::read(line).unwrap().command else { panic!() };
+    let line = ["rdmaprep", "cdi", "generate"]
+        .into_iter()
+        .chain(args.lines());
+    let Command::Cdi(rdmaprep::cli::CdiCommand::Generate(args)) = Cli::read(line).unwrap().command
+    else {
+        panic!()
+    };
     let policy = Policy::new(&Global::default(), &Config::default());
-    let request = Request::new(Some(&args.plan), &args.select, policy, SelectOptions::default(), |_| None)?;
+    let request = Request::new(
+        Some(&args.plan),
+        &args.select,
+        policy,
+        SelectOptions::default(),
+        |_| None,
+    )?;
     let selection = select(&request, &snapshot, &[])?;
-    let plan = Plan::new(&args.plan, &request, &snapshot, &selection, &Options::default());
-    let stages = if case.ends_with("gvisor") { &Stage::WITH_GOFER[..] } else { &Stage::ALL };
-    let hooks = hooks_for(stages, &plan, plan.nics.len(), "/usr/bin/rdmaprep", args.hook_timeout);
+    let plan = Plan::new(
+        &args.plan,
+        &request,
+        &snapshot,
+        &selection,
+        &Options::default(),
+    );
+    let stages = if case.ends_with("gvisor") {
+        &Stage::WITH_GOFER[..]
+    } else {
+        &Stage::ALL
+    };
+    let hooks = hooks_for(
+        stages,
+        &plan,
+        plan.nics.len(),
+        "/usr/bin/rdmaprep",
+        args.hook_timeout,
+    );
     let (spec, notes) = Spec::from_rails(&Rail::rails_of_plan(&plan, &snapshot), &hooks);
     obeys(&spec);
     Ok(json!({"spec": spec, "notes": notes}))
@@ -51,10 +80,18 @@ fn golden_cases() {
     let mut wrong = Vec::new();
     for case in &cases {
         let (name, text) = match made(case) {
-            Ok(value) => ("expected.json", serde_json::to_string_pretty(&value).unwrap() + "\n"),
-            Err(e) => {
-                ("expected.txt", format!("exit {}: {}\n", ErrorClass::of(&e).code(), rdmaprep::report::error_text(&e)))
-            }
+            Ok(value) => (
+                "expected.json",
+                serde_json::to_string_pretty(&value).unwrap() + "\n",
+            ),
+            Err(e) => (
+                "expected.txt",
+                format!(
+                    "exit {}: {}\n",
+                    ErrorClass::of(&e).code(),
+                    rdmaprep::report::error_text(&e)
+                ),
+            ),
         };
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(case.join(name), &text).unwrap();
@@ -63,7 +100,11 @@ fn golden_cases() {
             wrong.push(format!("{}/{name}:\n{text}", case.display()));
         }
     }
-    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "UPDATE_GOLDEN=1 accepts these:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// The rules of SPEC.md, written down once more, on the text that engines read.
@@ -71,24 +112,66 @@ fn obeys(spec: &Spec) {
     let value = json!(spec);
     let name = regex::Regex::new("^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$").unwrap();
     assert_eq!(value["kind"], "rdmaprep.io/rail");
-    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<String>>();
-    assert_eq!(keys(&value), ["cdiVersion", "containerEdits", "devices", "kind"].map(str::to_owned).into());
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<BTreeSet<String>>()
+    };
+    assert_eq!(
+        keys(&value),
+        ["cdiVersion", "containerEdits", "devices", "kind"]
+            .map(str::to_owned)
+            .into()
+    );
     let devices = value["devices"].as_array().unwrap();
-    let names: Vec<&str> = devices.iter().map(|d| d["name"].as_str().unwrap()).collect();
-    assert_eq!(names.len(), names.iter().collect::<BTreeSet<_>>().len(), "each once: {names:?}");
+    let names: Vec<&str> = devices
+        .iter()
+        .map(|d| d["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names.len(),
+        names.iter().collect::<BTreeSet<_>>().len(),
+        "each once: {names:?}"
+    );
     assert!(names.iter().all(|n| name.is_match(n)), "{names:?}");
-    // The versions are those of the table "Released versions", and of the device names' first letter.
-    let digit = names.iter().any(|n| n.starts_with(|c: char| c.is_ascii_digit()));
+    // The versions are those of the table "Released versions", and of the device names' first
+    // letter.
+    let digit = names
+        .iter()
+        .any(|n| n.starts_with(|c: char| c.is_ascii_digit()));
     assert_eq!(value["cdiVersion"], if digit { "0.5.0" } else { "0.3.0" });
     let known = ["deviceNodes", "env", "hooks"].map(str::to_owned).into();
-    for edits in devices.iter().map(|d| &d["containerEdits"]).chain([&value["containerEdits"]]) {
-        assert!(!keys(edits).is_empty() && keys(edits).is_subset(&known), "{edits}");
+    for edits in devices
+        .iter()
+        .map(|d| &d["containerEdits"])
+        .chain([&value["containerEdits"]])
+    {
+        assert!(
+            !keys(edits).is_empty() && keys(edits).is_subset(&known),
+            "{edits}"
+        );
         let list = |key: &str| edits[key].as_array().cloned().unwrap_or_default();
-        assert!(list("env").iter().all(|e| e.as_str().unwrap().find('=').is_some_and(|at| at > 0)));
+        assert!(
+            list("env")
+                .iter()
+                .all(|e| e.as_str().unwrap().find('=').is_some_and(|at| at > 0))
+        );
         for node in list("deviceNodes") {
-            assert!(node["path"].as_str().unwrap().starts_with("/dev/infiniband/"), "{node}");
+            assert!(
+                node["path"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with("/dev/infiniband/"),
+                "{node}"
+            );
             assert!(!node["path"].as_str().unwrap().contains("umad"), "{node}");
-            assert_eq!((&node["type"], &node["permissions"]), (&json!("c"), &json!("rw")));
+            assert_eq!(
+                (&node["type"], &node["permissions"]),
+                (&json!("c"), &json!("rw"))
+            );
             assert!(node["major"].as_u64().unwrap() > 0 && node["minor"].is_u64());
         }
         for hook in list("hooks") {
@@ -96,22 +179,42 @@ fn obeys(spec: &Spec) {
                 ["createContainer", "createRuntime", "poststart", "poststop"]
                     .contains(&hook["hookName"].as_str().unwrap())
             );
-            assert!(hook["path"].as_str().unwrap().starts_with('/') && hook["timeout"].as_u64().unwrap() > 0);
+            assert!(
+                hook["path"].as_str().unwrap().starts_with('/')
+                    && hook["timeout"].as_u64().unwrap() > 0
+            );
             // What a hook is called with is what the program understands.
             let args: Vec<String> = serde_json::from_value(hook["args"].clone()).unwrap();
-            let Command::Hook(parsed) = Cli::read(&args).unwrap().command else { panic!("{args:?}") };
+            let Command::Hook(parsed) = Cli::read(&args).unwrap().command else {
+                panic!("{args:?}")
+            };
             assert_eq!(parsed.stage.name(), hook["hookName"]);
         }
     }
 }
 
-/// What an engine makes of a config.json, as the CDI's own library does it: the common part once, then each device in the order
-/// in which it was asked for; of the environment the last word counts, of nodes the last of each path.
+/// What an engine makes of a config.json, as the CDI's own library does it: the common part once,
+/// then each device in the order in which it was asked for; of the environment the last word
+/// counts, of nodes the last of each path.
 fn inject(config: &mut Value, spec: &Spec, asked: &[&str]) {
-    let device = |name: &&str| spec.devices.iter().find(|d| d.name == **name).unwrap_or_else(|| panic!("no {name}"));
-    let edits =
-        std::iter::once(&spec.container_edits).chain(asked.iter().map(device).map(|d: &Device| &d.container_edits));
-    for Edits { env, device_nodes, hooks } in edits {
+    let device = |name: &&str| {
+        spec.devices
+            .iter()
+            .find(|d| d.name == **name)
+            .unwrap_or_else(|| panic!("no {name}"))
+    };
+    let edits = std::iter::once(&spec.container_edits).chain(
+        asked
+            .iter()
+            .map(device)
+            .map(|d: &Device| &d.container_edits),
+    );
+    for Edits {
+        env,
+        device_nodes,
+        hooks,
+    } in edits
+    {
         for entry in env {
             let list = config["process"]["env"].as_array_mut().unwrap();
             let name = entry.split_once('=').unwrap().0;
@@ -146,7 +249,10 @@ fn config() -> Value {
 
 /// The rails of each createRuntime hook that a config.json has, in order.
 fn calls(config: &Value) -> Vec<Vec<String>> {
-    let list = config["hooks"]["createRuntime"].as_array().cloned().unwrap_or_default();
+    let list = config["hooks"]["createRuntime"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let args = |hook: &Value| serde_json::from_value::<Vec<String>>(hook["args"].clone()).unwrap();
     let rails = |args: Vec<String>| match Cli::read(&args).unwrap().command {
         Command::Hook(hook) => hook.rail,
@@ -157,11 +263,25 @@ fn calls(config: &Value) -> Vec<Vec<String>> {
 
 /// That many rails, each with nodes of its own.
 fn rails(count: usize) -> Vec<Rail> {
-    let snapshot: Snapshot = serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
+    let snapshot: Snapshot =
+        serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
     let policy = Policy::new(&Global::default(), &Config::default());
-    let request = Request::new(None, &Default::default(), policy, SelectOptions::default(), |_| None).unwrap();
+    let request = Request::new(
+        None,
+        &Default::default(),
+        policy,
+        SelectOptions::default(),
+        |_| None,
+    )
+    .unwrap();
     let selection = select(&request, &snapshot, &[]).unwrap();
-    let plan = Plan::new("default", &request, &snapshot, &selection, &Options::default());
+    let plan = Plan::new(
+        "default",
+        &request,
+        &snapshot,
+        &selection,
+        &Options::default(),
+    );
     let one = Rail::rails_of_plan(&plan, &snapshot).remove(0);
     let numbered = |i: usize| {
         let mut rail = one.clone();
@@ -175,7 +295,18 @@ fn rails(count: usize) -> Vec<Rail> {
 /// A file with them.
 fn spec(count: usize) -> Spec {
     let plan: Plan = serde_json::from_str(include_str!("../../examples/plan.json")).unwrap();
-    Spec::from_rails(&rails(count), &hooks(&Plan { name: "default".into(), ..plan }, "/usr/bin/rdmaprep", None)).0
+    Spec::from_rails(
+        &rails(count),
+        &hooks(
+            &Plan {
+                name: "default".into(),
+                ..plan
+            },
+            "/usr/bin/rdmaprep",
+            None,
+        ),
+    )
+    .0
 }
 
 proptest! {
@@ -192,7 +323,8 @@ proptest! {
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
             let turn = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), mine).unwrap();
-            // A device that was asked for twice has two hooks with the same words: the second finds the work done.
+            // A device that was asked for twice has two hooks with the same words: the second finds
+            // the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
             let got: Option<BTreeSet<String>> = turn.map(|a| a.netdevs().map(ToString::to_string).collect());
             prop_assert!(got.is_none_or(|got| got == want));
@@ -202,7 +334,8 @@ proptest! {
             Some(e.as_str().unwrap().strip_prefix("RDMAPREP_RAIL_")?.split_once('=').unwrap().0.to_owned())
         }).collect();
         prop_assert_eq!(&rails, &want, "no device overwrites another one's variable");
-        prop_assert!(!config.to_string().contains("NCCL_"), "what depends on all of them is no device's to say");
+        prop_assert!(!config.to_string().contains("NCCL_"), "what depends on all of them is no \
+            device's to say");
         let nodes: BTreeSet<&str> = config["linux"]["devices"].as_array().unwrap().iter().map(|d| d["path"].as_str().unwrap()).collect();
         prop_assert_eq!(nodes.len(), want.len() + 1, "{:?}", nodes);
     }
@@ -231,48 +364,125 @@ fn only_hooks_of_this_stage_and_plan_count() {
     inject(&mut config, &spec, &["r0"]);
     let list = config["hooks"]["createRuntime"].as_array_mut().unwrap();
     for (args, why) in [
-        (json!(["rdmaprep", "hook", "createRuntime", "--plan", "other", "--rail", "r1"]), "another plan"),
-        (json!(["rdmaprep", "hook", "prestart", "--plan", "default", "--rail", "r1"]), "another stage"),
-        (json!(["rdmaprep", "restore", "createRuntime", "--plan", "default", "--rail", "r1"]), "no hook"),
-        (json!(["rdmaprep", "hook", "createRuntime", "--plan", "default"]), "no rail"),
+        (
+            json!([
+                "rdmaprep",
+                "hook",
+                "createRuntime",
+                "--plan",
+                "other",
+                "--rail",
+                "r1"
+            ]),
+            "another plan",
+        ),
+        (
+            json!([
+                "rdmaprep", "hook", "prestart", "--plan", "default", "--rail", "r1"
+            ]),
+            "another stage",
+        ),
+        (
+            json!([
+                "rdmaprep",
+                "restore",
+                "createRuntime",
+                "--plan",
+                "default",
+                "--rail",
+                "r1"
+            ]),
+            "no hook",
+        ),
+        (
+            json!(["rdmaprep", "hook", "createRuntime", "--plan", "default"]),
+            "no rail",
+        ),
         (json!(["--rail", "r1"]), "no program"),
         (Value::Null, "no arguments"),
     ] {
-        list.insert(0, json!({"path": "/usr/bin/rdmaprep", "args": args, "note": why}));
+        list.insert(
+            0,
+            json!({"path": "/usr/bin/rdmaprep", "args": args, "note": why}),
+        );
     }
-    let asked =
-        DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()]).unwrap();
-    assert_eq!(asked.unwrap().netdevs().map(ToString::to_string).collect::<Vec<_>>(), ["r0"]);
+    let asked = DeviceRequest::first(
+        &config.to_string(),
+        Stage::CreateRuntime,
+        Some("default"),
+        &["r0".to_owned()],
+    )
+    .unwrap();
+    assert_eq!(
+        asked
+            .unwrap()
+            .netdevs()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["r0"]
+    );
     // A word that is no name is not passed over: something else than was asked for would be given.
     let bad = json!({"path": "/x", "args": ["x", "hook", "createRuntime", "--plan", "default", FLAG, "a/b"]});
-    config["hooks"]["createRuntime"].as_array_mut().unwrap().push(bad);
-    let e = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()])
-        .unwrap_err();
+    config["hooks"]["createRuntime"]
+        .as_array_mut()
+        .unwrap()
+        .push(bad);
+    let e = DeviceRequest::first(
+        &config.to_string(),
+        Stage::CreateRuntime,
+        Some("default"),
+        &["r0".to_owned()],
+    )
+    .unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::State);
 }
 
-/// In exclusive mode the share of a container that joins a pod is unknown: the host sees none of the HCAs.
+/// In exclusive mode the share of a container that joins a pod is unknown: the host sees none of
+/// the HCAs.
 #[test]
 fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/snapshot.json");
     let snapshot: Snapshot = serde_json::from_str(&fs::read_to_string(snapshot).unwrap()).unwrap();
     let policy = Policy::new(&Global::default(), &Config::default());
     let name = "default";
-    let mut request =
-        Request::new(Some(name), &Default::default(), policy, SelectOptions::default(), |_| None).unwrap();
+    let mut request = Request::new(
+        Some(name),
+        &Default::default(),
+        policy,
+        SelectOptions::default(),
+        |_| None,
+    )
+    .unwrap();
     let selection = select(&request, &snapshot, &[]).unwrap();
     let mut given = Plan::new(name, &request, &snapshot, &selection, &Options::default());
     assert!(given.nics.len() > 1);
     let first = given.nics[0].identity.name.to_string();
-    let args = json!(["rdmaprep", "hook", "createRuntime", "--plan", "default", FLAG, first]);
+    let args = json!([
+        "rdmaprep",
+        "hook",
+        "createRuntime",
+        "--plan",
+        "default",
+        FLAG,
+        first
+    ]);
     let config = json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}).to_string();
-    request.narrowing.devices = DeviceRequest::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
-    let nodes = |plan: &Plan| plan.devices.iter().filter(|d| d.name.starts_with("uverbs")).count();
+    request.narrowing.devices =
+        DeviceRequest::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
+    let nodes = |plan: &Plan| {
+        plan.devices
+            .iter()
+            .filter(|d| d.name.starts_with("uverbs"))
+            .count()
+    };
     let share = request.share(&given, None);
     assert_eq!((share.nics.len(), nodes(&share)), (1, 1));
     given.exclusive = true;
     let share = request.share(&given, None);
-    assert_eq!((share.nics.len(), nodes(&share)), (given.nics.len(), nodes(&given)));
+    assert_eq!(
+        (share.nics.len(), nodes(&share)),
+        (given.nics.len(), nodes(&given))
+    );
 }
 
 #[test]
@@ -287,11 +497,18 @@ fn names_that_no_device_can_have_are_part_of_all() {
         let devices: Vec<String> = spec.devices.iter().map(|d| d.name.clone()).collect();
         (devices.join(" "), spec.cdi_version, notes)
     };
-    assert_eq!(renamed(&["a", "b.5"]).2.len() + renamed(&["eth0.5", "hca:mlx5_0", "x-1_y"]).2.len(), 0);
+    assert_eq!(
+        renamed(&["a", "b.5"]).2.len() + renamed(&["eth0.5", "hca:mlx5_0", "x-1_y"]).2.len(),
+        0
+    );
     assert_eq!(renamed(&["1g0"]).1, "0.5.0");
-    for (name, why) in
-        [("all", "all rails"), ("é0", "CDI allows"), ("e0-", "CDI allows"), (".e", "CDI allows"), ("a=b", "CDI allows")]
-    {
+    for (name, why) in [
+        ("all", "all rails"),
+        ("é0", "CDI allows"),
+        ("e0-", "CDI allows"),
+        (".e", "CDI allows"),
+        ("a=b", "CDI allows"),
+    ] {
         let (devices, version, notes) = renamed(&["r0", name]);
         assert_eq!((devices.as_str(), version.as_str()), ("r0 all", "0.3.0"));
         assert!(notes.len() == 1 && notes[0].contains(why), "{notes:?}");
@@ -308,11 +525,19 @@ struct Node<'h> {
 
 impl<'h> Node<'h> {
     fn new(host: &'h Host) -> Node<'h> {
-        Node { host, file: host.run.with_file_name("cdi/rdmaprep.json").display().to_string() }
+        Node {
+            host,
+            file: host
+                .run
+                .with_file_name("cdi/rdmaprep.json")
+                .display()
+                .to_string(),
+        }
     }
 
     fn generate(&self, args: &[&str]) -> testkit::Said {
-        self.host.rdmaprep(&[&["cdi", "generate", "--output", &self.file], args].concat())
+        self.host
+            .rdmaprep(&[&["cdi", "generate", "--output", &self.file], args].concat())
     }
 
     fn spec(&self) -> Spec {
@@ -323,11 +548,21 @@ impl<'h> Node<'h> {
         self.spec().devices.into_iter().map(|d| d.name).collect()
     }
 
-    fn container(&self, id: &str, asked: &[&str], edit: impl FnOnce(&mut Value)) -> (Container, Value) {
+    fn container(
+        &self,
+        id: &str,
+        asked: &[&str],
+        edit: impl FnOnce(&mut Value),
+    ) -> (Container, Value) {
         let mut config = config();
         inject(&mut config, &self.spec(), asked);
         edit(&mut config);
-        (Container::new(id).annotated(json!({})).bundled(self.host, &config), config)
+        (
+            Container::new(id)
+                .annotated(json!({}))
+                .bundled(self.host, &config),
+            config,
+        )
     }
 
     /// Runs its hooks of that stage one after the other, as a runtime does: until one fails.
@@ -367,12 +602,18 @@ fn hosts_with_gvisor_get_one_hook_more() {
             obeys(&node.spec());
             let (c, config) = node.container("c", &["r0", "r1"], |_| {});
             drop(c);
-            config["hooks"]["createContainer"].as_array().cloned().unwrap_or_default()
+            config["hooks"]["createContainer"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
         };
         sh("mount -t tmpfs tmpfs /usr/local/sbin; touch /usr/local/sbin/runsc");
         let hooks = calls();
         assert_eq!(hooks.len(), 1);
-        assert_eq!(hooks[0]["args"].as_array().unwrap()[1..5], ["hook", "createContainer", "--plan", "default"]);
+        assert_eq!(
+            hooks[0]["args"].as_array().unwrap()[1..5],
+            ["hook", "createContainer", "--plan", "default"]
+        );
         fs::remove_file("/usr/local/sbin/runsc").unwrap();
         assert_eq!(calls(), [] as [Value; 0]);
     });
@@ -401,9 +642,18 @@ fn whole(host: &Host, stored: bool) {
         node.hooks(Stage::CreateRuntime, &c.state(), &config).ok();
         assert_eq!(inside(&c), want, "{asked:?}");
         let worked = fs::read_to_string(&host.log).unwrap().lines().count();
-        assert_eq!(worked, works, "hooks that have something to say, of {asked:?}");
-        let list = host.rdmaprep(&["cdi", "list", "--file", &node.file]).ok().out;
-        assert!(list.contains("r1: container c") == want.contains("r1"), "{list}");
+        assert_eq!(
+            worked, works,
+            "hooks that have something to say, of {asked:?}"
+        );
+        let list = host
+            .rdmaprep(&["cdi", "list", "--file", &node.file])
+            .ok()
+            .out;
+        assert!(
+            list.contains("r1: container c") == want.contains("r1"),
+            "{list}"
+        );
         node.hooks(Stage::Poststart, &c.state(), &config).ok();
         c.kill();
         node.hooks(Stage::Poststop, &c.stopped(), &config).ok();
@@ -433,8 +683,13 @@ fn all_that_was_asked_for_or_nothing() {
             let (c, config) = node.container(id, asked, edit);
             // The hooks of the unedited config.json, not those that are left in the edited one.
             let (_, unedited) = node.container(id, asked, |_| {});
-            fs::write(host.run.with_file_name(format!("bundle-{id}/config.json")), config.to_string()).unwrap();
-            node.hooks(Stage::CreateRuntime, &c.state(), &unedited).fails(code, &[word]);
+            fs::write(
+                host.run.with_file_name(format!("bundle-{id}/config.json")),
+                config.to_string(),
+            )
+            .unwrap();
+            node.hooks(Stage::CreateRuntime, &c.state(), &unedited)
+                .fails(code, &[word]);
             host.is_as(&before);
             host.is_clean();
         };
@@ -444,17 +699,29 @@ fn all_that_was_asked_for_or_nothing() {
         host.configure("max_nics = 1");
         fails("many", &["r0", "r2"], 3, "max_nics", &keep);
         host.configure("");
-        fails("hookless", &["r0"], 5, "has no such hook", &|c| c["hooks"] = json!({}));
-        fails("broken", &["r0"], 5, "no OCI runtime configuration", &|c| *c = json!({"hooks": 7}));
+        fails("hookless", &["r0"], 5, "has no such hook", &|c| {
+            c["hooks"] = json!({})
+        });
+        fails("broken", &["r0"], 5, "no OCI runtime configuration", &|c| {
+            *c = json!({"hooks": 7})
+        });
         // The plan that is stored meanwhile has less.
         host.prepare("r0,r1");
-        fails("less", &["r1", "r2"], 3, "asks for r2 as devices, which plan default cannot give", &keep);
+        fails(
+            "less",
+            &["r1", "r2"],
+            3,
+            "asks for r2 as devices, which plan default cannot give",
+            &keep,
+        );
         fails("nothing", &["r2"], 3, "asks for r2 as devices", &keep);
         let (c, config) = node.container("other", &["r0"], |_| {});
         let c = c.annotated(json!({"rdmaprep.io/plan": "theirs"}));
-        node.hooks(Stage::CreateRuntime, &c.state(), &config).fails(3, &["theirs"]);
+        node.hooks(Stage::CreateRuntime, &c.state(), &config)
+            .fails(3, &["theirs"]);
         let nowhere = Container::new("nowhere").annotated(json!({}));
-        node.hooks(Stage::CreateRuntime, &nowhere.state(), &config).fails(5, &["no config.json"]);
+        node.hooks(Stage::CreateRuntime, &nowhere.state(), &config)
+            .fails(5, &["no config.json"]);
         host.is_as(&before);
     });
 }
@@ -468,7 +735,14 @@ fn image_cannot_ask_nor_annotation_drop_nics_with_nodes() {
         let before = host.look();
         let env = |c: &mut Value| {
             let list = c["process"]["env"].as_array_mut().unwrap();
-            list.extend(["RDMAPREP_RAIL_r1=x", "RDMAPREP_RAIL=r1", "RDMAPREP_PLAN=other"].map(|e| json!(e)));
+            list.extend(
+                [
+                    "RDMAPREP_RAIL_r1=x",
+                    "RDMAPREP_RAIL=r1",
+                    "RDMAPREP_PLAN=other",
+                ]
+                .map(|e| json!(e)),
+            );
         };
         let (mut c, config) = node.container("image", &["r0"], env);
         node.hooks(Stage::CreateRuntime, &c.state(), &config).ok();
@@ -478,7 +752,8 @@ fn image_cannot_ask_nor_annotation_drop_nics_with_nodes() {
         for annotation in ["rdmaprep.io/ifaces", "rdmaprep.io/exclude"] {
             let (c, config) = node.container("less", &["r0", "r1"], |_| {});
             let mut c = c.annotated(json!({(annotation): "r1"}));
-            node.hooks(Stage::CreateRuntime, &c.state(), &config).fails(3, &["its annotations"]);
+            node.hooks(Stage::CreateRuntime, &c.state(), &config)
+                .fails(3, &["its annotations"]);
             assert_eq!(inside(&c), "");
             c.kill();
         }
@@ -487,7 +762,8 @@ fn image_cannot_ask_nor_annotation_drop_nics_with_nodes() {
     });
 }
 
-/// A plan beside devices would give rails that were not asked for as devices: only the devices count, in any order of the hooks.
+/// A plan beside devices would give rails that were not asked for as devices: only the devices
+/// count, in any order of the hooks.
 #[test]
 fn beside_a_plan_the_devices_count() {
     alone(|host| {
@@ -503,7 +779,10 @@ fn beside_a_plan_the_devices_count() {
             let text = serde_json::to_string_pretty(&config).unwrap();
             let said = testkit::run(&mut host.command(&["spec"]), &text).ok();
             assert_eq!(serde_json::from_str::<Value>(&said.out).unwrap(), config);
-            assert!(said.err.contains("the container's devices name its rails"), "{said:?}");
+            assert!(
+                said.err.contains("the container's devices name its rails"),
+                "{said:?}"
+            );
             if first {
                 host.hook("createRuntime", &c.state()).ok();
                 assert_eq!(inside(&c), "");
@@ -529,17 +808,26 @@ fn rails_in_a_container_stay_devices_and_go_to_no_other() {
         node.generate(&generate).ok();
         let text = fs::read_to_string(&node.file).unwrap();
         let (mut first, config) = node.container("first", &["r1"], |_| {});
-        node.hooks(Stage::CreateRuntime, &first.state(), &config).ok();
+        node.hooks(Stage::CreateRuntime, &first.state(), &config)
+            .ok();
         let said = node.generate(&generate).ok().out;
-        assert!(said.contains("is as it should be (plan default)") && said.contains("r1: container first"), "{said}");
+        assert!(
+            said.contains("is as it should be (plan default)")
+                && said.contains("r1: container first"),
+            "{said}"
+        );
         assert_eq!(fs::read_to_string(&node.file).unwrap(), text);
         let (second, config) = node.container("second", &["r0", "r1"], |_| {});
-        node.hooks(Stage::CreateRuntime, &second.state(), &config).fails(9, &["r1 is held by container first"]);
+        node.hooks(Stage::CreateRuntime, &second.state(), &config)
+            .fails(9, &["r1 is held by container first"]);
         assert_eq!(inside(&second), "");
         // In the first one's namespace there is r1, and r0 does not come after it.
         let (_, config) = node.container("joins", &["r0"], |_| {});
-        let joins = Container::beside("joins", &first).annotated(json!({})).bundled(host, &config);
-        node.hooks(Stage::CreateRuntime, &joins.state(), &config).fails(3, &["asks for r0 as devices"]);
+        let joins = Container::beside("joins", &first)
+            .annotated(json!({}))
+            .bundled(host, &config);
+        node.hooks(Stage::CreateRuntime, &joins.state(), &config)
+            .fails(3, &["asks for r0 as devices"]);
         first.stop(host).ok();
         host.is_clean();
     });
@@ -559,11 +847,20 @@ fn with_nodes(host: &Host) {
 }
 
 fn members(host: &Host) -> Vec<String> {
-    let files =
-        fs::read_dir(host.state.join("records")).unwrap().map(|e| fs::read_to_string(e.unwrap().path()).unwrap());
-    let records: Vec<Value> = files.map(|text| serde_json::from_str(&text).unwrap()).collect();
-    let ids =
-        |r: &Value| r["members"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap().to_owned()).collect();
+    let files = fs::read_dir(host.state.join("records"))
+        .unwrap()
+        .map(|e| fs::read_to_string(e.unwrap().path()).unwrap());
+    let records: Vec<Value> = files
+        .map(|text| serde_json::from_str(&text).unwrap())
+        .collect();
+    let ids = |r: &Value| {
+        r["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| m["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
     assert_eq!(records.len(), 1);
     ids(&records[0])
 }
@@ -579,14 +876,18 @@ fn a_second_container_may_ask_for_fewer_devices() {
         let node = Node::new(host);
         node.generate(&[]).ok();
         let (mut first, config) = node.container("first", &["r0", "r1"], |_| {});
-        node.hooks(Stage::CreateRuntime, &first.state(), &config).ok();
+        node.hooks(Stage::CreateRuntime, &first.state(), &config)
+            .ok();
         let beside = |id: &str, asked: &[&str], edit: &dyn Fn(&mut Value)| {
             let mut config = self::config();
             inject(&mut config, &node.spec(), asked);
             edit(&mut config);
             // With a mount namespace of its own, in which the hook looks for nodes.
             let net = format!("--net=/proc/{}/ns/net", first.pid());
-            let second = Container::start(id, process::Command::new("nsenter").args([&net, "unshare", "--mount"]));
+            let second = Container::start(
+                id,
+                process::Command::new("nsenter").args([&net, "unshare", "--mount"]),
+            );
             let second = second.annotated(json!({})).bundled(host, &config);
             let said = node.hooks(Stage::CreateRuntime, &second.state(), &config);
             (second, said, config)
@@ -595,7 +896,10 @@ fn a_second_container_may_ask_for_fewer_devices() {
         said.ok();
         assert_eq!(members(host), ["first", "second"]);
         let notes = host.report("second")["notes"].to_string();
-        assert!(notes.contains("asks for fewer NICs") && notes.contains("joined first"), "{notes}");
+        assert!(
+            notes.contains("asks for fewer NICs") && notes.contains("joined first"),
+            "{notes}"
+        );
         // A container that is refused is no member: the runtime may never call its stop hook.
         let lacks = |config: &mut Value| config["linux"]["devices"].as_array_mut().unwrap().clear();
         let (_third, said, _) = beside("third", &["r1"], &lacks);
@@ -607,7 +911,10 @@ fn a_second_container_may_ask_for_fewer_devices() {
         first.kill();
         assert_eq!(inside(&second), "r0 r1");
         node.hooks(Stage::Poststop, &first.stopped(), &config).ok();
-        assert_eq!((members(host), inside(&second)), (vec!["second".to_owned()], "r0 r1".to_owned()));
+        assert_eq!(
+            (members(host), inside(&second)),
+            (vec!["second".to_owned()], "r0 r1".to_owned())
+        );
         let mut second = second;
         second.kill();
         node.hooks(Stage::Poststop, &second.stopped(), &config).ok();
@@ -616,7 +923,8 @@ fn a_second_container_may_ask_for_fewer_devices() {
     });
 }
 
-/// Hooks name the program by the path that it has in every version, whatever was called to write the file.
+/// Hooks name the program by the path that it has in every version, whatever was called to write
+/// the file.
 #[test]
 fn hooks_name_the_program_where_it_stays() {
     alone(|host| {
@@ -624,17 +932,33 @@ fn hooks_name_the_program_where_it_stays() {
         let node = Node::new(host);
         let paths = || {
             let spec = node.spec();
-            let edits = spec.devices.iter().map(|d| &d.container_edits).chain([&spec.container_edits]);
-            edits.flat_map(|e| &e.hooks).map(|h| h.path.clone()).collect::<BTreeSet<String>>()
+            let edits = spec
+                .devices
+                .iter()
+                .map(|d| &d.container_edits)
+                .chain([&spec.container_edits]);
+            edits
+                .flat_map(|e| &e.hooks)
+                .map(|h| h.path.clone())
+                .collect::<BTreeSet<String>>()
         };
         let said = node.generate(&["--ifaces", "r0"]).ok();
         let own = env!("CARGO_BIN_EXE_rdmaprep");
-        assert!(said.err.contains("there is no /usr/local/bin/rdmaprep for hooks to call"), "{said:?}");
+        assert!(
+            said.err
+                .contains("there is no /usr/local/bin/rdmaprep for hooks to call"),
+            "{said:?}"
+        );
         assert_eq!(paths(), [own.to_owned()].into());
-        node.generate(&["--ifaces", "r0", "--program", "/bin/sh"]).ok();
+        node.generate(&["--ifaces", "r0", "--program", "/bin/sh"])
+            .ok();
         assert_eq!(paths(), ["/bin/sh".to_owned()].into());
-        for (bad, word) in [("/nonexistent/rdmaprep", "there is no"), ("rdmaprep", "no absolute path")] {
-            node.generate(&["--ifaces", "r0", "--program", bad]).fails(2, &[word]);
+        for (bad, word) in [
+            ("/nonexistent/rdmaprep", "there is no"),
+            ("rdmaprep", "no absolute path"),
+        ] {
+            node.generate(&["--ifaces", "r0", "--program", bad])
+                .fails(2, &[word]);
         }
         sh("mount -t tmpfs none /usr/local/bin; touch /usr/local/bin/rdmaprep");
         let said = node.generate(&["--ifaces", "r0"]).ok();
@@ -649,37 +973,63 @@ fn the_file_is_written_with_care() {
         host.rails(3);
         let node = Node::new(host);
         let said = node.generate(&["--ifaces", "r0,r1", "--dry-run"]).ok().out;
-        assert!(said.contains("\n+      \"name\": \"r1\",") && said.contains("would be written"), "{said}");
-        assert!(!Path::new(&node.file).exists() && !Path::new(&node.file).parent().unwrap().exists());
+        assert!(
+            said.contains("\n+      \"name\": \"r1\",") && said.contains("would be written"),
+            "{said}"
+        );
+        assert!(
+            !Path::new(&node.file).exists() && !Path::new(&node.file).parent().unwrap().exists()
+        );
         assert!(said.lines().all(|l| l.chars().count() <= 100), "{said}");
         let said = node.generate(&["--ifaces", "r0,r1", "--json"]).ok().out;
         let json: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!((&json["changed"], &json["spec"]), (&json!(true), &json!(node.spec())));
-        assert_eq!(sh(&format!("stat -c %a {0} $(dirname {0})", node.file)), "644\n755\n");
-        let all = host.rdmaprep(&["cdi", "generate", "--ifaces", "r0,r1", "--output", "-"]).ok().out;
+        assert_eq!(
+            (&json["changed"], &json["spec"]),
+            (&json!(true), &json!(node.spec()))
+        );
+        assert_eq!(
+            sh(&format!("stat -c %a {0} $(dirname {0})", node.file)),
+            "644\n755\n"
+        );
+        let all = host
+            .rdmaprep(&["cdi", "generate", "--ifaces", "r0,r1", "--output", "-"])
+            .ok()
+            .out;
         assert_eq!(all, fs::read_to_string(&node.file).unwrap());
         // A link that is down for a moment makes no list shorter.
-        node.generate(&["--ifaces", "r1", "--keep"]).fails(3, &["would lose devices: r0 has no RDMA device"]);
+        node.generate(&["--ifaces", "r1", "--keep"])
+            .fails(3, &["would lose devices: r0 has no RDMA device"]);
         assert_eq!(node.names(), ["r0", "r1", ALL]);
         node.generate(&["--ifaces", "r1"]).ok();
         assert_eq!(node.names(), ["r1", ALL]);
         host.prepare("r2");
         node.generate(&["--keep"]).ok();
-        assert_eq!(node.names(), ["r2", ALL], "a stored plan is the administrator's word");
+        assert_eq!(
+            node.names(),
+            ["r2", ALL],
+            "a stored plan is the administrator's word"
+        );
         let idle = "--ifaces, --exclude would change nothing: plan default is stored";
-        node.generate(&["--ifaces", "r0", "--exclude", "r1"]).fails(2, &[idle, "`rdmaprep prepare` with these flags"]);
+        node.generate(&["--ifaces", "r0", "--exclude", "r1"])
+            .fails(2, &[idle, "`rdmaprep prepare` with these flags"]);
         assert_eq!(node.names(), ["r2", ALL]);
-        for (text, word) in
-            [("{}", "is not ours"), ("", "is not ours"), (r#"{"cdiVersion":"0.6.0","kind":"a.b/c"}"#, "kind \"a.b/c\"")]
-        {
+        for (text, word) in [
+            ("{}", "is not ours"),
+            ("", "is not ours"),
+            (r#"{"cdiVersion":"0.6.0","kind":"a.b/c"}"#, "kind \"a.b/c\""),
+        ] {
             fs::write(&node.file, text).unwrap();
             node.generate(&[]).fails(3, &[word]);
             assert_eq!(fs::read_to_string(&node.file).unwrap(), text);
-            host.rdmaprep(&["cdi", "list", "--file", &node.file]).fails(3, &[word]);
+            host.rdmaprep(&["cdi", "list", "--file", &node.file])
+                .fails(3, &[word]);
         }
         fs::remove_file(&node.file).unwrap();
-        host.rdmaprep(&["cdi", "list", "--file", &node.file]).fails(2, &["`rdmaprep cdi generate` writes it"]);
-        host.rdmaprep(&["cdi", "generate", "--output", "x.json"]).fails(2, &["--output x.json"]);
-        host.rdmaprep(&["cdi", "generate", "--output", "/run/x.yaml"]).fails(2, &["--output /run/x.yaml"]);
+        host.rdmaprep(&["cdi", "list", "--file", &node.file])
+            .fails(2, &["`rdmaprep cdi generate` writes it"]);
+        host.rdmaprep(&["cdi", "generate", "--output", "x.json"])
+            .fails(2, &["--output x.json"]);
+        host.rdmaprep(&["cdi", "generate", "--output", "/run/x.yaml"])
+            .fails(2, &["--output /run/x.yaml"]);
     });
 }

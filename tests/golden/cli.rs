@@ -13,16 +13,30 @@ use testkit::{Container, Host, Said, run, sh};
 
 /// Runs rdmaprep without any namespaces: for what reads nothing but its arguments.
 fn rdmaprep(args: &[&str]) -> Said {
-    run(Command::new(env!("CARGO_BIN_EXE_rdmaprep")).env_clear().args(args), "")
+    run(
+        Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
+            .env_clear()
+            .args(args),
+        "",
+    )
 }
 
 #[test]
 fn help_fits_a_terminal_and_has_the_exit_codes() {
     let help = rdmaprep(&["--help"]).ok().out;
     // What follows it is the runtime's, `--help` as well.
-    assert!(help.contains("\n  runtime ") && rdmaprep(&["help", "runtime"]).ok().out.contains("Usage: rdmaprep"));
+    assert!(
+        help.contains("\n  runtime ")
+            && rdmaprep(&["help", "runtime"])
+                .ok()
+                .out
+                .contains("Usage: rdmaprep")
+    );
     for fault in rdma_model::error_class::ErrorClass::ALL {
-        assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
+        assert!(
+            help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())),
+            "{fault:?} in\n{help}"
+        );
     }
     for command in [
         "snapshot",
@@ -44,15 +58,26 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
         "install",
         "uninstall",
     ] {
-        assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
+        assert!(
+            help.contains(&format!("\n  {command} ")),
+            "{command} in\n{help}"
+        );
         let long_flag = rdmaprep(&[command, "--help"]).ok().out;
         assert_eq!(long_flag, rdmaprep(&["help", command]).ok().out);
         for flag in ["--help", "-h"] {
             let mut wide = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-            let text = run(wide.env_clear().env("COLUMNS", "300").args([command, flag]), "").ok().out;
+            let text = run(
+                wide.env_clear().env("COLUMNS", "300").args([command, flag]),
+                "",
+            )
+            .ok()
+            .out;
             assert_eq!(text, long_flag);
             let long: Vec<&str> = text.lines().filter(|l| l.chars().count() > 100).collect();
-            assert!(long.is_empty() && text.contains("Usage: rdmaprep"), "{command} {flag}: {long:?}");
+            assert!(
+                long.is_empty() && text.contains("Usage: rdmaprep"),
+                "{command} {flag}: {long:?}"
+            );
         }
     }
 }
@@ -74,7 +99,8 @@ fn hook_alone_is_read_as_by_the_whole_command() {
         "hook -- prestart",
         "hook poststop --state-dir /s --run-dir=/r",
         "--config hook --state-dir /s hook prestart --plan p --deadline 5 --ifaces r0,r1",
-        "hook createRuntime --rail r0 --rail hca:mlx5_0 --handles=a=b,c=d --exclude= --ib --no-auto-skip",
+        "hook createRuntime --rail r0 --rail hca:mlx5_0 --handles=a=b,c=d --exclude= --ib \
+        --no-auto-skip",
         "hook poststart --wait 3 --agreed x --hook-timeout 60 --allow-bootstrap-iface=0 --exclude -x",
         "hook",
         "hook nonsense",
@@ -87,8 +113,12 @@ fn hook_alone_is_read_as_by_the_whole_command() {
     ];
     for line in lines {
         let args: Vec<&str> = ["rdmaprep"].into_iter().chain(line.split(' ')).collect();
-        let whole = cli::command().try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
-        let text = |read: Result<Cli, clap::Error>| read.map(|c| format!("{c:?}")).map_err(|e| e.to_string());
+        let whole = cli::command()
+            .try_get_matches_from(&args)
+            .and_then(|m| Cli::from_arg_matches(&m));
+        let text = |read: Result<Cli, clap::Error>| {
+            read.map(|c| format!("{c:?}")).map_err(|e| e.to_string())
+        };
         assert_eq!(text(Cli::read(&args)), text(whole), "{line}");
     }
 }
@@ -113,19 +143,27 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["restore"], "--all"),
         (&["restore", "x", "--all"], "--all"),
         (&["snapshot", "--json", "--normal"], "--normal"),
-        (&["snapshot", "--config", "/nonexistent/c.toml", "--root"], "--root"),
-        (&["status", "--config", "/nonexistent/c.toml"], "/nonexistent/c.toml"),
+        (
+            &["snapshot", "--config", "/nonexistent/c.toml", "--root"],
+            "--root",
+        ),
+        (
+            &["status", "--config", "/nonexistent/c.toml"],
+            "/nonexistent/c.toml",
+        ),
     ] {
         rdmaprep(args).fails(2, &[word]);
     }
 }
 
-/// The host before, with everything of ours on its disk; compared when a refusal must have changed nothing.
+/// The host before, with everything of ours on its disk; compared when a refusal must have changed
+/// nothing.
 fn all(host: &Host) -> String {
     let root = host.run.parent().unwrap().display().to_string();
     host.normal()
         + &sh(&format!(
-            "cd {root}; find . -path ./run/reports -prune -o -path ./log -o -path ./run/lock -o -type f -exec sha256sum {{}} + -o -print"
+            "cd {root}; find . -path ./run/reports -prune -o -path ./log -o -path ./run/lock -o \
+            -type f -exec sha256sum {{}} + -o -print"
         ))
 }
 
@@ -148,7 +186,10 @@ fn a_state_that_no_runtime_would_write_is_refused() {
         let cases: [(String, &str); 18] = [
             (String::new(), "stdin is empty"),
             (" \n".into(), "stdin is empty"),
-            (whole[..whole.len() / 2].into(), "reading the runtime's state"),
+            (
+                whole[..whole.len() / 2].into(),
+                "reading the runtime's state",
+            ),
             ("not json at all".into(), "reading the runtime's state"),
             ("[]".into(), "reading the runtime's state"),
             ("\u{0}\u{1b}[2J".into(), "reading the runtime's state"),
@@ -164,7 +205,8 @@ fn a_state_that_no_runtime_would_write_is_refused() {
             (state(json!(99999999999u64)), "pid"),
             (state(json!(1.5)), "reading the runtime's state"),
             (
-                json!({"id": "bad", "pid": c.pid(), "annotations": {"rdmaprep.io/plan": 7}}).to_string(),
+                json!({"id": "bad", "pid": c.pid(), "annotations": {"rdmaprep.io/plan": 7}})
+                    .to_string(),
                 "reading the runtime's state",
             ),
         ];
@@ -172,11 +214,16 @@ fn a_state_that_no_runtime_would_write_is_refused() {
             host.hook("createRuntime", &text).fails(5, &[word]);
         }
         // Our own pid.
-        let own = json!({"id": "bad", "pid": "PID", "annotations": {"rdmaprep.io/plan": "default"}}).to_string();
+        let own =
+            json!({"id": "bad", "pid": "PID", "annotations": {"rdmaprep.io/plan": "default"}})
+                .to_string();
         let hook = host.command(&["hook", "createRuntime"]);
         let mut shell = Command::new("sh");
         let line = "f=$1; shift; sed \"s/\\\"PID\\\"/$$/\" > $f; exec \"$@\" < $f";
-        shell.args(["-ec", line, "sh", "/run/own-state"]).arg(hook.get_program()).args(hook.get_args());
+        shell
+            .args(["-ec", line, "sh", "/run/own-state"])
+            .arg(hook.get_program())
+            .args(hook.get_args());
         run(&mut shell, &own).fails(5, &["this very process"]);
         fs::remove_file("/run/own-state").unwrap();
         assert_eq!(before, all(host));
@@ -206,8 +253,14 @@ fn annotations_that_say_nothing_sensible_are_refused() {
             let c = Container::new("odd").annotated(annotations);
             c.create(host).fails(5, &[key]);
         }
-        // podman's and CRI-O's hooks run for any annotation of ours: a slip of the pen starts no container without NICs.
-        for (key, value) in [("plann", "default"), ("plan", ""), ("plan", "default train"), ("ifaces", "r0")] {
+        // podman's and CRI-O's hooks run for any annotation of ours: a slip of the pen starts no
+        // container without NICs.
+        for (key, value) in [
+            ("plann", "default"),
+            ("plan", ""),
+            ("plan", "default train"),
+            ("ifaces", "r0"),
+        ] {
             let c = Container::new("slip").annotated(json!({format!("rdmaprep.io/{key}"): value}));
             c.create(host).fails(5, &["annotation"]);
         }
@@ -224,9 +277,15 @@ fn a_container_in_the_hosts_own_namespace_is_refused() {
         host.prepare(&rails);
         let before = all(host);
         let init = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let state = json!({"id": "host", "pid": init.id(), "annotations": {"rdmaprep.io/plan": "default"}});
-        host.hook("createRuntime", &state.to_string())
-            .fails(3, &["shares the host's network namespace", "`--network none`, or on a bridge"]);
+        let state =
+            json!({"id": "host", "pid": init.id(), "annotations": {"rdmaprep.io/plan": "default"}});
+        host.hook("createRuntime", &state.to_string()).fails(
+            3,
+            &[
+                "shares the host's network namespace",
+                "`--network none`, or on a bridge",
+            ],
+        );
         drop(init);
         assert_eq!(before, all(host));
     });
@@ -246,13 +305,29 @@ fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
         };
         spec(json!({})).ok();
         assert_eq!(log(), "");
-        let said = spec(json!({"rdmaprep.io/plan": "default"})).fails(3, &["shares the host's network"]);
+        let said =
+            spec(json!({"rdmaprep.io/plan": "default"})).fails(3, &["shares the host's network"]);
         let reason = said.err.trim().strip_prefix("rdmaprep: ").unwrap();
-        assert!(log().starts_with("command=spec outcome=refused exit=3 "), "{}", log());
-        assert!(log().contains(&format!("message={reason:?}")) && log().lines().count() == 1, "{}", log());
+        assert!(
+            log().starts_with("command=spec outcome=refused exit=3 "),
+            "{}",
+            log()
+        );
+        assert!(
+            log().contains(&format!("message={reason:?}")) && log().lines().count() == 1,
+            "{}",
+            log()
+        );
         let report = host.report("unknown@");
-        assert_eq!((&report["message"], &report["exit_code"]), (&json!(reason), &json!(3)));
-        for (key, value) in [("plann", "default"), ("plan", ""), ("plan", "default train")] {
+        assert_eq!(
+            (&report["message"], &report["exit_code"]),
+            (&json!(reason), &json!(3))
+        );
+        for (key, value) in [
+            ("plann", "default"),
+            ("plan", ""),
+            ("plan", "default train"),
+        ] {
             spec(json!({format!("rdmaprep.io/{key}"): value})).fails(5, &["annotation"]);
         }
     });
@@ -273,12 +348,31 @@ fn status_shows_why_hooks_failed_lately() {
         let reason = said.err.trim().strip_prefix("rdmaprep: ").unwrap();
         let first = failures();
         let report = host.run.join("reports/a.json");
-        assert_eq!((first[0]["container"].as_str(), first[0]["message"].as_str()), (Some("a"), Some(reason)));
-        assert_eq!((&first[0]["exit_code"], &first[0]["report"]), (&json!(3), &json!(report)));
+        assert_eq!(
+            (first[0]["container"].as_str(), first[0]["message"].as_str()),
+            (Some("a"), Some(reason))
+        );
+        assert_eq!(
+            (&first[0]["exit_code"], &first[0]["report"]),
+            (&json!(3), &json!(report))
+        );
         let text = host.rdmaprep(&["status"]).ok().out;
-        let rest = text.strip_prefix("No container holds a NIC.\nfailed: hook createRuntime, ").unwrap();
-        let shown = format!("container a reason {reason} exit code 3 report {}", report.display());
-        assert_eq!(rest.split_once("Z\n").unwrap().1.split_whitespace().collect::<Vec<_>>().join(" "), shown);
+        let rest = text
+            .strip_prefix("No container holds a NIC.\nfailed: hook createRuntime, ")
+            .unwrap();
+        let shown = format!(
+            "container a reason {reason} exit code 3 report {}",
+            report.display()
+        );
+        assert_eq!(
+            rest.split_once("Z\n")
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" "),
+            shown
+        );
         assert!(rest.lines().all(|line| line.len() <= 100), "{rest}");
         // What `spec` refuses has the id that the engine made.
         let id = "0123456789abcdef".repeat(4);
@@ -286,13 +380,28 @@ fn status_shows_why_hooks_failed_lately() {
             "process": {"args": ["sh"], "cwd": "/"},
             "linux": {"namespaces": [{"type": "network"}], "cgroupsPath": format!("machine.slice:libpod:{id}")}});
         run(&mut host.command(&["spec"]), &config.to_string()).fails(3, &[]);
-        assert!(failures().as_array().unwrap().iter().any(|f| f["container"] == *id && f["command"] == "spec"));
+        assert!(
+            failures()
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|f| f["container"] == *id && f["command"] == "spec")
+        );
         let text = host.rdmaprep(&["status"]).ok().out;
         assert!(text.contains("  container   0123456789ab\n"), "{text}");
-        // A container that has got its NICs has not failed, and what is older than an hour is history.
+        // A container that has got its NICs has not failed, and what is older than an hour is
+        // history.
         host.prepare("r0");
         c.create(host).ok();
-        assert!(failures().as_array().unwrap().iter().all(|f| f["container"] != "a"), "{}", failures());
+        assert!(
+            failures()
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|f| f["container"] != "a"),
+            "{}",
+            failures()
+        );
         let old = host.run.join(format!("reports/{id}.json"));
         let mut report = host.report(&id);
         report["time"] = json!(report["time"].as_u64().unwrap() - 3601);
@@ -321,31 +430,62 @@ fn a_bundle_that_cannot_be_prepared_is_left_alone() {
         let config = |linux: Value| {
             json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"}, "linux": linux}).to_string()
         };
-        let network = |path: &str| config(json!({"namespaces": [{"type": "network", "path": path}]}));
+        let network =
+            |path: &str| config(json!({"namespaces": [{"type": "network", "path": path}]}));
         for (text, code, word) in [
             (None, 5, "has no config.json"),
             (Some(String::new()), 5, "config.json"),
             (Some("{\"ociVersion\"".into()), 5, "config.json"),
             (Some("[1]".into()), 5, "not an object"),
             (Some(config(json!({}))), 5, "linux.namespaces"),
-            (Some(config(json!({"namespaces": [{"type": "mount"}]}))), 3, "host's network"),
+            (
+                Some(config(json!({"namespaces": [{"type": "mount"}]}))),
+                3,
+                "host's network",
+            ),
             (Some(network("/proc/1/ns/net")), 3, "host's own"),
-            (Some(config(json!({"namespaces": [{"type": "network"}], "netDevices": {"r0": {}}}))), 3, "netDevices"),
+            (
+                Some(config(
+                    json!({"namespaces": [{"type": "network"}], "netDevices": {"r0": {}}}),
+                )),
+                3,
+                "netDevices",
+            ),
         ] {
             let path = bundle(text.as_deref());
             let before = all(host);
-            host.rdmaprep(&["prepare", "--ifaces", &rails, "--bundle", path.to_str().unwrap()]).fails(code, &[word]);
+            host.rdmaprep(&[
+                "prepare",
+                "--ifaces",
+                &rails,
+                "--bundle",
+                path.to_str().unwrap(),
+            ])
+            .fails(code, &[word]);
             assert_eq!(before, all(host));
         }
-        host.rdmaprep(&["prepare", "--ifaces", &rails, "--bundle", "/nonexistent"]).fails(5, &["/nonexistent"]);
+        host.rdmaprep(&["prepare", "--ifaces", &rails, "--bundle", "/nonexistent"])
+            .fails(5, &["/nonexistent"]);
         // A pod's namespace by its path is fine, and preparing twice is preparing once.
         let path = bundle(Some(&network("/run/netns/pod")));
-        let args = ["prepare", "--ifaces", &rails, "--bundle", path.to_str().unwrap()];
+        let args = [
+            "prepare",
+            "--ifaces",
+            &rails,
+            "--bundle",
+            path.to_str().unwrap(),
+        ];
         host.rdmaprep(&args).ok();
         let once = fs::read_to_string(path.join("config.json")).unwrap();
         let spec: Value = serde_json::from_str(&once).unwrap();
         for stage in ["prestart", "createRuntime", "poststart", "poststop"] {
-            assert!(spec["hooks"][stage][0]["path"].as_str().unwrap().starts_with('/'), "{once}");
+            assert!(
+                spec["hooks"][stage][0]["path"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with('/'),
+                "{once}"
+            );
         }
         host.rdmaprep(&args).ok();
         assert_eq!(once, fs::read_to_string(path.join("config.json")).unwrap());
@@ -365,7 +505,11 @@ fn selections_that_say_nothing_sensible_are_refused() {
             ("--ifaces", "r0/../r1", "'/'"),
             ("--ifaces", "r0\u{1b}[31m", "interface name"),
             ("--ifaces", "..", "no interface name"),
-            ("--ifaces", "r0 no such", "there is no no, such; there are: "),
+            (
+                "--ifaces",
+                "r0 no such",
+                "there is no no, such; there are: ",
+            ),
             ("--ifaces", "r0\nnewline", "there is no newline"),
             ("--peer-ifaces", "a:b", "':'"),
             ("--bootstrap-address", "10.0.0.300", "no IP address"),
@@ -377,12 +521,22 @@ fn selections_that_say_nothing_sensible_are_refused() {
         }
         // A regex that takes a backtracking engine years.
         let start = Instant::now();
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--exclude", "^(([a-z0-9])+.)+[A-Z]([a-z0-9])+$"]).ok();
+        host.rdmaprep(&[
+            "prepare",
+            "--ifaces",
+            "r0",
+            "--exclude",
+            "^(([a-z0-9])+.)+[A-Z]([a-z0-9])+$",
+        ])
+        .ok();
         assert!(start.elapsed() < Duration::from_secs(2));
         // No NIC is left: the message has the reason for each.
         let said = host.rdmaprep(&["prepare"]);
         assert_eq!(said.code, Some(4), "{said:?}");
-        assert!(said.err.contains("r0") && said.err.contains("not_rdma"), "{said:?}");
+        assert!(
+            said.err.contains("r0") && said.err.contains("not_rdma"),
+            "{said:?}"
+        );
         fs::remove_dir_all(&host.run).unwrap();
         fs::remove_dir_all(&host.state).unwrap();
         assert_eq!(before, all(host));
@@ -397,18 +551,25 @@ fn a_damaged_config_file_is_reported_with_its_line() {
             ("plan = ", &["line 3"][..]),
             ("plan = \"../x\"", &["plan name"]),
             ("nonsense = 1", &["nonsense"]),
-            ("[select]\nifaces = [\"a b\"]", &["line 4", "interface name"]),
+            (
+                "[select]\nifaces = [\"a b\"]",
+                &["line 4", "interface name"],
+            ),
             ("deny = [\"(\"]", &["does not compile"]),
         ] {
             host.configure(text);
-            host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(2, words);
+            host.rdmaprep(&["prepare", "--ifaces", "r0"])
+                .fails(2, words);
             let c = Container::new("x");
             c.create(host).fails(2, words);
         }
         fs::write(&host.config, [0xff, 0xfe, 0x00]).unwrap();
         host.rdmaprep(&["status"]).fails(2, &["config.toml"]);
         // The log and the container's report have the error, and that is all.
-        assert_eq!((host.records(), host.report("x")["outcome"].as_str()), (vec![], Some("usage")));
+        assert_eq!(
+            (host.records(), host.report("x")["outcome"].as_str()),
+            (vec![], Some("usage"))
+        );
     });
 }
 
@@ -417,15 +578,21 @@ fn a_damaged_record_is_reported_and_the_others_work() {
     alone(|host| {
         host.rails(3);
         let before = host.look();
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "a"]).ok();
-        host.rdmaprep(&["prepare", "--ifaces", "r1", "--plan", "b"]).ok();
-        let asks = |id: &str, plan: &str| Container::new(id).annotated(json!({"rdmaprep.io/plan": plan}));
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "a"])
+            .ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r1", "--plan", "b"])
+            .ok();
+        let asks =
+            |id: &str, plan: &str| Container::new(id).annotated(json!({"rdmaprep.io/plan": plan}));
         let mut hurt = asks("hurt", "a");
         hurt.create(host).ok();
         let record = host.records().remove(0);
         let whole = fs::read(&record).unwrap();
         let zeroed = vec![0; whole.len()];
-        let later = String::from_utf8(whole.clone()).unwrap().replacen("\"schema\":1", "\"schema\":99", 1).into_bytes();
+        let later = String::from_utf8(whole.clone())
+            .unwrap()
+            .replacen("\"schema\":1", "\"schema\":99", 1)
+            .into_bytes();
         for (damaged, word) in [
             (&whole[..whole.len() / 2], "damaged"),
             (&zeroed, "damaged"),
@@ -444,7 +611,11 @@ fn a_damaged_record_is_reported_and_the_others_work() {
             other.create(host).ok();
             assert!(other.sh("ip -br link").contains("r1@"));
             other.stop(host).ok();
-            assert_eq!(fs::read(&record).unwrap(), damaged, "a record that cannot be read must stay as it is");
+            assert_eq!(
+                fs::read(&record).unwrap(),
+                damaged,
+                "a record that cannot be read must stay as it is"
+            );
         }
         fs::write(&record, &whole).unwrap();
         hurt.stop(host).ok();
@@ -456,9 +627,13 @@ fn a_damaged_record_is_reported_and_the_others_work() {
 #[test]
 fn restore_of_a_container_that_holds_nothing_says_so() {
     alone(|host| {
-        host.rdmaprep(&["restore", "none"]).fails(2, &["none", "rdmaprep status"]);
+        host.rdmaprep(&["restore", "none"])
+            .fails(2, &["none", "rdmaprep status"]);
         host.rdmaprep(&["restore", "--all"]).ok();
-        assert_eq!(host.rdmaprep(&["status"]).ok().out, "No container holds a NIC.\n");
+        assert_eq!(
+            host.rdmaprep(&["status"]).ok().out,
+            "No container holds a NIC.\n"
+        );
         assert_eq!(host.status(), json!([]));
     });
 }

@@ -1,5 +1,6 @@
-//! Calls of CNI that end before anything is looked at: tests/cases/cni/NAME/{call,config.json} give expected.txt, the exit code and
-//! both outputs. A `call` has a variable a line. `UPDATE_GOLDEN=1` rewrites them.
+//! Calls of CNI that end before anything is looked at: tests/cases/cni/NAME/{call,config.json} give
+//! expected.txt, the exit code and both outputs. A `call` has a variable a line. `UPDATE_GOLDEN=1`
+//! rewrites them.
 
 use std::fs;
 use std::path::Path;
@@ -23,9 +24,18 @@ fn golden_cases() {
             ("RDMAPREP_CONFIG", "/dev/null".into()),
         ]);
         let said = run(&mut program, &read("config.json"));
-        let text = format!("exit code {}\n\n{}\n{}", said.code.unwrap(), said.out, said.err);
+        let text = format!(
+            "exit code {}\n\n{}\n{}",
+            said.code.unwrap(),
+            said.out,
+            said.err
+        );
         golden(&dir.join("expected.txt"), &text);
-        assert!(!empty.path().join("run").exists(), "{}: something was written", dir.display());
+        assert!(
+            !empty.path().join("run").exists(),
+            "{}: something was written",
+            dir.display()
+        );
     }
 }
 
@@ -33,5 +43,10 @@ fn golden(file: &Path, actual: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(file, actual).unwrap();
     }
-    assert_eq!(actual, fs::read_to_string(file).unwrap(), "{}", file.display());
+    assert_eq!(
+        actual,
+        fs::read_to_string(file).unwrap(),
+        "{}",
+        file.display()
+    );
 }

@@ -1,5 +1,6 @@
-//! What README, SECURITY and docs/ take from the types is made again and compared; `UPDATE_GOLDEN=1` rewrites it. Their links
-//! lead somewhere, and their commands are what the program reads.
+//! What README, SECURITY and docs/ take from the types is made again and compared;
+//! `UPDATE_GOLDEN=1` rewrites it. Their links lead somewhere, and their commands are what the
+//! program reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,80 +30,141 @@ fn compare(file: &str, now: &str, expected: &str) {
         fs::write(Path::new(ROOT).join(file), expected).unwrap();
         return;
     }
-    assert!(now == expected, "{file}: UPDATE_GOLDEN=1 accepts this\n{}", diffy::create_patch(now, expected));
+    assert!(
+        now == expected,
+        "{file}: UPDATE_GOLDEN=1 accepts this\n{}",
+        diffy::create_patch(now, expected)
+    );
 }
 
 /// Insists that the section of a file between `<!-- NAME … -->` and `<!-- /NAME -->` is this text.
 fn section_is(file: &str, name: &str, section: &str) {
-    let (text, begin, end) = (read(file), format!("<!-- {name}: "), format!("<!-- /{name} -->"));
-    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{file}: no {begin}"));
+    let (text, begin, end) = (
+        read(file),
+        format!("<!-- {name}: "),
+        format!("<!-- /{name} -->"),
+    );
+    let (before, rest) = text
+        .split_once(&begin)
+        .unwrap_or_else(|| panic!("{file}: no {begin}"));
     let (comment, rest) = rest.split_once("-->\n").unwrap();
-    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{file}: no {end}"));
-    compare(file, &text, &format!("{before}{begin}{comment}-->\n{section}{end}{after}"));
+    let (_, after) = rest
+        .split_once(&end)
+        .unwrap_or_else(|| panic!("{file}: no {end}"));
+    compare(
+        file,
+        &text,
+        &format!("{before}{begin}{comment}-->\n{section}{end}{after}"),
+    );
 }
 
 /// A cell of a table: outside code, nothing of it is markup.
 fn cell(text: &str) -> String {
     let text = text.replace('|', "\\|").replace('\n', " ");
     let plain = |part: &str| part.replace('*', "\\*").replace('<', "&lt;");
-    let parts = text.split('`').enumerate().map(|(k, part)| if k % 2 == 0 { plain(part) } else { part.to_owned() });
+    let parts = text.split('`').enumerate().map(|(k, part)| {
+        if k % 2 == 0 {
+            plain(part)
+        } else {
+            part.to_owned()
+        }
+    });
     parts.collect::<Vec<_>>().join("`")
 }
 
 #[test]
 fn exit_codes_in_docs_are_those_of_the_program() {
     let mut table = "| code | meaning |\n|---|---|\n| 0 | done, or nothing to do |\n".to_owned();
-    table.extend(ErrorClass::ALL.iter().map(|f| format!("| {} | {} |\n", f.code(), f.meaning())));
+    table.extend(
+        ErrorClass::ALL
+            .iter()
+            .map(|f| format!("| {} | {} |\n", f.code(), f.meaning())),
+    );
     section_is("docs/recovery.md", "exit-codes", &table);
 }
 
 #[test]
 fn what_a_comparison_leaves_out_is_in_docs() {
     let mut table = "| left out | why |\n|---|---|\n".to_owned();
-    table.extend(LEFT_OUT.iter().map(|(what, why)| format!("| {} | {} |\n", cell(what), cell(why))));
+    table.extend(
+        LEFT_OUT
+            .iter()
+            .map(|(what, why)| format!("| {} | {} |\n", cell(what), cell(why))),
+    );
     section_is("docs/recovery.md", "left-out", &table);
 }
 
 #[test]
 fn finding_in_docs_is_a_golden_case() {
     let case = read("tests/cases/doctor/port_down-cable/expected.txt");
-    section_is("docs/doctor.md", "finding", &format!("```text\n{}\n```\n", case.trim_end()));
+    section_is(
+        "docs/doctor.md",
+        "finding",
+        &format!("```text\n{}\n```\n", case.trim_end()),
+    );
 }
 
 #[test]
 fn capabilities_in_security_md_are_those_that_a_hook_keeps() {
     let mut table = "| capability | what for |\n|---|---|\n".to_owned();
-    table.extend(KEPT.iter().map(|(_, name, why)| format!("| {name} | {why} |\n")));
+    table.extend(
+        KEPT.iter()
+            .map(|(_, name, why)| format!("| {name} | {why} |\n")),
+    );
     section_is("SECURITY.md", "capabilities", &table);
 }
 
-/// Each code with the words of its type, and with an example of the golden cases, which have one for each code.
+/// Each code with the words of its type, and with an example of the golden cases, which have one
+/// for each code.
 #[test]
 fn selection_rules_in_docs_are_those_of_the_program() {
     let mut examples: BTreeMap<DropCode, (String, String)> = BTreeMap::new();
-    let mut cases: Vec<PathBuf> =
-        fs::read_dir(format!("{ROOT}/tests/cases/select")).unwrap().map(|c| c.unwrap().path()).collect();
+    let mut cases: Vec<PathBuf> = fs::read_dir(format!("{ROOT}/tests/cases/select"))
+        .unwrap()
+        .map(|c| c.unwrap().path())
+        .collect();
     cases.sort();
-    for text in cases.iter().filter_map(|case| fs::read_to_string(case.join("expected.json")).ok()) {
+    for text in cases
+        .iter()
+        .filter_map(|case| fs::read_to_string(case.join("expected.json")).ok())
+    {
         let selection: Value = serde_json::from_str(&text).unwrap();
-        for dropped in selection["verdicts"].as_array().unwrap().iter().filter_map(|v| v.get("dropped")) {
+        for dropped in selection["verdicts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|v| v.get("dropped"))
+        {
             let text = |key: &str| dropped[key].as_str().unwrap_or_default().to_owned();
             let code = serde_json::from_value(dropped["code"].clone()).unwrap();
-            examples.entry(code).or_insert_with(|| (text("why"), text("fix")));
+            examples
+                .entry(code)
+                .or_insert_with(|| (text("why"), text("fix")));
         }
     }
     let mut table = "| # | code | reason | example | fix |\n|---:|---|---|---|---|\n".to_owned();
     table.extend(examples.iter().enumerate().map(|(k, (code, (why, fix)))| {
-        format!("| {} | `{code}` | {} | {} | {} |\n", k + 1, cell(&code.brief(Family::V4)), cell(why), cell(fix))
+        format!(
+            "| {} | `{code}` | {} | {} | {} |\n",
+            k + 1,
+            cell(&code.brief(Family::V4)),
+            cell(why),
+            cell(fix)
+        )
     }));
     section_is("docs/selection.md", "rules", &table);
 }
 
 #[test]
 fn checks_in_docs_are_those_of_doctor() {
-    let mut table = "| check | what it looks at | node | container |\n|---|---|---|---|\n".to_owned();
+    let mut table =
+        "| check | what it looks at | node | container |\n|---|---|---|---|\n".to_owned();
     table.extend(doctor::checks().map(|(check, looks_at, inside)| {
-        format!("| `{check}` | {} | yes | {} |\n", cell(looks_at), if inside { "yes" } else { "no" })
+        format!(
+            "| `{check}` | {} | yes | {} |\n",
+            cell(looks_at),
+            if inside { "yes" } else { "no" }
+        )
     }));
     section_is("docs/doctor.md", "checks", &table);
 }
@@ -112,10 +174,20 @@ fn flags<T: Args>(keys: &toml::Table) -> String {
     let mut table = "| flag | variable | key | what it does |\n|---|---|---|---|\n".to_owned();
     for arg in T::augment_args(clap::Command::new("all")).get_arguments() {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap());
-        let variable = arg.get_env().map(|v| format!("`{}`", v.to_str().unwrap())).unwrap_or_default();
-        let key = keys.keys().find(|k| *k == id || k.strip_prefix(id) == Some("_no_ipv4"));
+        let variable = arg
+            .get_env()
+            .map(|v| format!("`{}`", v.to_str().unwrap()))
+            .unwrap_or_default();
+        let key = keys
+            .keys()
+            .find(|k| *k == id || k.strip_prefix(id) == Some("_no_ipv4"));
         let key = key.map(|k| format!("`{k}`")).unwrap_or_default();
-        let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string().replace("\n\n", ". ");
+        let help = arg
+            .get_long_help()
+            .or(arg.get_help())
+            .unwrap()
+            .to_string()
+            .replace("\n\n", ". ");
         table += &format!("| `--{long}` | {variable} | {key} | {} |\n", cell(&help));
     }
     table
@@ -125,20 +197,42 @@ fn flags<T: Args>(keys: &toml::Table) -> String {
 fn settings_in_docs_are_those_of_the_program() {
     let example = read("examples/config.toml");
     // Its keys are comments, each with its default.
-    let keys: Vec<&str> = example.lines().filter_map(|l| l.strip_prefix('#')).filter(|l| !l.starts_with(' ')).collect();
+    let keys: Vec<&str> = example
+        .lines()
+        .filter_map(|l| l.strip_prefix('#'))
+        .filter(|l| !l.starts_with(' '))
+        .collect();
     let keys: toml::Table = keys.join("\n").parse().unwrap();
     let select = keys["select"].as_table().unwrap();
-    section_is("docs/configuration.md", "selection-flags", &flags::<SelectArgs>(select));
-    section_is("docs/configuration.md", "global-flags", &flags::<Global>(&keys));
-    section_is("docs/configuration.md", "config-file", &format!("```toml\n{example}```\n"));
+    section_is(
+        "docs/configuration.md",
+        "selection-flags",
+        &flags::<SelectArgs>(select),
+    );
+    section_is(
+        "docs/configuration.md",
+        "global-flags",
+        &flags::<Global>(&keys),
+    );
+    section_is(
+        "docs/configuration.md",
+        "config-file",
+        &format!("```toml\n{example}```\n"),
+    );
 }
 
 /// The help of a command, and of those below it.
 fn help(command: &clap::Command, name: &str, page: &mut String) {
     let text = command.clone().bin_name(name).render_help().to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    *page += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
-    for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    *page += &format!(
+        "\n## {name}\n\n```text\n{}\n```\n",
+        lines.join("\n").trim_end()
+    );
+    for below in command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+    {
         help(below, &format!("{name} {}", below.get_name()), page);
     }
 }
@@ -147,17 +241,27 @@ fn help(command: &clap::Command, name: &str, page: &mut String) {
 fn help_in_docs_is_that_of_the_program() {
     let mut command = cli::command();
     command.build();
-    let intro = "The help of every command, as `rdmaprep COMMAND --help` prints it. Behind what a flag does are its default and its \
-                 variable. [Configuration](configuration.md) says more of the flags that select NICs, and of the global options.";
+    let intro = "The help of every command, as `rdmaprep COMMAND --help` prints it. Behind what a \
+        flag does are its default and its \
+                 variable. [Configuration](configuration.md) says more of the flags that select \
+                 NICs, and of the global options.";
     let mut page = format!("# Command line\n\n{intro}\n");
     help(&command, "rdmaprep", &mut page);
-    compare("docs/cli.md", &fs::read_to_string(format!("{ROOT}/docs/cli.md")).unwrap_or_default(), &page);
+    compare(
+        "docs/cli.md",
+        &fs::read_to_string(format!("{ROOT}/docs/cli.md")).unwrap_or_default(),
+        &page,
+    );
 }
 
 #[test]
 fn readme_fits_on_a_page() {
     let readme = read("README.md");
-    assert!(readme.lines().count() <= 120, "{} lines", readme.lines().count());
+    assert!(
+        readme.lines().count() <= 120,
+        "{} lines",
+        readme.lines().count()
+    );
     let wide: Vec<&str> = readme.lines().filter(|l| l.chars().count() > 100).collect();
     assert!(wide.is_empty(), "more than 100 columns: {wide:#?}");
 }
@@ -182,9 +286,14 @@ fn pages() -> BTreeMap<PathBuf, String> {
 
 /// The anchors of a page's headings, as forges make them.
 fn anchors(page: &str) -> BTreeSet<String> {
-    let headings = page.lines().filter(|l| l.starts_with('#')).map(|l| l.trim_start_matches('#').trim().to_lowercase());
+    let headings = page
+        .lines()
+        .filter(|l| l.starts_with('#'))
+        .map(|l| l.trim_start_matches('#').trim().to_lowercase());
     let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
-    headings.map(|h| h.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+    headings
+        .map(|h| h.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
 }
 
 #[test]
@@ -199,10 +308,18 @@ fn links_lead_somewhere() {
                 continue;
             }
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let to = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let to = if file.is_empty() {
+                path.clone()
+            } else {
+                path.parent().unwrap().join(file)
+            };
             let there = to.canonicalize().ok();
-            let has =
-                |to: &PathBuf| anchor.is_empty() || pages.get(to).is_some_and(|page| anchors(page).contains(anchor));
+            let has = |to: &PathBuf| {
+                anchor.is_empty()
+                    || pages
+                        .get(to)
+                        .is_some_and(|page| anchors(page).contains(anchor))
+            };
             if !there.as_ref().is_some_and(has) {
                 dead.push(format!("{}: {target}", path.display()));
             }
@@ -211,7 +328,8 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// The commands in a page's blocks: after a prompt, or lines of a script; one for lines that a backslash joins.
+/// The commands in a page's blocks: after a prompt, or lines of a script; one for lines that a
+/// backslash joins.
 fn commands(page: &str) -> Vec<String> {
     let (mut commands, mut block) = (Vec::new(), None);
     let page = page.replace("\\\n", " ");
@@ -219,7 +337,9 @@ fn commands(page: &str) -> Vec<String> {
         match (line.strip_prefix("```"), block) {
             (Some(_), Some(_)) => block = None,
             (Some(kind), None) => block = Some(kind),
-            (None, Some("console")) => commands.extend(line.strip_prefix("# ").or(line.strip_prefix("$ "))),
+            (None, Some("console")) => {
+                commands.extend(line.strip_prefix("# ").or(line.strip_prefix("$ ")))
+            }
             (None, Some("sh")) => commands.push(line),
             _ => {}
         }
@@ -230,8 +350,12 @@ fn commands(page: &str) -> Vec<String> {
 /// A command's words, without what a shell does with them, and its comment.
 fn words(line: &str) -> Vec<String> {
     let word = regex::Regex::new(r#"(?:[^\s"']|"[^"]*"|'[^']*')+"#).unwrap();
-    let words = word.find_iter(line).map(|w| w.as_str().replace(['"', '\''], ""));
-    let mut words: Vec<String> = words.take_while(|w| !["#", "&", "|", ">", "<", "&&"].contains(&w.as_str())).collect();
+    let words = word
+        .find_iter(line)
+        .map(|w| w.as_str().replace(['"', '\''], ""));
+    let mut words: Vec<String> = words
+        .take_while(|w| !["#", "&", "|", ">", "<", "&&"].contains(&w.as_str()))
+        .collect();
     // Variables before the program.
     let program = words.iter().position(|w| !w.contains('=')).unwrap_or(0);
     words.drain(..program);
@@ -269,17 +393,28 @@ fn commands_and_settings_in_docs_fit_100_columns() {
     }
 }
 
-/// Follows the example of that name in README: each `rdmaprep prepare` with the recorded host of `examples/`, and each line that
-/// README shows below it is what the program prints. The guests follow the whole of it (tests/vm/inside.sh).
+/// Follows the example of that name in README: each `rdmaprep prepare` with the recorded host of
+/// `examples/`, and each line that README shows below it is what the program prints. The guests
+/// follow the whole of it (tests/vm/inside.sh).
 fn follows(name: &str) -> usize {
     let readme = read("README.md");
-    let (_, example) = readme.split_once(&format!("<!-- example: {name} -->\n```console\n")).expect(name);
+    let (_, example) = readme
+        .split_once(&format!("<!-- example: {name} -->\n```console\n"))
+        .expect(name);
     let dir = tempfile::TempDir::new().unwrap();
-    fs::copy(format!("{ROOT}/examples/spec.json"), dir.path().join("config.json")).unwrap();
+    fs::copy(
+        format!("{ROOT}/examples/spec.json"),
+        dir.path().join("config.json"),
+    )
+    .unwrap();
     let (mut printed, mut lines) = (None, 0);
     for line in example.split_once("```").unwrap().0.lines() {
         let Some(command) = line.strip_prefix("# ") else {
-            let printed: &mut Vec<String> = if let Some(printed) = &mut printed { printed } else { continue };
+            let printed: &mut Vec<String> = if let Some(printed) = &mut printed {
+                printed
+            } else {
+                continue;
+            };
             let at = printed
                 .iter()
                 .position(|p| p == line)
@@ -294,11 +429,27 @@ fn follows(name: &str) -> usize {
                 words[at + 1] = dir.path().to_str().unwrap().to_owned();
             }
             let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-            program.args(&words[1..]).args(["--dry-run", "--config", "/dev/null", "--state-dir", "/nonexistent"]);
-            program.args(["--run-dir", "/nonexistent", "--snapshot"]).arg(format!("{ROOT}/examples/snapshot.json"));
+            program.args(&words[1..]).args([
+                "--dry-run",
+                "--config",
+                "/dev/null",
+                "--state-dir",
+                "/nonexistent",
+            ]);
+            program
+                .args(["--run-dir", "/nonexistent", "--snapshot"])
+                .arg(format!("{ROOT}/examples/snapshot.json"));
             let output = program.env_clear().output().unwrap();
-            assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+            assert!(
+                output.status.success(),
+                "{command}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            String::from_utf8(output.stdout)
+                .unwrap()
+                .lines()
+                .map(str::to_owned)
+                .collect()
         });
     }
     lines
@@ -310,18 +461,32 @@ fn readme_shows_what_prepare_prints() {
     assert!(follows("runc") > 0);
 }
 
-/// The recording is of the demo as it is now: its headings, and what `prepare` prints (scripts/record makes it again).
+/// The recording is of the demo as it is now: its headings, and what `prepare` prints
+/// (scripts/record makes it again).
 #[test]
 fn recording_is_of_the_present_demo() {
     let cast = read("docs/pictures/demo.cast");
-    let events = cast.lines().skip(1).map(|line| serde_json::from_str::<(f64, String, String)>(line).unwrap());
+    let events = cast
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str::<(f64, String, String)>(line).unwrap());
     let recorded = events.map(|(_, _, text)| text).collect::<String>();
     let demo = read("tests/vm/demo");
-    let headings: Vec<&str> = demo.lines().filter_map(|line| line.strip_prefix("say \"")).collect();
+    let headings: Vec<&str> = demo
+        .lines()
+        .filter_map(|line| line.strip_prefix("say \""))
+        .collect();
     assert!(headings.len() > 4, "{headings:?}");
     let readme = read("README.md");
-    let prepared = readme.lines().filter(|line| line.ends_with(" kept") || line.starts_with("+ "));
-    let constant = headings.iter().map(|line| line.trim_end_matches('"').split('$').next().unwrap_or_default());
+    let prepared = readme
+        .lines()
+        .filter(|line| line.ends_with(" kept") || line.starts_with("+ "));
+    let constant = headings.iter().map(|line| {
+        line.trim_end_matches('"')
+            .split('$')
+            .next()
+            .unwrap_or_default()
+    });
     for line in constant.chain(prepared) {
         assert!(recorded.contains(line), "not in the recording: {line}");
     }
@@ -341,9 +506,15 @@ const COLOURS: [(&str, &str); 7] = [
 #[test]
 fn dark_picture_is_the_light_one_in_other_colours() {
     let light = read("docs/pictures/flow-light.svg");
-    let dark = COLOURS.iter().fold(light, |text, (light, dark)| text.replace(light, dark));
+    let dark = COLOURS
+        .iter()
+        .fold(light, |text, (light, dark)| text.replace(light, dark));
     let file = "docs/pictures/flow-dark.svg";
-    compare(file, &fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default(), &dark);
+    compare(
+        file,
+        &fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default(),
+        &dark,
+    );
 }
 
 /// The drawing in docs is that of the golden case of a machine with 8 GPUs.

@@ -1,5 +1,6 @@
-//! Golden cases of the config.json edit: tests/cases/inject/NAME/{config.json,edit.json} give expected.json, expected.diff and
-//! expected.txt (what was changed and kept), or expected.err (exit code and text). `UPDATE_GOLDEN=1` rewrites them.
+//! Golden cases of the config.json edit: tests/cases/inject/NAME/{config.json,edit.json} give
+//! expected.json, expected.diff and expected.txt (what was changed and kept), or expected.err (exit
+//! code and text). `UPDATE_GOLDEN=1` rewrites them.
 
 use rdma_model::arp::ArpProfile;
 use std::fs;
@@ -20,26 +21,48 @@ fn golden(file: &Path, actual: Option<&str>) {
             None => drop(fs::remove_file(file)),
         }
     }
-    assert_eq!(actual, fs::read_to_string(file).ok().as_deref(), "{}", file.display());
+    assert_eq!(
+        actual,
+        fs::read_to_string(file).ok().as_deref(),
+        "{}",
+        file.display()
+    );
 }
 
 fn says(injected: &edit::Injected) -> String {
     let changes = injected.changes.iter().map(|c| format!("changed: {c}\n"));
-    changes.chain(injected.kept.iter().map(|k| format!("kept: {k}\n"))).collect()
+    changes
+        .chain(injected.kept.iter().map(|k| format!("kept: {k}\n")))
+        .collect()
 }
 
 #[test]
 fn golden_cases() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let edit: Edit =
+            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
         let result = edit::apply(&config, &edit);
-        let error = result.as_ref().err().map(|e| format!("{}: {e:#}\n", ErrorClass::of(e).code()));
+        let error = result
+            .as_ref()
+            .err()
+            .map(|e| format!("{}: {e:#}\n", ErrorClass::of(e).code()));
         golden(&dir.join("expected.err"), error.as_deref());
         let once = result.ok();
-        golden(&dir.join("expected.json"), once.as_ref().map(|i| i.json.as_str()));
-        golden(&dir.join("expected.diff"), once.as_ref().map(|i| edit::diff(&config, &i.json)).as_deref());
-        golden(&dir.join("expected.txt"), once.as_ref().map(says).as_deref());
+        golden(
+            &dir.join("expected.json"),
+            once.as_ref().map(|i| i.json.as_str()),
+        );
+        golden(
+            &dir.join("expected.diff"),
+            once.as_ref()
+                .map(|i| edit::diff(&config, &i.json))
+                .as_deref(),
+        );
+        golden(
+            &dir.join("expected.txt"),
+            once.as_ref().map(says).as_deref(),
+        );
     }
 }
 
@@ -48,8 +71,11 @@ fn twice_is_once() {
     let mut edited = 0;
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
-        let Ok(once) = edit::apply(&config, &edit) else { continue };
+        let edit: Edit =
+            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let Ok(once) = edit::apply(&config, &edit) else {
+            continue;
+        };
         let twice = edit::apply(&once.json, &edit).unwrap();
         assert_eq!(twice.json, once.json, "{}", dir.display());
         assert_eq!(twice.changes, Vec::<String>::new(), "{}", dir.display());
@@ -59,13 +85,17 @@ fn twice_is_once() {
     assert!(edited > 15);
 }
 
-/// Whatever order edits come in, and however often, the outcome says the same and its other parts are the given ones.
+/// Whatever order edits come in, and however often, the outcome says the same and its other parts
+/// are the given ones.
 #[test]
 fn nothing_else_changes() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
-        let Ok(once) = edit::apply(&config, &edit) else { continue };
+        let edit: Edit =
+            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let Ok(once) = edit::apply(&config, &edit) else {
+            continue;
+        };
         let mut after: serde_json::Value = serde_json::from_str(&once.json).unwrap();
         let before: serde_json::Value = serde_json::from_str(&config).unwrap();
         let ours = [
@@ -89,9 +119,15 @@ fn nothing_else_changes() {
         // Of the mounts, all but views of ours stay as they are, in their order.
         let others = |text: &str| -> Vec<serde_json::Value> {
             let config: serde_json::Value = serde_json::from_str(text).unwrap();
-            let mounts = config.get("mounts").and_then(|m| m.as_array()).cloned().unwrap_or_default();
+            let mounts = config
+                .get("mounts")
+                .and_then(|m| m.as_array())
+                .cloned()
+                .unwrap_or_default();
             let view = |m: &serde_json::Value| {
-                m["source"].as_str().is_some_and(|s| edit::view_name(s, "/run/rdmaprep/views").is_some())
+                m["source"]
+                    .as_str()
+                    .is_some_and(|s| edit::view_name(s, "/run/rdmaprep/views").is_some())
             };
             mounts.into_iter().filter(|m| !view(m)).collect()
         };
@@ -123,11 +159,18 @@ fn truncated_text_is_refused() {
 
 #[test]
 fn huge_text_is_refused() {
-    let text = format!("{}{}", include_str!("../../examples/spec.json"), " ".repeat(edit::MAX_BYTES));
+    let text = format!(
+        "{}{}",
+        include_str!("../../examples/spec.json"),
+        " ".repeat(edit::MAX_BYTES)
+    );
     let error = edit::apply(&text, &Edit::default()).unwrap_err();
     assert_eq!(ErrorClass::of(&error), ErrorClass::State);
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(ErrorClass::of(&edit::apply(&deep, &Edit::default()).unwrap_err()), ErrorClass::State);
+    assert_eq!(
+        ErrorClass::of(&edit::apply(&deep, &Edit::default()).unwrap_err()),
+        ErrorClass::State
+    );
 }
 
 #[test]
@@ -156,13 +199,38 @@ fn a_plan_becomes_an_edit() {
         nccl_version: None,
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
-    assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
-    assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
+    assert_eq!(
+        edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(),
+        Stage::ALL
+    );
+    assert_eq!(
+        edit.hooks[1].args,
+        [
+            "rdmaprep",
+            "hook",
+            "createRuntime",
+            "--plan",
+            "rails",
+            "--deadline",
+            "55"
+        ]
+    );
     // 512 NICs take their time, and so does their undo; a timeout that is asked for stays.
-    let many = |timeout| edit::hooks_for(&Stage::ALL, &plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
-    assert_eq!((many(None).timeout, many(None).args[6].as_str()), (119, "62"));
-    assert_eq!((many(Some(100)).timeout, many(Some(100)).args[6].as_str()), (100, "50"));
-    assert_eq!(edit.annotations, [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]);
+    let many = |timeout| {
+        edit::hooks_for(&Stage::ALL, &plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1)
+    };
+    assert_eq!(
+        (many(None).timeout, many(None).args[6].as_str()),
+        (119, "62")
+    );
+    assert_eq!(
+        (many(Some(100)).timeout, many(Some(100)).args[6].as_str()),
+        (100, "50")
+    );
+    assert_eq!(
+        edit.annotations,
+        [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]
+    );
     let injected = edit::apply(include_str!("../../examples/spec.json"), &edit).unwrap();
     serde_json::from_str::<oci_spec::runtime::Spec>(&injected.json).unwrap();
 }

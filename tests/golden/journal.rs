@@ -1,4 +1,5 @@
-//! Records on disk: old ones are read, damaged ones are reported and never applied, and no NIC moves without a record.
+//! Records on disk: old ones are read, damaged ones are reported and never applied, and no NIC
+//! moves without a record.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +42,11 @@ fn holding(host: &Host) -> (testkit::Look, Container, PathBuf, String) {
 /// A record and its copy, which would be used instead.
 fn write_both(host: &Host, path: &Path, text: &str) {
     fs::write(path, text).unwrap();
-    fs::write(host.state.join("records").join(path.file_name().unwrap()), text).unwrap();
+    fs::write(
+        host.state.join("records").join(path.file_name().unwrap()),
+        text,
+    )
+    .unwrap();
 }
 
 #[test]
@@ -49,10 +54,20 @@ fn every_form_that_was_ever_written_is_read() {
     let mut seen = 0;
     for entry in fs::read_dir(cases()).unwrap() {
         let path = entry.unwrap().path();
-        let record = Record::parse(&fs::read_to_string(&path).unwrap()).unwrap_or_else(|e| panic!("{path:?}: {e:#}"));
+        let record = Record::parse(&fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|e| panic!("{path:?}: {e:#}"));
         assert_eq!((record.schema, record.held.len()), (SCHEMA, 2), "{path:?}");
-        assert_eq!(record.held[0].before.netdev.addresses[0].address.to_string(), "10.0.0.1", "{path:?}");
-        assert!(record.has("job") && record.held[0].before.routes.len() > 2, "{path:?}");
+        assert_eq!(
+            record.held[0].before.netdev.addresses[0]
+                .address
+                .to_string(),
+            "10.0.0.1",
+            "{path:?}"
+        );
+        assert!(
+            record.has("job") && record.held[0].before.routes.len() > 2,
+            "{path:?}"
+        );
         seen += 1;
     }
     assert_eq!(seen, 6, "a form is never dropped");
@@ -61,20 +76,39 @@ fn every_form_that_was_ever_written_is_read() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(cases().join("v1-current.json"), now).unwrap();
     }
-    assert!(now == text, "what is written has changed: keep v1-current.json under another name, then UPDATE_GOLDEN=1");
+    assert!(
+        now == text,
+        "what is written has changed: keep v1-current.json under another name, then UPDATE_GOLDEN=1"
+    );
 }
 
 #[test]
 fn older_forms_get_the_meaning_of_fields_that_they_lack() {
     let first = fs::read_to_string(cases().join("v1-first.json")).unwrap();
-    for newer in ["given", "hold", "overruled", "nexthops", "over", "borrowed", "router", "qdiscs", "token", "made"] {
+    for newer in [
+        "given",
+        "hold",
+        "overruled",
+        "nexthops",
+        "over",
+        "borrowed",
+        "router",
+        "qdiscs",
+        "token",
+        "made",
+    ] {
         assert!(!first.contains(&format!("\"{newer}\"")), "{newer}");
     }
     let record = Record::parse(&first).unwrap();
     assert!(record.given.is_none());
     for held in &record.held {
-        assert!(held.overruled.is_empty() && held.before.nexthops.is_empty() && held.nic.over.is_none());
-        assert_eq!(held.before.netdev.qdiscs, None, "what was not looked at is not put back");
+        assert!(
+            held.overruled.is_empty() && held.before.nexthops.is_empty() && held.nic.over.is_none()
+        );
+        assert_eq!(
+            held.before.netdev.qdiscs, None,
+            "what was not looked at is not put back"
+        );
     }
     let given = Record::parse(&fs::read_to_string(cases().join("v1-given.json")).unwrap()).unwrap();
     assert_eq!(given.given.unwrap().gid_index, None);
@@ -82,11 +116,19 @@ fn older_forms_get_the_meaning_of_fields_that_they_lack() {
     assert!(!text.contains("\"hold\""));
     let container = Record::parse(&text).unwrap();
     assert_eq!(container.hold, None);
-    assert_eq!(container.print().unwrap(), text, "a container's record is of that form to this day");
-    assert_eq!(Record::parse(&current()).unwrap().hold.unwrap().path, Path::new("/run/netns/job"));
+    assert_eq!(
+        container.print().unwrap(),
+        text,
+        "a container's record is of that form to this day"
+    );
+    assert_eq!(
+        Record::parse(&current()).unwrap().hold.unwrap().path,
+        Path::new("/run/netns/job")
+    );
 }
 
-/// The places of all fields in a record, `held.before.netdev.mtu`; what is in a list has the list's place.
+/// The places of all fields in a record, `held.before.netdev.mtu`; what is in a list has the list's
+/// place.
 fn fields(value: &Value, at: &str, all: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -103,14 +145,16 @@ fn without(value: &mut Value, at: &str, newer: &BTreeSet<String>) {
     match value {
         Value::Object(map) => {
             map.retain(|key, _| !newer.contains(&format!("{at}.{key}")));
-            map.iter_mut().for_each(|(key, value)| without(value, &format!("{at}.{key}"), newer));
+            map.iter_mut()
+                .for_each(|(key, value)| without(value, &format!("{at}.{key}"), newer));
         }
         Value::Array(list) => list.iter_mut().for_each(|value| without(value, at, newer)),
         _ => {}
     }
 }
 
-/// The rdmaprep that moved the NICs was an earlier one: its record lacks the fields that have come since.
+/// The rdmaprep that moved the NICs was an earlier one: its record lacks the fields that have come
+/// since.
 #[test]
 fn nics_moved_by_an_earlier_version_are_restored() {
     alone(|host| {
@@ -120,23 +164,36 @@ fn nics_moved_by_an_earlier_version_are_restored() {
             all
         };
         let today = of(&current());
-        let mut forms: Vec<PathBuf> = fs::read_dir(cases()).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut forms: Vec<PathBuf> = fs::read_dir(cases())
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
         forms.sort();
         let rails = host.rails(2);
         host.prepare(&rails);
         let before = host.look();
         for form in forms {
             let newer: BTreeSet<String> = &today - &of(&fs::read_to_string(&form).unwrap());
-            assert!(newer.is_empty() == form.ends_with("v1-current.json"), "{form:?} is as today's");
+            assert!(
+                newer.is_empty() == form.ends_with("v1-current.json"),
+                "{form:?} is as today's"
+            );
             let hold = Hold::new(host, POOL);
             let path = host.records().remove(0);
-            let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            let mut record: Value =
+                serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
             without(&mut record, "", &newer);
-            assert_eq!(record.get("hold").is_some(), form.ends_with("v1-current.json"));
+            assert_eq!(
+                record.get("hold").is_some(),
+                form.ends_with("v1-current.json")
+            );
             fs::write(&path, record.to_string()).unwrap();
             hold.kill();
             let said = host.rdmaprep(&["restore", "--all", "--stale"]).ok().out;
-            assert!(said.contains("container=pool ") && said.contains("nics=r0,r1 "), "{form:?}: {said}");
+            assert!(
+                said.contains("container=pool ") && said.contains("nics=r0,r1 "),
+                "{form:?}: {said}"
+            );
             host.is_as(&before);
             host.is_clean();
             // Versions before `rdmaprep hold` knew no name.
@@ -145,17 +202,22 @@ fn nics_moved_by_an_earlier_version_are_restored() {
     });
 }
 
-/// Version 0.1.0 knows no mode `proxy`: it has to read the record all the same, to restore the NICs.
+/// Version 0.1.0 knows no mode `proxy`: it has to read the record all the same, to restore the
+/// NICs.
 #[test]
 fn mode_that_older_versions_lack_is_off_for_them() {
-    let mut record = Record::parse(&fs::read_to_string(cases().join("v1-given.json")).unwrap()).unwrap();
+    let mut record =
+        Record::parse(&fs::read_to_string(cases().join("v1-given.json")).unwrap()).unwrap();
     for mode in [SysfsMode::Proxy, SysfsMode::ProxyWarn] {
         let plan = record.given_plan().unwrap().with_sysfs(mode, None);
         let (given, given_sysfs) = Record::giving(plan.clone());
         (record.given, record.given_sysfs) = (Some(given), given_sysfs);
         assert_eq!(record.given_plan(), Some(plan));
         let text = record.print().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["given"]["sysfs"], "off");
+        assert_eq!(
+            serde_json::from_str::<Value>(&text).unwrap()["given"]["sysfs"],
+            "off"
+        );
         assert_eq!(Record::parse(&text).unwrap(), record);
         assert!(unheard(&text, &record).unwrap().is_empty());
     }
@@ -165,24 +227,49 @@ fn mode_that_older_versions_lack_is_off_for_them() {
 fn a_record_cut_off_at_any_byte_is_none() {
     // Less of what it is long by.
     let mut record = Record::parse(&current()).unwrap();
-    record.held.iter_mut().for_each(|h| h.before.netdev.sysctls.clear());
-    record.held.iter_mut().for_each(|h| h.inside.netdev.sysctls.clear());
+    record
+        .held
+        .iter_mut()
+        .for_each(|h| h.before.netdev.sysctls.clear());
+    record
+        .held
+        .iter_mut()
+        .for_each(|h| h.inside.netdev.sysctls.clear());
     let text = record.print().unwrap();
     let whole = salvage(&text);
-    assert_eq!(whole.nics.iter().map(ToString::to_string).collect::<Vec<_>>(), ["r0", "r1"]);
+    assert_eq!(
+        whole
+            .nics
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["r0", "r1"]
+    );
     assert_eq!(whole.ids, ["job"]);
     let mut named = 0;
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
         let torn = &text[..end];
-        let error = Record::parse(torn).err().unwrap_or_else(|| panic!("{end} of {} bytes are a record", text.len()));
-        assert!(format!("{error:#}").starts_with("the record is damaged: "), "{error:#}");
+        let error = Record::parse(torn)
+            .err()
+            .unwrap_or_else(|| panic!("{end} of {} bytes are a record", text.len()));
+        assert!(
+            format!("{error:#}").starts_with("the record is damaged: "),
+            "{error:#}"
+        );
         let left = salvage(torn);
-        assert!(left.nics.len() <= 2 && whole.nics.starts_with(&left.nics) && whole.ids.starts_with(&left.ids));
+        assert!(
+            left.nics.len() <= 2
+                && whole.nics.starts_with(&left.nics)
+                && whole.ids.starts_with(&left.ids)
+        );
         named = left.nics.len();
     }
     assert_eq!(named, 2, "what is readable is reported");
     // Nor is one with something behind it, or with the rest of the block zeroed.
-    assert!(Record::parse(&format!("{text}x")).is_err() && Record::parse(&format!("{text}\0\0")).is_err());
+    assert!(
+        Record::parse(&format!("{text}x")).is_err()
+            && Record::parse(&format!("{text}\0\0")).is_err()
+    );
 }
 
 #[test]
@@ -193,17 +280,33 @@ fn later_field_is_ignored_and_later_schema_is_refused_by_name() {
     assert!(unheard(&text, &today).unwrap().is_empty());
     for (old, new, at) in [
         ("\"phase\":", "\"lease\":1,\"phase\":", "lease"),
-        ("\"hca\":", "\"lease\":{\"until\":7},\"hca\":", "given.nics.0.lease"),
+        (
+            "\"hca\":",
+            "\"lease\":{\"until\":7},\"hca\":",
+            "given.nics.0.lease",
+        ),
         ("\"handles\":", "\"lease\":\"\",\"handles\":", "hold.lease"),
-        ("\"before\":{\"netdev\":{", "\"before\":{\"netdev\":{\"lease\":[7],", "held.0.before.netdev.lease"),
+        (
+            "\"before\":{\"netdev\":{",
+            "\"before\":{\"netdev\":{\"lease\":[7],",
+            "held.0.before.netdev.lease",
+        ),
     ] {
         let later = text.replacen(old, new, 1);
         let record = Record::parse(&later).unwrap();
         assert_eq!(unheard(&later, &record).unwrap(), [at]);
         assert_eq!(record, today);
     }
-    let error = format!("{:#}", Record::parse(&text.replacen("\"schema\":1", "\"schema\":7,\"x\":0", 1)).unwrap_err());
-    assert_eq!(error, format!("the record has schema 7, rdmaprep {version} knows 1: use the rdmaprep that wrote it"));
+    let error = format!(
+        "{:#}",
+        Record::parse(&text.replacen("\"schema\":1", "\"schema\":7,\"x\":0", 1)).unwrap_err()
+    );
+    assert_eq!(
+        error,
+        format!(
+            "the record has schema 7, rdmaprep {version} knows 1: use the rdmaprep that wrote it"
+        )
+    );
 }
 
 /// Adds a field to everything that is no map of names.
@@ -211,7 +314,9 @@ fn with_more(value: &mut Value) {
     match value {
         Value::Object(map) => {
             let names = ["sysctls", "device", "other", "handles", "overruled"];
-            map.iter_mut().filter(|(key, _)| !names.contains(&key.as_str())).for_each(|(_, value)| with_more(value));
+            map.iter_mut()
+                .filter(|(key, _)| !names.contains(&key.as_str()))
+                .for_each(|(_, value)| with_more(value));
             map.insert("lease".to_owned(), json!({ "until": 7 }));
         }
         Value::Array(list) => list.iter_mut().for_each(with_more),
@@ -219,26 +324,32 @@ fn with_more(value: &mut Value) {
     }
 }
 
-/// The rdmaprep that moved the NICs was a later one: everything in its record has a field that is not known here.
+/// The rdmaprep that moved the NICs was a later one: everything in its record has a field that is
+/// not known here.
 #[test]
 fn nics_moved_by_a_later_version_are_restored() {
     alone(|host| {
         let (before, mut c, ..) = holding(host);
         let later = || {
             let path = host.records().remove(0);
-            let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            let mut record: Value =
+                serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
             with_more(&mut record);
             fs::write(&path, record.to_string()).unwrap();
             assert_eq!(host.rdmaprep(&["status"]).ok().err, "");
         };
-        let note = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";
+        let note = "a later rdmaprep has written the record: what it knew besides is not given \
+            back (lease)";
         later();
         // A container that joins and leaves meanwhile keeps the unknown keys.
         let mut second = Container::beside("second", &c);
         second.create(host).ok();
         second.stop(host).ok();
         let kept = fs::read_to_string(host.records().remove(0)).unwrap();
-        assert!(kept.matches("\"lease\":{\"until\":7}").count() > 20, "{kept}");
+        assert!(
+            kept.matches("\"lease\":{\"until\":7}").count() > 20,
+            "{kept}"
+        );
         c.stop(host).ok();
         assert!(fs::read_to_string(&host.log).unwrap().contains(note));
         host.is_as(&before);
@@ -252,7 +363,8 @@ fn nics_moved_by_a_later_version_are_restored() {
     });
 }
 
-/// Each is one line with the file's name, tells the NICs where they can still be read, and nothing moves or goes.
+/// Each is one line with the file's name, tells the NICs where they can still be read, and nothing
+/// moves or goes.
 #[test]
 fn what_is_no_record_is_reported_and_left_as_it_is() {
     alone(|host| {
@@ -265,31 +377,63 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
         let later = text.replacen("\"schema\":1", "\"schema\":2", 1);
         let torn = &text[..text.len() - 1];
         for (damaged, words) in [
-            (torn, &["damaged", "names r0 r1, held by hurt", "kept by"][..]),
+            (
+                torn,
+                &["damaged", "names r0 r1, held by hurt", "kept by"][..],
+            ),
             (&text[..text.len() / 3], &["damaged", "r0"]),
-            (&zeroed, &["damaged", "which NICs it is about cannot be read"]),
+            (
+                &zeroed,
+                &["damaged", "which NICs it is about cannot be read"],
+            ),
             ("", &["damaged", "cannot be read"]),
-            (&later, &["schema 2", "use the rdmaprep that wrote it", "names r0 r1"]),
+            (
+                &later,
+                &["schema 2", "use the rdmaprep that wrote it", "names r0 r1"],
+            ),
         ] {
             damage(damaged);
-            host.rdmaprep(&["restore", "--all"]).fails(8, words).fails(8, &[name, "nothing is changed"]);
+            host.rdmaprep(&["restore", "--all"])
+                .fails(8, words)
+                .fails(8, &[name, "nothing is changed"]);
             let warning = host.rdmaprep(&["status"]).ok().err;
-            assert!(words.iter().all(|w| warning.contains(w)) && warning.lines().count() == 1, "{warning}");
+            assert!(
+                words.iter().all(|w| warning.contains(w)) && warning.lines().count() == 1,
+                "{warning}"
+            );
             host.hook("poststop", &c.stopped()).ok();
             assert_eq!(
-                (c.sh("ip -o -4 address"), fs::read_to_string(&path).unwrap().as_str()),
+                (
+                    c.sh("ip -o -4 address"),
+                    fs::read_to_string(&path).unwrap().as_str()
+                ),
                 (inside.clone(), damaged)
             );
         }
         // It says which: by the container's name, and by the namespace's where that cannot be read.
         damage(torn);
         host.rdmaprep(&["restore", "hurt"]).fails(8, &[name]);
-        other.create(host).fails(3, &[name, "names r0 r1", "rdmaprep status"]);
+        other
+            .create(host)
+            .fails(3, &[name, "names r0 r1", "rdmaprep status"]);
         damage(&zeroed);
-        other.create(host).fails(3, &[name, "which NICs it is about cannot be read", "rdmaprep status"]);
-        assert!(host.rdmaprep(&["status"]).ok().out.starts_with("No record that can be read says"));
+        other.create(host).fails(
+            3,
+            &[
+                name,
+                "which NICs it is about cannot be read",
+                "rdmaprep status",
+            ],
+        );
+        assert!(
+            host.rdmaprep(&["status"])
+                .ok()
+                .out
+                .starts_with("No record that can be read says")
+        );
         host.rdmaprep(&["restore", "hurt"]).fails(2, &["hurt"]);
-        host.rdmaprep(&["restore", name.trim_end_matches(".json")]).fails(8, &[name]);
+        host.rdmaprep(&["restore", name.trim_end_matches(".json")])
+            .fails(8, &[name]);
         damage(&text);
         c.stop(host).ok();
         host.is_as(&before);
@@ -297,7 +441,8 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
     });
 }
 
-/// Two places have the same: one of them is enough. What a later version wrote, and the copy of an earlier boot, is not that.
+/// Two places have the same: one of them is enough. What a later version wrote, and the copy of an
+/// earlier boot, is not that.
 #[test]
 fn damaged_record_is_replaced_by_its_intact_copy() {
     alone(|host| {
@@ -307,15 +452,26 @@ fn damaged_record_is_replaced_by_its_intact_copy() {
         fs::write(&path, &later).unwrap();
         host.rdmaprep(&["restore", "--all"]).fails(8, &["schema 2"]);
         fs::write(&path, "").unwrap();
-        let earlier = text.replace(fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim(), OLD_BOOT);
+        let earlier = text.replace(
+            fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .unwrap()
+                .trim(),
+            OLD_BOOT,
+        );
         fs::write(&copy, earlier).unwrap();
-        host.rdmaprep(&["restore", "--all"]).fails(8, &["damaged", "which NICs it is about cannot be read"]);
+        host.rdmaprep(&["restore", "--all"])
+            .fails(8, &["damaged", "which NICs it is about cannot be read"]);
         fs::write(&copy, &text).unwrap();
         for damaged in [&b""[..], &text.as_bytes()[..text.len() / 2], &[0xff, 0xfe]] {
             fs::write(&path, damaged).unwrap();
             let status = host.rdmaprep(&["status"]).ok();
-            assert!(status.err.is_empty() && status.out.contains("hurt"), "{status:?}");
-            Container::new("other").create(host).fails(9, &["r0 is held by container hurt"]);
+            assert!(
+                status.err.is_empty() && status.out.contains("hurt"),
+                "{status:?}"
+            );
+            Container::new("other")
+                .create(host)
+                .fails(9, &["r0 is held by container hurt"]);
         }
         c.stop(host).ok();
         host.is_as(&before);
@@ -323,7 +479,13 @@ fn damaged_record_is_replaced_by_its_intact_copy() {
         // And the other way round.
         let mut again = Container::new("again");
         again.create(host).ok();
-        fs::write(host.state.join("records").join(host.records()[0].file_name().unwrap()), "").unwrap();
+        fs::write(
+            host.state
+                .join("records")
+                .join(host.records()[0].file_name().unwrap()),
+            "",
+        )
+        .unwrap();
         again.stop(host).ok();
         host.is_as(&before);
         host.is_clean();
@@ -337,16 +499,33 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
         let elsewhere = host.run.join("elsewhere");
         fs::write(&elsewhere, &text).unwrap();
         let at = path.display();
-        for make in [format!("mkfifo {at}"), format!("mkdir {at}"), format!("ln -s {} {at}", elsewhere.display())] {
+        for make in [
+            format!("mkfifo {at}"),
+            format!("mkdir {at}"),
+            format!("ln -s {} {at}", elsewhere.display()),
+        ] {
             sh(&format!("rm {at}; {make}"));
-            host.rdmaprep(&["restore", "--all"]).fails(8, &["is no plain file", &at.to_string()]);
-            assert!(host.rdmaprep(&["status"]).ok().err.contains("is no plain file"));
+            host.rdmaprep(&["restore", "--all"])
+                .fails(8, &["is no plain file", &at.to_string()]);
+            assert!(
+                host.rdmaprep(&["status"])
+                    .ok()
+                    .err
+                    .contains("is no plain file")
+            );
             host.hook("poststop", &c.stopped()).ok();
-            assert!(c.sh("ip -br link").contains("r1@"), "{make}: it was applied");
+            assert!(
+                c.sh("ip -br link").contains("r1@"),
+                "{make}: it was applied"
+            );
             sh(&format!("rm -r {at}"));
             fs::write(&path, &text).unwrap();
         }
-        for folder in [host.state.clone(), host.state.join("records"), host.run.join("records")] {
+        for folder in [
+            host.state.clone(),
+            host.state.join("records"),
+            host.run.join("records"),
+        ] {
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
             let words = ["can be written by others", folder.to_str().unwrap()];
             host.rdmaprep(&["restore", "--all"]).fails(1, &words);
@@ -363,7 +542,8 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
     });
 }
 
-/// As after a reboot: the record is of another boot, and its NICs are here. Returns the record's text.
+/// As after a reboot: the record is of another boot, and its NICs are here. Returns the record's
+/// text.
 fn rebooted(host: &Host) -> (testkit::Look, PathBuf, String) {
     let (before, mut c, path, text) = holding(host);
     c.stop(host).ok();
@@ -391,21 +571,46 @@ fn a_record_of_another_boot_is_reported_and_archived() {
         // Its state of r0 is outdated: it must not be applied.
         host.ip("address delete 10.0.0.1/24 dev r0");
         let now = host.look();
-        for how in [&["restore", "--all"][..], &["restore", "hurt"], &["restore", "hurt", "--after-reboot"]] {
+        for how in [
+            &["restore", "--all"][..],
+            &["restore", "hurt"],
+            &["restore", "hurt", "--after-reboot"],
+        ] {
             fs::write(&path, &old).unwrap();
             let advice = host.status()[0]["advice"].as_str().unwrap().to_owned();
-            assert!(advice.starts_with("nothing: since the reboot none is away; rdmaprep restore hurt "), "{advice}");
+            assert!(
+                advice
+                    .starts_with("nothing: since the reboot none is away; rdmaprep restore hurt "),
+                "{advice}"
+            );
             // Hooks and the timer leave it alone.
-            host.hook("poststop", r#"{"ociVersion":"1.0","id":"hurt","pid":0,"bundle":"/b"}"#).ok();
+            host.hook(
+                "poststop",
+                r#"{"ociVersion":"1.0","id":"hurt","pid":0,"bundle":"/b"}"#,
+            )
+            .ok();
             host.rdmaprep(&["restore", "--all", "--stale"]).ok();
             let foretold = host.rdmaprep(&[how, &["--dry-run"]].concat()).ok().out;
-            assert!(foretold.contains("r0 r1 never left") && path.exists(), "{foretold}");
+            assert!(
+                foretold.contains("r0 r1 never left") && path.exists(),
+                "{foretold}"
+            );
             let said = host.rdmaprep(how).ok().out;
-            for word in [OLD_BOOT, "nics=r0,r1", "steps=0", "never left after the reboot", kept.to_str().unwrap()] {
+            for word in [
+                OLD_BOOT,
+                "nics=r0,r1",
+                "steps=0",
+                "never left after the reboot",
+                kept.to_str().unwrap(),
+            ] {
                 assert!(said.contains(word), "{word:?} in {said}");
             }
             let left_alone = "r0 has no PCI and permanent address to know it by: left alone";
-            assert_eq!(said.contains(left_alone), how.contains(&"--after-reboot"), "{said}");
+            assert_eq!(
+                said.contains(left_alone),
+                how.contains(&"--after-reboot"),
+                "{said}"
+            );
             assert!(!path.exists());
             assert_eq!(fs::read_to_string(&kept).unwrap(), old);
             assert_eq!((mode(&archive), mode(&kept)), (0o700, 0o600));
@@ -436,16 +641,26 @@ fn archive_keeps_the_last_and_a_live_container_its_nics() {
     alone(|host| {
         let (_, path, old) = rebooted(host);
         for boot in 0..40 {
-            fs::write(&path, old.replace(OLD_BOOT, &format!("00000000-0000-0000-0000-{boot:012}"))).unwrap();
+            fs::write(
+                &path,
+                old.replace(OLD_BOOT, &format!("00000000-0000-0000-0000-{boot:012}")),
+            )
+            .unwrap();
             host.rdmaprep(&["restore", "--all"]).ok();
             // Clocks of file systems tick slowly.
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let mut kept: Vec<_> =
-            fs::read_dir(host.state.join("archive")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut kept: Vec<_> = fs::read_dir(host.state.join("archive"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         kept.sort();
         assert_eq!(kept.len(), 32);
-        assert!(kept[0].to_str().unwrap().contains("-000000000008-"), "{:?}", kept[0]);
+        assert!(
+            kept[0].to_str().unwrap().contains("-000000000008-"),
+            "{:?}",
+            kept[0]
+        );
         // What the boot id says becomes no path.
         fs::write(&path, old.replace(OLD_BOOT, "../../x")).unwrap();
         let said = host.rdmaprep(&["restore", "--all"]).ok().out;
@@ -453,7 +668,10 @@ fn archive_keeps_the_last_and_a_live_container_its_nics() {
 
         let c = Container::new("living");
         c.create(host).ok();
-        let said = host.rdmaprep(&["restore", "--all", "--after-reboot"]).ok().out;
+        let said = host
+            .rdmaprep(&["restore", "--all", "--after-reboot"])
+            .ok()
+            .out;
         assert_eq!(said, "No record is of an earlier boot.\n");
         assert!(c.sh("ip -br link").contains("r0@"));
     });
@@ -465,7 +683,10 @@ fn hooks_leave_a_record_of_another_boot_alone() {
         let (before, path, old) = rebooted(host);
         fs::remove_file(&path).unwrap();
         let path = path.with_file_name("77.json");
-        let old = old.replace(&format!("\"netns\":{}", Record::parse(&old).unwrap().netns), "\"netns\":77");
+        let old = old.replace(
+            &format!("\"netns\":{}", Record::parse(&old).unwrap().netns),
+            "\"netns\":77",
+        );
         fs::write(&path, &old).unwrap();
         let mut other = Container::new("other");
         other.create(host).ok();
@@ -490,13 +711,21 @@ fn container_with_a_reused_inode_keeps_the_older_record() {
         let mut c = Container::new("new");
         let netns = c.sh("stat -Lc %i /proc/self/ns/net").trim().to_owned();
         let first = path.file_stem().unwrap().to_str().unwrap();
-        fs::write(path.with_file_name(format!("{netns}.json")), old.replace(first, &netns)).unwrap();
+        fs::write(
+            path.with_file_name(format!("{netns}.json")),
+            old.replace(first, &netns),
+        )
+        .unwrap();
         // The kernel may have given it the same number.
         if netns != first {
             fs::remove_file(&path).unwrap();
         }
         c.create(host).ok();
-        assert!(host.state.join(format!("archive/{OLD_BOOT}-{netns}.json")).exists());
+        assert!(
+            host.state
+                .join(format!("archive/{OLD_BOOT}-{netns}.json"))
+                .exists()
+        );
         c.stop(host).ok();
         host.is_as(&before);
         host.is_clean();
@@ -509,22 +738,38 @@ fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
         let (before, mut c, _, text) = holding(host);
         c.stop(host).ok();
         let records = host.state.join("records").display().to_string();
-        sh(&format!("mount -t tmpfs -o mode=700 tmpfs {records}; mount -o remount,ro {records}"));
+        sh(&format!(
+            "mount -t tmpfs -o mode=700 tmpfs {records}; mount -o remount,ro {records}"
+        ));
         let refused = Container::new("refused");
-        refused.create(host).fails(1, &["records", "Read-only file system"]);
+        refused
+            .create(host)
+            .fails(1, &["records", "Read-only file system"]);
         host.is_as(&before);
         assert!(!refused.sh("ip -br link").contains("r0@"));
-        assert_eq!(host.records(), Vec::<PathBuf>::new(), "a temporary file is left");
-        // It became read-only when the NICs were away: they are restored, and what stays of the record does not count.
+        assert_eq!(
+            host.records(),
+            Vec::<PathBuf>::new(),
+            "a temporary file is left"
+        );
+        // It became read-only when the NICs were away: they are restored, and what stays of the
+        // record does not count.
         sh(&format!("mount -o remount,rw {records}"));
         let mut away = Container::new("away");
         away.create(host).ok();
         sh(&format!("mount -o remount,ro {records}"));
         away.stop(host).ok();
-        assert!(host.report("away")["notes"].to_string().contains("Read-only file system"));
+        assert!(
+            host.report("away")["notes"]
+                .to_string()
+                .contains("Read-only file system")
+        );
         host.is_as(&before);
         let said = host.rdmaprep(&["restore", "--all"]).ok();
-        assert!(said.err.contains("Read-only file system") && said.out.contains("No container holds"), "{said:?}");
+        assert!(
+            said.err.contains("Read-only file system") && said.out.contains("No container holds"),
+            "{said:?}"
+        );
         sh(&format!("mount -o remount,rw {records}"));
         host.rdmaprep(&["restore", "--all"]).ok();
         host.is_as(&before);
@@ -534,7 +779,8 @@ fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
     });
 }
 
-/// As an earlier version wrote it, or where an administrator has emptied the run folder. Writing it moves it there.
+/// As an earlier version wrote it, or where an administrator has emptied the run folder. Writing it
+/// moves it there.
 #[test]
 fn record_that_is_a_copy_alone_is_found_after_it_was_written() {
     alone(|host| {
@@ -543,7 +789,10 @@ fn record_that_is_a_copy_alone_is_found_after_it_was_written() {
         let store = Store::new(&host.run, &host.state);
         let mut records = Records::read(&store, &boot()).unwrap();
         let copy = records.paths().remove(0);
-        assert_eq!(copy, host.state.join("records").join(path.file_name().unwrap()));
+        assert_eq!(
+            copy,
+            host.state.join("records").join(path.file_name().unwrap())
+        );
         let record = records.at(&copy).unwrap().as_ref().unwrap().clone();
         records.save(&record).unwrap();
         assert_eq!((records.paths(), path.exists()), (vec![path], true));
@@ -572,8 +821,12 @@ fn only_nics_that_cannot_be_restored_are_forgotten() {
     alone(|host| {
         let (_, mut c, path, text) = holding(host);
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let kept = host.state.join("archive").join(format!("{}-{netns}.json", boot()));
-        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(3, &["hurt", "stop the container first"]);
+        let kept = host
+            .state
+            .join("archive")
+            .join(format!("{}-{netns}.json", boot()));
+        host.rdmaprep(&["restore", "hurt", "--forget"])
+            .fails(3, &["hurt", "stop the container first"]);
         // A namespace that stays without one of its NICs: the NIC was virtual, and was deleted.
         let mut pause = Container::beside("pause", &c);
         c.sh("ip link delete r0");
@@ -581,24 +834,40 @@ fn only_nics_that_cannot_be_restored_are_forgotten() {
         host.rdmaprep(&["restore", "hurt", "--forget"])
             .fails(3, &["r1 can still be restored", "rdmaprep restore hurt"]);
         assert!(path.exists() && pause.sh("ip -br link").contains("r1@"));
-        host.rdmaprep(&["restore", "hurt"]).fails(8, &["r0 is neither in the container's namespace nor on the host"]);
-        assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
+        host.rdmaprep(&["restore", "hurt"]).fails(
+            8,
+            &["r0 is neither in the container's namespace nor on the host"],
+        );
+        assert!(
+            sh("ip -br link").contains("r1@"),
+            "the other NIC must not wait"
+        );
         let said = host.rdmaprep(&["restore", "hurt", "--forget"]).ok().out;
-        for word in ["r0 is given up", "10.0.0.1/24", "should it come back", kept.to_str().unwrap()] {
+        for word in [
+            "r0 is given up",
+            "10.0.0.1/24",
+            "should it come back",
+            kept.to_str().unwrap(),
+        ] {
             assert!(said.contains(word), "{word:?} in {said}");
         }
         assert!(!said.contains("r1 is given up"), "{said}");
         assert!(fs::read_to_string(&kept).unwrap().contains("10.0.0.1"));
         host.is_clean();
         pause.kill();
-        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(2, &["hurt"]);
-        host.rdmaprep(&["restore", "--all", "--forget"]).fails(2, &["--forget"]);
+        host.rdmaprep(&["restore", "hurt", "--forget"])
+            .fails(2, &["hurt"]);
+        host.rdmaprep(&["restore", "--all", "--forget"])
+            .fails(2, &["--forget"]);
         assert!(!text.is_empty());
     });
 }
 
 fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap()
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -608,16 +877,27 @@ fn unreadable_record_is_dropped_when_its_namespace_is_empty() {
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         c.kill();
         write_both(host, &path, &text[..text.len() / 2]);
-        let words = ["r0 r1 can still be taken out", "nsenter --net=", "ip link set r0 netns 1"];
-        host.rdmaprep(&["restore", &netns, "--forget"]).fails(3, &words);
+        let words = [
+            "r0 r1 can still be taken out",
+            "nsenter --net=",
+            "ip link set r0 netns 1",
+        ];
+        host.rdmaprep(&["restore", &netns, "--forget"])
+            .fails(3, &words);
         assert!(path.exists());
         // By hand, as it says.
         let pin = host.run.join("netns").join(&netns).display().to_string();
         let me = std::process::id();
-        sh(&format!("for d in r0 r1; do nsenter --net={pin} ip link set $d netns {me}; ip link set $d up; done"));
+        sh(&format!(
+            "for d in r0 r1; do nsenter --net={pin} ip link set $d netns {me}; ip link set $d up; \
+            done"
+        ));
         host.ip("address add 10.0.0.1/24 dev r0\naddress add 10.1.0.1/24 dev r1");
         let said = host.rdmaprep(&["restore", &netns, "--forget"]).ok().out;
-        assert!(said.contains("it names r0 r1, held by hurt") && said.contains("/archive/"), "{said}");
+        assert!(
+            said.contains("it names r0 r1, held by hurt") && said.contains("/archive/"),
+            "{said}"
+        );
         host.is_as(&before);
         host.is_clean();
     });

@@ -1,4 +1,5 @@
-//! What the program says, writes and reads, compared with what lies in `tests/cases`, `examples` and the documents.
+//! What the program says, writes and reads, compared with what lies in `tests/cases`, `examples`
+//! and the documents.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

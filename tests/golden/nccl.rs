@@ -12,7 +12,10 @@ use testkit::{Said, run, same};
 #[test]
 fn explain_says_what_the_libraries_said() {
     let folder = Case::folder();
-    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut names: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     names.sort();
     assert!(names.len() >= 15, "{} has only {names:?}", folder.display());
     for dir in names {
@@ -27,35 +30,76 @@ const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.j
 /// Runs `rdmaprep nccl explain` on the example's node.
 fn explain(args: &[&str]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    command.env_clear().args(["nccl", "explain", "--snapshot", SNAPSHOT]).args(args);
+    command
+        .env_clear()
+        .args(["nccl", "explain", "--snapshot", SNAPSHOT])
+        .args(args);
     run(&mut command, "")
 }
 
 #[test]
 fn what_it_prints_fits_a_terminal() {
     let seventeen = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
-    let env = [format!("NCCL_SOCKET_IFNAME=^{seventeen}"), "NCCL_IB_HCA=rxe1:1,rxe9".to_owned()];
-    let text = explain(&["--env", &env[0], "--env", &env[1], "--nccl-version", "2.30.7"]).ok().out;
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases/report/nccl_explain.txt");
+    let env = [
+        format!("NCCL_SOCKET_IFNAME=^{seventeen}"),
+        "NCCL_IB_HCA=rxe1:1,rxe9".to_owned(),
+    ];
+    let text = explain(&[
+        "--env",
+        &env[0],
+        "--env",
+        &env[1],
+        "--nccl-version",
+        "2.30.7",
+    ])
+    .ok()
+    .out;
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/cases/report/nccl_explain.txt"
+    );
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(path, &text).unwrap();
     }
-    same("nccl_explain.txt", &fs::read_to_string(path).unwrap(), &text);
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    same(
+        "nccl_explain.txt",
+        &fs::read_to_string(path).unwrap(),
+        &text,
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
 }
 
 /// A captured /sys has no addresses, and may lack the state of a port.
 #[test]
 fn explain_judges_hcas_of_a_capture_without_addresses() {
-    let port = |state: Option<&str>| json!([{"number": 1, "state": state, "link_layer": "InfiniBand"}]);
+    let port =
+        |state: Option<&str>| json!([{"number": 1, "state": state, "link_layer": "InfiniBand"}]);
     let hca = |name: &str, ports: Value| json!({"name": name, "ports": ports});
-    let hcas = [hca("mlx5_0", port(Some("ACTIVE"))), hca("mlx5_1", port(None)), hca("mlx5_2", json!([]))];
+    let hcas = [
+        hca("mlx5_0", port(Some("ACTIVE"))),
+        hca("mlx5_1", port(None)),
+        hca("mlx5_2", json!([])),
+    ];
     let netdevs = json!([{"name": "eth0", "ifindex": 2}]);
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&file, json!({"schema": 1, "hcas": hcas, "netdevs": netdevs}).to_string()).unwrap();
+    fs::write(
+        &file,
+        json!({"schema": 1, "hcas": hcas, "netdevs": netdevs}).to_string(),
+    )
+    .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    command.env_clear().args(["nccl", "explain", "--snapshot", file.path().to_str().unwrap()]);
-    let text = run(command.args(["--env", "NCCL_IB_HCA=mlx5"]), "").ok().out;
+    command.env_clear().args([
+        "nccl",
+        "explain",
+        "--snapshot",
+        file.path().to_str().unwrap(),
+    ]);
+    let text = run(command.args(["--env", "NCCL_IB_HCA=mlx5"]), "")
+        .ok()
+        .out;
     for line in [
         "bootstrap    unknown: this snapshot has no addresses",
         "data by HCA  mlx5_0:1",
@@ -93,44 +137,91 @@ fn common_failures_are_reported_in_one_line_each() {
     let many = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
     for (setting, line) in [
         ("NCCL_IB_HCA==mlx5_1", None),
-        ("NCCL_IB_HCA=mlx5_1", Some("NCCL_IB_HCA: mlx5_1 also takes mlx5_10, mlx5_11; =mlx5_1 is exact")),
-        ("NCCL_IB_HCA==mlx5_0,mlx5_99", Some("NCCL_IB_HCA: there is no mlx5_99")),
-        ("NCCL_IB_HCA==mlx5_0,a,b:2,a", Some("NCCL_IB_HCA: there is no a, b:2")),
+        (
+            "NCCL_IB_HCA=mlx5_1",
+            Some("NCCL_IB_HCA: mlx5_1 also takes mlx5_10, mlx5_11; =mlx5_1 is exact"),
+        ),
+        (
+            "NCCL_IB_HCA==mlx5_0,mlx5_99",
+            Some("NCCL_IB_HCA: there is no mlx5_99"),
+        ),
+        (
+            "NCCL_IB_HCA==mlx5_0,a,b:2,a",
+            Some("NCCL_IB_HCA: there is no a, b:2"),
+        ),
         (
             "NCCL_SOCKET_IFNAME=^docker",
-            Some("NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches"),
+            Some(
+                "NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host \
+                reaches",
+            ),
         ),
         (
             "NCCL_SOCKET_IFNAME=eth7",
             Some("NCCL does not start: NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used"),
         ),
-        ("NCCL_SOCKET_IFNAME==rdma0,rdma1", Some("rdma1 is down: NCCL uses running interfaces only since 2.28.3")),
+        (
+            "NCCL_SOCKET_IFNAME==rdma0,rdma1",
+            Some("rdma1 is down: NCCL uses running interfaces only since 2.28.3"),
+        ),
         (
             &format!("NCCL_SOCKET_IFNAME={many}"),
-            Some("NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops rdma0 and what follows"),
+            Some(
+                "NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops rdma0 and what \
+                follows",
+            ),
         ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().args(["nccl", "explain", "--snapshot"]).arg(node.path()).args(["--env", setting]);
+        command
+            .env_clear()
+            .args(["nccl", "explain", "--snapshot"])
+            .arg(node.path())
+            .args(["--env", setting]);
         let text = run(&mut command, "").ok().out;
-        let warnings: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("warning")).map(str::trim).collect();
-        let found = warnings.iter().filter(|warning| line == Some(**warning)).count();
-        assert!(if line.is_none() { warnings.is_empty() } else { found == 1 }, "{setting}: {warnings:#?}");
+        let warnings: Vec<&str> = text
+            .lines()
+            .filter_map(|l| l.strip_prefix("warning"))
+            .map(str::trim)
+            .collect();
+        let found = warnings
+            .iter()
+            .filter(|warning| line == Some(**warning))
+            .count();
+        assert!(
+            if line.is_none() {
+                warnings.is_empty()
+            } else {
+                found == 1
+            },
+            "{setting}: {warnings:#?}"
+        );
     }
 }
 
 #[test]
 fn a_bundles_environment_is_asked_about() {
     let bundle = tempfile::tempdir().unwrap();
-    let config =
-        json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1", "NCCL_IB_HCA==rxe0"]}});
+    let config = json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1", "NCCL_IB_HCA==rxe0"]}});
     fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
-    let said = explain(&["--json", "--bundle", bundle.path().to_str().unwrap(), "--env", "NCCL_IB_HCA==rxe1"]).ok().out;
+    let said = explain(&[
+        "--json",
+        "--bundle",
+        bundle.path().to_str().unwrap(),
+        "--env",
+        "NCCL_IB_HCA==rxe1",
+    ])
+    .ok()
+    .out;
     let json: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]), (&json!("rdma1"), &json!(["rxe1:1"])));
+    assert_eq!(
+        (&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]),
+        (&json!("rdma1"), &json!(["rxe1:1"]))
+    );
 }
 
-/// The release that an image names is worth a note; all else is by the newest, or by the one that is asked about.
+/// The release that an image names is worth a note; all else is by the newest, or by the one that
+/// is asked about.
 #[test]
 fn a_bundles_release_is_a_note() {
     let bundle = tempfile::tempdir().unwrap();
@@ -140,36 +231,75 @@ fn a_bundles_release_is_a_note() {
     fs::write(&file, with_card().to_string()).unwrap();
     let crashes = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().args(["nccl", "explain", "--json", "--bundle"]).arg(bundle.path());
+        command
+            .env_clear()
+            .args(["nccl", "explain", "--json", "--bundle"])
+            .arg(bundle.path());
         command.arg("--snapshot").arg(file.path()).args(more);
         let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
         let crash = |w: &&Value| w["trap"] == "crash";
-        let found =
-            json["warnings"].as_array().unwrap().iter().filter(crash).map(|w| (w["fatal"].clone(), w["text"].clone()));
+        let found = json["warnings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(crash)
+            .map(|w| (w["fatal"].clone(), w["text"].clone()));
         (json["version"].clone(), found.collect::<Vec<_>>())
     };
     let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path, and it is compared with that of mlx5_0";
     let note = format!(
-        "{crash}; the image names 2.27.7 (NCCL_VERSION): if that is what runs, prepare --nccl-version 2.27.7 leaves such HCAs out of the \
+        "{crash}; the image names 2.27.7 (NCCL_VERSION): if that is what runs, prepare \
+        --nccl-version 2.27.7 leaves such HCAs out of the \
          list, NCCL 2.32.3 takes them"
     );
-    assert_eq!(crashes(&[]), (json!("2.32.3"), vec![(json!(false), json!(note))]));
-    assert_eq!(crashes(&["--nccl-version", "2.27.7"]), (json!("2.27.7"), vec![(json!(true), json!(crash))]));
-    assert_eq!(crashes(&["--nccl-version", "2.30.7"]), (json!("2.30.7"), vec![]));
+    assert_eq!(
+        crashes(&[]),
+        (json!("2.32.3"), vec![(json!(false), json!(note))])
+    );
+    assert_eq!(
+        crashes(&["--nccl-version", "2.27.7"]),
+        (json!("2.27.7"), vec![(json!(true), json!(crash))])
+    );
+    assert_eq!(
+        crashes(&["--nccl-version", "2.30.7"]),
+        (json!("2.30.7"), vec![])
+    );
 }
 
 #[test]
 fn json_has_it_all() {
-    let out = explain(&["--json", "--env", "NCCL_SOCKET_IFNAME==rdma1", "--nccl-version", "2.27.7"]).ok().out;
+    let out = explain(&[
+        "--json",
+        "--env",
+        "NCCL_SOCKET_IFNAME==rdma1",
+        "--nccl-version",
+        "2.27.7",
+    ])
+    .ok()
+    .out;
     let json: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(json["bootstrap"]["uses"][0]["interface"], "rdma1");
-    assert_eq!((&json["bootstrap"]["uses"][1], &json["version"]), (&json!("asked"), &json!("2.27.7")));
+    assert_eq!(
+        (&json["bootstrap"]["uses"][1], &json["version"]),
+        (&json!("asked"), &json!("2.27.7"))
+    );
     assert_eq!(json["settings"][0]["place"], "as asked");
     assert_eq!(json["hcas"], json!(["rxe0:1", "rxe1:1"]));
-    let out = explain(&["--json", "--env", "NCCL_SOCKET_IFNAME=gone", "--nccl-version", "2.23.4"]).ok().out;
+    let out = explain(&[
+        "--json",
+        "--env",
+        "NCCL_SOCKET_IFNAME=gone",
+        "--nccl-version",
+        "2.23.4",
+    ])
+    .ok()
+    .out;
     let json: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(json["bootstrap"]["fails"]["error"], "InternalError");
-    assert_eq!((&json["warnings"][0]["trap"], &json["warnings"][0]["fatal"]), (&json!("no_interface"), &json!(true)));
+    assert_eq!(
+        (&json["warnings"][0]["trap"], &json["warnings"][0]["fatal"]),
+        (&json!("no_interface"), &json!(true))
+    );
 }
 
 #[test]
@@ -182,10 +312,16 @@ fn wrong_input_is_named() {
     explain(&["--env-file", "/nonexistent/env"]).fails(2, &["/nonexistent/env"]);
     explain(&["--conf", "/nonexistent/nccl.conf"]).fails(2, &["/nonexistent/nccl.conf"]);
     // Of both flags the same is said, whatever is wrong with their file.
-    for (path, why) in [("nope", "nope does not exist"), ("/dev", "reading /dev: /dev is no plain file but a folder")] {
+    for (path, why) in [
+        ("nope", "nope does not exist"),
+        ("/dev", "reading /dev: /dev is no plain file but a folder"),
+    ] {
         for flag in ["--env-file", "--conf"] {
             let said = explain(&[flag, path]);
-            assert_eq!((said.code, said.err), (Some(2), format!("rdmaprep: {flag}: {why}\n")));
+            assert_eq!(
+                (said.code, said.err),
+                (Some(2), format!("rdmaprep: {flag}: {why}\n"))
+            );
         }
     }
     explain(&["--nccl-version", "3.0.0"]).fails(2, &["3.0.0", "2.32.3"]);
@@ -209,31 +345,63 @@ fn explain_says_on_what_a_release_crashes() {
     let listed = format!("NCCL_IB_HCA=^{}", "rxe7,".repeat(200));
     let crash = "crashes: rxe0 has no PCI path, and it is compared with that of";
     for (version, env, line) in [
-        ("2.27.7", &["A=b"][..], Some(format!("NCCL 2.27.7 {crash} mlx5_0"))),
-        ("2.22.3", &["NCCL_IB_HCA==rxe0,rxe1"], Some(format!("NCCL 2.22.3 {crash} rxe1"))),
+        (
+            "2.27.7",
+            &["A=b"][..],
+            Some(format!("NCCL 2.27.7 {crash} mlx5_0")),
+        ),
+        (
+            "2.22.3",
+            &["NCCL_IB_HCA==rxe0,rxe1"],
+            Some(format!("NCCL 2.22.3 {crash} rxe1")),
+        ),
         ("2.27.7", &["NCCL_IB_HCA==rxe0,rxe1"], None),
         ("2.32.3", &["A=b"], None),
-        ("2.32.3", &["NCCL_IB_DEVICE_PCI_ORDER=0"], Some(format!("NCCL 2.32.3 {crash} mlx5_0"))),
+        (
+            "2.32.3",
+            &["NCCL_IB_DEVICE_PCI_ORDER=0"],
+            Some(format!("NCCL 2.32.3 {crash} mlx5_0")),
+        ),
         (
             "2.30.4",
             &[&long],
             Some(format!(
-                "NCCL_IB_HCA: a name of more than 63 bytes does not fit ({}): NCCL 2.30.4 writes past its place, and may crash",
+                "NCCL_IB_HCA: a name of more than 63 bytes does not fit ({}): NCCL 2.30.4 writes \
+                past its place, and may crash",
                 "x".repeat(64)
             )),
         ),
         (
             "2.18.3",
             &[&listed, "NCCL_DEBUG=INFO", "NCCL_IB_MERGE_NICS=0"],
-            Some("NCCL_IB_HCA has 1001 bytes and NCCL 2.18.3 logs it with NCCL_DEBUG: it writes past a line, and may crash".into()),
+            Some(
+                "NCCL_IB_HCA has 1001 bytes and NCCL 2.18.3 logs it with NCCL_DEBUG: it writes \
+                past a line, and may crash"
+                    .into(),
+            ),
         ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().args(["nccl", "explain", "--json", "--nccl-version", version, "--snapshot"]).arg(file.path());
+        command
+            .env_clear()
+            .args([
+                "nccl",
+                "explain",
+                "--json",
+                "--nccl-version",
+                version,
+                "--snapshot",
+            ])
+            .arg(file.path());
         command.args(env.iter().flat_map(|pair| ["--env", *pair]));
         let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
         let is_it = |w: &&Value| w["trap"] == "crash" || w["trap"] == "overrun";
-        let said: Vec<&Value> = json["warnings"].as_array().unwrap().iter().filter(is_it).collect();
+        let said: Vec<&Value> = json["warnings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(is_it)
+            .collect();
         assert!(said.iter().all(|w| w["fatal"] == true), "{said:?}");
         let texts: Vec<&str> = said.iter().map(|w| w["text"].as_str().unwrap()).collect();
         // The list of soft-RoCE that is excluded is no longer than that of 2.18.3's places.
@@ -245,20 +413,34 @@ fn explain_says_on_what_a_release_crashes() {
 fn ports_of_a_card_are_named_as_one_device() {
     let mut node = with_card();
     let mut second = node["hcas"][2].clone();
-    (second["name"], second["index"], second["pci"]) = (json!("mlx5_1"), json!(8), json!("0000:05:00.1"));
+    (second["name"], second["index"], second["pci"]) =
+        (json!("mlx5_1"), json!(8), json!("0000:05:00.1"));
     node["hcas"].as_array_mut().unwrap().push(second);
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, node.to_string()).unwrap();
-    for (version, said) in [("2.19.3", false), ("2.20.5", true), ("2.23.4", true), ("2.24.3", false)] {
+    for (version, said) in [
+        ("2.19.3", false),
+        ("2.20.5", true),
+        ("2.23.4", true),
+        ("2.24.3", false),
+    ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().args(["nccl", "explain", "--env", "NCCL_IB_HCA=mlx5", "--nccl-version", version]);
+        command.env_clear().args([
+            "nccl",
+            "explain",
+            "--env",
+            "NCCL_IB_HCA=mlx5",
+            "--nccl-version",
+            version,
+        ]);
         let text = run(command.arg("--snapshot").arg(file.path()), "").ok().out;
         let line = "one device   mlx5_0:1 and mlx5_1:1 (NCCL_IB_MERGE_NICS)";
         assert_eq!(text.lines().any(|l| l == line), said, "{version}\n{text}");
     }
 }
 
-/// What an image says of its release is worth a warning; the list is made for the one that the host names.
+/// What an image says of its release is worth a warning; the list is made for the one that the host
+/// names.
 #[test]
 fn a_list_is_made_for_the_release_that_the_host_names() {
     let work = tempfile::tempdir().unwrap();
@@ -267,42 +449,87 @@ fn a_list_is_made_for_the_release_that_the_host_names() {
     // An empty one says nothing.
     let variable = Cell::new("");
     let rdmaprep = |args: &[&str], input: &str| {
-        let places = ["--run-dir", &places[0], "--state-dir", &places[1], "--config", file.to_str().unwrap()];
+        let places = [
+            "--run-dir",
+            &places[0],
+            "--state-dir",
+            &places[1],
+            "--config",
+            file.to_str().unwrap(),
+        ];
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().env("RDMAPREP_NCCL_VERSION", variable.get());
+        command
+            .env_clear()
+            .env("RDMAPREP_NCCL_VERSION", variable.get());
         run(command.args(args).args(places), input)
     };
     fs::write(&file, "").unwrap();
     rdmaprep(&["prepare", "--plan", "a", "--snapshot", SNAPSHOT], "").ok();
     let list = |plan: &str, more: &[&str], image: &str| {
-        let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
+        let mut config: Value =
+            serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
         let env = config["process"]["env"].as_array_mut().unwrap();
         env.extend((!image.is_empty()).then(|| json!(format!("NCCL_VERSION={image}"))));
-        let said = rdmaprep(&[&["spec", "--plan", plan], more].concat(), &config.to_string()).ok();
+        let said = rdmaprep(
+            &[&["spec", "--plan", plan], more].concat(),
+            &config.to_string(),
+        )
+        .ok();
         let edited: Value = serde_json::from_str(&said.out).unwrap();
-        let env = edited["process"]["env"].as_array().unwrap().iter().filter_map(Value::as_str);
-        env.filter_map(|pair| pair.strip_prefix("NCCL_IB_HCA=")).collect::<String>()
+        let env = edited["process"]["env"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str);
+        env.filter_map(|pair| pair.strip_prefix("NCCL_IB_HCA="))
+            .collect::<String>()
     };
     // 2.20 to 2.23 crash on any two of which one has no PCI path.
     for image in ["", "2.19.3-1", "2.22.3-1", "2.29.3-1"] {
         assert_eq!(list("a", &[], image), "=rxe0,rxe1", "{image}");
     }
     assert_eq!(list("a", &["--nccl-version", "2.22.3"], ""), "=rxe0");
-    assert_eq!(list("a", &["--nccl-version", "2.29.3"], "2.22.3-1"), "=rxe0,rxe1");
+    assert_eq!(
+        list("a", &["--nccl-version", "2.29.3"], "2.22.3-1"),
+        "=rxe0,rxe1"
+    );
     fs::write(&file, "[select]\nnccl_version = \"2.22.3-1\"\n").unwrap();
     assert_eq!(list("a", &[], "2.32.3-1"), "=rxe0");
-    let text = rdmaprep(&["prepare", "--plan", "b", "--snapshot", SNAPSHOT], "").ok().out;
+    let text = rdmaprep(&["prepare", "--plan", "b", "--snapshot", SNAPSHOT], "")
+        .ok()
+        .out;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("not rxe1: NCCL 2.22.3 crashes on HCAs without a PCI path"), "{text}");
+    assert!(
+        words.contains("not rxe1: NCCL 2.22.3 crashes on HCAs without a PCI path"),
+        "{text}"
+    );
     fs::write(&file, "[select]\nnccl_version = \"2.x\"\n").unwrap();
     rdmaprep(&["env", "--snapshot", SNAPSHOT], "").fails(2, &["2.x", "no release of NCCL"]);
     fs::write(&file, "").unwrap();
     // A plan keeps the release that it was made for.
-    rdmaprep(&["prepare", "--plan", "c", "--snapshot", SNAPSHOT, "--nccl-version", "2.22.3"], "").ok();
-    assert!(rdmaprep(&["env", "--plan", "c", "--format", "conf"], "").ok().out.starts_with("NCCL_IB_HCA==rxe0\n"));
+    rdmaprep(
+        &[
+            "prepare",
+            "--plan",
+            "c",
+            "--snapshot",
+            SNAPSHOT,
+            "--nccl-version",
+            "2.22.3",
+        ],
+        "",
+    )
+    .ok();
+    assert!(
+        rdmaprep(&["env", "--plan", "c", "--format", "conf"], "")
+            .ok()
+            .out
+            .starts_with("NCCL_IB_HCA==rxe0\n")
+    );
     rdmaprep(&["env", "--plan", "c", "--nccl-version", "2.29.3"], "")
         .fails(2, &["--nccl-version would change nothing"]);
-    // A flag or a variable counts before a plan's own release, and that before what the config file has for all plans.
+    // A flag or a variable counts before a plan's own release, and that before what the config file
+    // has for all plans.
     fs::write(&file, "[select]\nnccl_version = \"2.29.3\"\n").unwrap();
     assert_eq!(list("c", &[], ""), "=rxe0");
     assert_eq!(list("c", &["--nccl-version", "2.29.3"], ""), "=rxe0,rxe1");
@@ -310,8 +537,8 @@ fn a_list_is_made_for_the_release_that_the_host_names() {
     assert_eq!(list("c", &[], ""), "=rxe0,rxe1");
 }
 
-/// Of a bundle of a recorded machine: its settings make NCCL crash by what its image says, by the newest release as well, or by what
-/// the host says.
+/// Of a bundle of a recorded machine: its settings make NCCL crash by what its image says, by the
+/// newest release as well, or by what the host says.
 #[test]
 fn a_bundle_is_refused_where_the_crash_is_certain() {
     let work = tempfile::tempdir().unwrap();
@@ -323,29 +550,57 @@ fn a_bundle_is_refused_where_the_crash_is_certain() {
         "operstate": "up", "pci": "0000:05:00.0", "addresses": [{"address": "198.51.100.77", "prefix": 24}]});
     port["mac"] = json!("02:00:00:00:00:77");
     node["netdevs"].as_array_mut().unwrap().push(port);
-    (node["hcas"][2]["driver"], node["hcas"][2]["ports"][0]["netdev"]) = (json!("mlx5_core"), json!("card0"));
-    node["hcas"][2]["ports"][0]["gids"] =
-        json!([{"index": 0, "address": "::ffff:198.51.100.77", "kind": "RoCE v2", "netdev": "card0"}]);
+    (
+        node["hcas"][2]["driver"],
+        node["hcas"][2]["ports"][0]["netdev"],
+    ) = (json!("mlx5_core"), json!("card0"));
+    node["hcas"][2]["ports"][0]["gids"] = json!([{"index": 0, "address": "::ffff:198.51.100.77", "kind": "RoCE v2", "netdev": "card0"}]);
     fs::write(&snapshot, node.to_string()).unwrap();
     let bundle = work.path().join("bundle");
     let edited = |command: &str, own: &[&str], more: &[&str]| {
-        let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
-        config["process"]["env"].as_array_mut().unwrap().extend(own.iter().map(|v| json!(v)));
+        let mut config: Value =
+            serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
+        config["process"]["env"]
+            .as_array_mut()
+            .unwrap()
+            .extend(own.iter().map(|v| json!(v)));
         fs::create_dir_all(&bundle).unwrap();
         fs::write(bundle.join("config.json"), config.to_string()).unwrap();
         let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        program.env_clear().arg(command).args(["--config", "/dev/null", "--state-dir", place, "--run-dir", place]);
-        program.args(["--bundle", bundle.to_str().unwrap(), "--snapshot", snapshot.to_str().unwrap()]);
-        run(program.args(["--ifaces", "rdma0,rdma1,card0"]).args(more), "")
+        program.env_clear().arg(command).args([
+            "--config",
+            "/dev/null",
+            "--state-dir",
+            place,
+            "--run-dir",
+            place,
+        ]);
+        program.args([
+            "--bundle",
+            bundle.to_str().unwrap(),
+            "--snapshot",
+            snapshot.to_str().unwrap(),
+        ]);
+        run(
+            program.args(["--ifaces", "rdma0,rdma1,card0"]).args(more),
+            "",
+        )
     };
     let list = "NCCL_IB_HCA==rxe0,rxe1,mlx5_0";
     let old = "NCCL_VERSION=2.27.7-1";
     let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path, and it is compared with that of mlx5_0";
     let said = edited("prepare", &[list, old], &[]).ok().err;
-    let fix = "if that is what runs, prepare --nccl-version 2.27.7 leaves such HCAs out of the list";
-    assert!(said.contains(&format!("{crash}; the image names 2.27.7 (NCCL_VERSION): {fix}")), "{said}");
+    let fix =
+        "if that is what runs, prepare --nccl-version 2.27.7 leaves such HCAs out of the list";
+    assert!(
+        said.contains(&format!(
+            "{crash}; the image names 2.27.7 (NCCL_VERSION): {fix}"
+        )),
+        "{said}"
+    );
     edited("prepare", &[list], &["--nccl-version", "2.27.7"]).fails(3, &[crash, "--exclude-hca"]);
-    edited("prepare", &[list, old, "NCCL_IB_DEVICE_PCI_ORDER=0"], &[]).fails(3, &["NCCL 2.32.3 crashes: rxe0"]);
+    edited("prepare", &[list, old, "NCCL_IB_DEVICE_PCI_ORDER=0"], &[])
+        .fails(3, &["NCCL 2.32.3 crashes: rxe0"]);
     // A list of ours leaves them out there.
     edited("prepare", &[old], &["--nccl-version", "2.27.7"]).ok();
     for (own, more, list) in [
@@ -353,8 +608,14 @@ fn a_bundle_is_refused_where_the_crash_is_certain() {
         (&["NCCL_IB_DEVICE_PCI_ORDER=0"], &[], "=mlx5_0"),
         (&[], &["--nccl-version", "2.27.7"], "=mlx5_0"),
     ] {
-        let said = edited("env", own, &[&["--format", "conf"], more].concat()).ok().out;
-        assert!(said.lines().any(|line| line == format!("NCCL_IB_HCA={list}")), "{own:?} {more:?}: {said}");
+        let said = edited("env", own, &[&["--format", "conf"], more].concat())
+            .ok()
+            .out;
+        assert!(
+            said.lines()
+                .any(|line| line == format!("NCCL_IB_HCA={list}")),
+            "{own:?} {more:?}: {said}"
+        );
     }
 }
 
@@ -367,7 +628,8 @@ fn a_release_is_read_as_packages_write_it() {
         ("2.21.5+cuda12.4", "2.21.5"),
         ("2.21.5-1+cuda12.4", "2.21.5"),
     ] {
-        let json: Value = serde_json::from_str(&explain(&["--json", "--nccl-version", asked]).ok().out).unwrap();
+        let json: Value =
+            serde_json::from_str(&explain(&["--json", "--nccl-version", asked]).ok().out).unwrap();
         assert_eq!(json["version"], read, "{asked}");
     }
     for wrong in ["2.18.3.1", "2.18.3rc1", "2.18", "2.18.3.post"] {
@@ -384,33 +646,102 @@ fn settings_come_from_flags_else_from_where_nccl_finds_them() {
             fs::write(root.join(name), text).unwrap();
             root.join(name).display().to_string()
         };
-        let home = at(".nccl.conf", "NCCL_SOCKET_IFNAME==r1\nNCCL_SOCKET_FAMILY=AF_INET\n").replace("/.nccl.conf", "");
+        let home = at(
+            ".nccl.conf",
+            "NCCL_SOCKET_IFNAME==r1\nNCCL_SOCKET_FAMILY=AF_INET\n",
+        )
+        .replace("/.nccl.conf", "");
         let conf = at("conf", "NCCL_SOCKET_IFNAME==r2\n");
         let env_file = at("env", "# a comment\n\nNCCL_SOCKET_IFNAME==r0\n");
         let bootstrap = |vars: &[(&str, &str)], args: &[&str]| {
             let mut command = host.command(&["nccl", "explain", "--json"]);
             command.args(args).envs(vars.iter().copied());
             let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
-            let place = json["settings"][0]["place"].as_str().unwrap_or_default().to_owned();
-            (json["bootstrap"]["uses"][0]["interface"].as_str().unwrap().to_owned(), place)
+            let place = json["settings"][0]["place"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            (
+                json["bootstrap"]["uses"][0]["interface"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+                place,
+            )
         };
         let is = |interface: &str, place: &str| (interface.to_owned(), place.to_owned());
-        assert_eq!(bootstrap(&[("HOME", &home)], &[]), is("r1", &format!("{home}/.nccl.conf")));
-        assert_eq!(bootstrap(&[("HOME", &home), ("NCCL_CONF_FILE", &conf)], &[]), is("r2", &conf));
-        assert_eq!(bootstrap(&[("HOME", &home), ("NCCL_SOCKET_IFNAME", "=r0")], &[]), is("r0", "the environment"));
+        assert_eq!(
+            bootstrap(&[("HOME", &home)], &[]),
+            is("r1", &format!("{home}/.nccl.conf"))
+        );
+        assert_eq!(
+            bootstrap(&[("HOME", &home), ("NCCL_CONF_FILE", &conf)], &[]),
+            is("r2", &conf)
+        );
+        assert_eq!(
+            bootstrap(&[("HOME", &home), ("NCCL_SOCKET_IFNAME", "=r0")], &[]),
+            is("r0", "the environment")
+        );
         // $NCCL_CONF_FILE has no such variable before 2.23.4, nor $HOME before 2.30.3.
-        let old = ["--nccl-version", "2.18.3", "--env", &format!("NCCL_CONF_FILE={conf}")];
+        let old = [
+            "--nccl-version",
+            "2.18.3",
+            "--env",
+            &format!("NCCL_CONF_FILE={conf}"),
+        ];
         assert_eq!(bootstrap(&[], &old).0, "r0");
-        assert_eq!(bootstrap(&[("HOME", &home)], &["--conf", &conf]), is("r2", &conf));
-        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_CONF", &format!("/dev/null:{conf}"))], &[]), is("r2", &conf));
+        assert_eq!(
+            bootstrap(&[("HOME", &home)], &["--conf", &conf]),
+            is("r2", &conf)
+        );
+        assert_eq!(
+            bootstrap(&[("RDMAPREP_NCCL_CONF", &format!("/dev/null:{conf}"))], &[]),
+            is("r2", &conf)
+        );
         let own = [("NCCL_SOCKET_IFNAME", "=r2")];
         assert_eq!(
-            bootstrap(&own, &["--env", "NCCL_SOCKET_FAMILY=AF_INET", "--env", "NCCL_SOCKET_IFNAME==r1"]).0,
+            bootstrap(
+                &own,
+                &[
+                    "--env",
+                    "NCCL_SOCKET_FAMILY=AF_INET",
+                    "--env",
+                    "NCCL_SOCKET_IFNAME==r1"
+                ]
+            )
+            .0,
             "r1"
         );
-        assert_eq!(bootstrap(&own, &["--env-file", &env_file]), is("r0", "as asked"));
-        assert_eq!(bootstrap(&own, &["--env-file", &env_file, "--env", "NCCL_SOCKET_IFNAME==r1"]).0, "r1");
-        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_SETTINGS", "A=1\nNCCL_SOCKET_IFNAME==r1")], &[]).0, "r1");
-        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_SETTINGS", ""), ("NCCL_SOCKET_IFNAME", "=r2")], &[]).0, "r2");
+        assert_eq!(
+            bootstrap(&own, &["--env-file", &env_file]),
+            is("r0", "as asked")
+        );
+        assert_eq!(
+            bootstrap(
+                &own,
+                &["--env-file", &env_file, "--env", "NCCL_SOCKET_IFNAME==r1"]
+            )
+            .0,
+            "r1"
+        );
+        assert_eq!(
+            bootstrap(
+                &[("RDMAPREP_NCCL_SETTINGS", "A=1\nNCCL_SOCKET_IFNAME==r1")],
+                &[]
+            )
+            .0,
+            "r1"
+        );
+        assert_eq!(
+            bootstrap(
+                &[
+                    ("RDMAPREP_NCCL_SETTINGS", ""),
+                    ("NCCL_SOCKET_IFNAME", "=r2")
+                ],
+                &[]
+            )
+            .0,
+            "r2"
+        );
     });
 }

@@ -1,6 +1,7 @@
-//! Selection, by golden folders: `tests/cases/select/<name>/{snapshot.json,args}` and, where the case needs them,
-//! `config.toml`, `annotations.json`, `held.json`; what comes out is `expected.json`, or `expected.txt` with the exit
-//! code and the message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
+//! Selection, by golden folders: `tests/cases/select/<name>/{snapshot.json,args}` and, where the
+//! case needs them, `config.toml`, `annotations.json`, `held.json`; what comes out is
+//! `expected.json`, or `expected.txt` with the exit code and the message. `UPDATE_GOLDEN=1` writes
+//! what comes out; read the diff.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +28,9 @@ fn arguments(args: &[&str]) -> (cli::Global, PrepareArgs) {
     let deaf = |c: clap::Command| c.mut_args(|a| a.env(Resettable::Reset));
     let command = deaf(cli::command()).mut_subcommands(deaf);
     let line = ["rdmaprep", "prepare"].iter().chain(args);
-    let matches = command.try_get_matches_from(line).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+    let matches = command
+        .try_get_matches_from(line)
+        .unwrap_or_else(|e| panic!("{args:?}: {e}"));
     let cli = Cli::from_arg_matches(&matches).unwrap();
     match cli.command {
         Command::Prepare(args) => (cli.global, *args),
@@ -38,18 +41,28 @@ fn arguments(args: &[&str]) -> (cli::Global, PrepareArgs) {
 fn request(args: &[&str], config: &str) -> Result<Request> {
     let (global, prepare) = arguments(args);
     let config = ConfigFile::new(config).config()?;
-    Request::new(Some(&prepare.plan), &prepare.select, Host::new(&global, &config), config.select, |_| None)
+    Request::new(
+        Some(&prepare.plan),
+        &prepare.select,
+        Host::new(&global, &config),
+        config.select,
+        |_| None,
+    )
 }
 
 fn optional<T: DeserializeOwned + Default>(path: &Path) -> T {
-    fs::read_to_string(path).map_or_else(|_| T::default(), |text| serde_json::from_str(&text).unwrap())
+    fs::read_to_string(path).map_or_else(
+        |_| T::default(),
+        |text| serde_json::from_str(&text).unwrap(),
+    )
 }
 
 fn run(case: &Path) -> Result<Selection> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let args = read("args");
     let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
-    let request = request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
+    let request =
+        request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
     let snapshot: Snapshot = serde_json::from_str(&read("snapshot.json")).unwrap();
     let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
     select(&request, &snapshot, &held)
@@ -58,9 +71,12 @@ fn run(case: &Path) -> Result<Selection> {
 /// Leaves out what is null: half of a verdict is.
 fn compact(value: Value) -> Value {
     match value {
-        Value::Object(map) => {
-            Value::Object(map.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, compact(v))).collect())
-        }
+        Value::Object(map) => Value::Object(
+            map.into_iter()
+                .filter(|(_, v)| !v.is_null())
+                .map(|(k, v)| (k, compact(v)))
+                .collect(),
+        ),
         Value::Array(items) => Value::Array(items.into_iter().map(compact).collect()),
         other => other,
     }
@@ -73,8 +89,18 @@ fn golden_cases() {
     let mut untested: Vec<String> = CODES.iter().map(DropCode::to_string).collect();
     for case in &cases {
         let (name, text) = match run(case) {
-            Ok(s) => ("expected.json", serde_json::to_string_pretty(&compact(json!(s))).unwrap() + "\n"),
-            Err(e) => ("expected.txt", format!("exit {}: {}\n", ErrorClass::of(&e).code(), report::error_text(&e))),
+            Ok(s) => (
+                "expected.json",
+                serde_json::to_string_pretty(&compact(json!(s))).unwrap() + "\n",
+            ),
+            Err(e) => (
+                "expected.txt",
+                format!(
+                    "exit {}: {}\n",
+                    ErrorClass::of(&e).code(),
+                    report::error_text(&e)
+                ),
+            ),
         };
         untested.retain(|code| !text.contains(&format!("\"code\": \"{code}\"")));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -88,8 +114,15 @@ fn golden_cases() {
             wrong.push(format!("{}/{name}:\n{text}", case.display()));
         }
     }
-    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
-    assert!(untested.is_empty() || !testkit::golden::are_all(), "reasons without a case: {untested:?}");
+    assert!(
+        wrong.is_empty(),
+        "UPDATE_GOLDEN=1 accepts these:\n{}",
+        wrong.join("\n")
+    );
+    assert!(
+        untested.is_empty() || !testkit::golden::are_all(),
+        "reasons without a case: {untested:?}"
+    );
 }
 
 const CODES: [DropCode; 20] = [
@@ -120,20 +153,42 @@ const CODES: [DropCode; 20] = [
 fn each_kind_of_master_has_advice_of_its_own() {
     let text = fs::read_to_string("tests/cases/select/enslaved-to-bridge/snapshot.json").unwrap();
     for (kind, member, master) in [
-        ("bridge", "remove it: ip link set rdma0 nomaster", "remove its members from it, and use them"),
-        ("hsr", "delete br1: ip link delete br1", "delete it, and use its ports"),
-        ("openvswitch", "remove it: ovs-vsctl del-port rdma0", "remove its members from it, and use them"),
+        (
+            "bridge",
+            "remove it: ip link set rdma0 nomaster",
+            "remove its members from it, and use them",
+        ),
+        (
+            "hsr",
+            "delete br1: ip link delete br1",
+            "delete it, and use its ports",
+        ),
+        (
+            "openvswitch",
+            "remove it: ovs-vsctl del-port rdma0",
+            "remove its members from it, and use them",
+        ),
     ] {
         let mut snapshot: Snapshot = serde_json::from_str(&text).unwrap();
         let hca = snapshot.hcas.first().cloned().unwrap();
-        for dev in snapshot.netdevs.iter_mut().filter(|d| d.name.as_str() == "br1") {
+        for dev in snapshot
+            .netdevs
+            .iter_mut()
+            .filter(|d| d.name.as_str() == "br1")
+        {
             dev.kind = Some(kind.into());
         }
         for hca in snapshot.hcas.iter_mut().filter(|h| h.name == hca.name) {
-            hca.ports.iter_mut().for_each(|p| p.netdev = Some("br1".parse().unwrap()));
+            hca.ports
+                .iter_mut()
+                .for_each(|p| p.netdev = Some("br1".parse().unwrap()));
         }
         for (snapshot, name, fix) in [
-            (&serde_json::from_str(&text.replace("\"bridge\"", &format!("{kind:?}"))).unwrap(), "rdma0", member),
+            (
+                &serde_json::from_str(&text.replace("\"bridge\"", &format!("{kind:?}"))).unwrap(),
+                "rdma0",
+                member,
+            ),
             (&snapshot, "br1", master),
         ] {
             let all = select(&request(&[], "").unwrap(), snapshot, &[]).unwrap();
@@ -148,12 +203,16 @@ fn every_flag_has_a_variable_and_help_the_exit_codes() {
     let mut command = cli::command();
     command.build();
     // One that is hidden is called by ourselves.
-    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
+    for sub in command
+        .get_subcommands()
+        .filter(|s| s.get_name() != "help" && !s.is_hide_set())
+    {
         let flags = sub.get_arguments().filter(|a| a.get_long().is_some());
         // No variable restores every container or gives up a NIC: it could be left set in a shell.
         let bare = ["help", "version", "all", "stale", "after_reboot", "forget"];
         let whose = |id: &str| sub.get_name() == "restore" && id == "plan";
-        let flags = flags.filter(|a| !bare.contains(&a.get_id().as_str()) && !whose(a.get_id().as_str()));
+        let flags =
+            flags.filter(|a| !bare.contains(&a.get_id().as_str()) && !whose(a.get_id().as_str()));
         for flag in flags {
             assert!(flag.get_env().is_some(), "{} {flag}", sub.get_name());
         }
@@ -175,9 +234,17 @@ fn wrong_usage_has_the_exit_code_of_its_class() {
         "rdmaprep hook prestart --deadline 0",
     ] {
         let e = Cli::read(line.split(' ')).unwrap_err();
-        assert_eq!(e.exit_code(), i32::from(ErrorClass::Usage.code()), "{line}: {e}");
+        assert_eq!(
+            e.exit_code(),
+            i32::from(ErrorClass::Usage.code()),
+            "{line}: {e}"
+        );
     }
-    for line in ["rdmaprep hook createRuntime --plan a", "rdmaprep restore x --dry-run", "rdmaprep status --json"] {
+    for line in [
+        "rdmaprep hook createRuntime --plan a",
+        "rdmaprep restore x --dry-run",
+        "rdmaprep status --json",
+    ] {
         assert!(Cli::read(line.split(' ')).is_ok(), "{line}");
     }
 }
@@ -185,26 +252,55 @@ fn wrong_usage_has_the_exit_code_of_its_class() {
 /// Flags before the file before the defaults; empty texts, as variables often are, count as unset.
 #[test]
 fn flags_win_over_the_file() {
-    let file = "[select]\nib = true\nfamily = \"6\"\nauto_skip_no_ipv4 = false\nexclude = \"\"\nifaces = [\"a\"]\n";
+    let file = "[select]\nib = true\nfamily = \"6\"\nauto_skip_no_ipv4 = false\nexclude \
+        = \"\"\nifaces = [\"a\"]\n";
     let select = |args: &[&str], file| request(args, file).unwrap().select;
     let r = select(&[], file);
-    assert!(r.ib && r.no_auto_skip && r.exclude.pattern("eth0").is_none() && r.ifaces.len() == 1 && !r.no_nccl_topo);
-    let r = select(&["--ib=no", "--family", "any", "--exclude", "^x$", "--ifaces", "b, c\tb", "--no-nccl-topo"], file);
+    assert!(
+        r.ib && r.no_auto_skip
+            && r.exclude.pattern("eth0").is_none()
+            && r.ifaces.len() == 1
+            && !r.no_nccl_topo
+    );
+    let r = select(
+        &[
+            "--ib=no",
+            "--family",
+            "any",
+            "--exclude",
+            "^x$",
+            "--ifaces",
+            "b, c\tb",
+            "--no-nccl-topo",
+        ],
+        file,
+    );
     assert!(!r.ib && r.exclude.pattern("x").is_some() && r.no_nccl_topo);
-    assert_eq!(r.ifaces.iter().map(IfName::as_str).collect::<Vec<_>>(), ["b", "c"]);
-    let r = select(&["--ib=", "--ifaces=", "--bootstrap-address=", "--family="], "");
+    assert_eq!(
+        r.ifaces.iter().map(IfName::as_str).collect::<Vec<_>>(),
+        ["b", "c"]
+    );
+    let r = select(
+        &["--ib=", "--ifaces=", "--bootstrap-address=", "--family="],
+        "",
+    );
     assert!(!r.ib && r.ifaces.is_empty() && r.bootstrap_address.is_none() && !r.no_auto_skip);
     let default_route = |args: &[&str], file| select(args, file).default_route;
     assert!(!default_route(&[], "") && default_route(&["--default-route"], ""));
     assert!(default_route(&[], "[select]\ndefault_route = true"));
-    assert!(!default_route(&["--default-route=0"], "[select]\ndefault_route = true"));
+    assert!(!default_route(
+        &["--default-route=0"],
+        "[select]\ndefault_route = true"
+    ));
     let r = select(&["--bootstrap-address", "::ffff:192.0.2.1"], "");
     assert_eq!(r.bootstrap_address, "192.0.2.1".parse().ok());
 }
 
 #[test]
 fn annotations_only_take_away() {
-    let annotate = |r: &Request, key: &str, text: &str| r.narrow(&BTreeMap::from([(key.to_owned(), text.to_owned())]));
+    let annotate = |r: &Request, key: &str, text: &str| {
+        r.narrow(&BTreeMap::from([(key.to_owned(), text.to_owned())]))
+    };
     let mut open = request(&[], "plan = \"site\"").unwrap();
     open.plan = None;
     assert_eq!(open.plan().map(|p| p.as_str()), Some("site"));
@@ -212,7 +308,9 @@ fn annotations_only_take_away() {
     assert_eq!(chosen.plan().map(|p| p.as_str()), Some("mine"));
     let fixed = request(&["--plan", "theirs"], "").unwrap();
     assert_eq!(
-        annotate(&fixed, "rdmaprep.io/plan", "mine").map_err(|e| ErrorClass::of(&e)).err(),
+        annotate(&fixed, "rdmaprep.io/plan", "mine")
+            .map_err(|e| ErrorClass::of(&e))
+            .err(),
         Some(ErrorClass::Refused)
     );
     assert!(annotate(&fixed, "rdmaprep.io/plan", "theirs").is_ok());
@@ -239,17 +337,42 @@ fn annotations_only_take_away() {
 #[test]
 fn plan_names() {
     for good in ["default", "a", "A-1_b.c", &"x".repeat(64)] {
-        assert!(good.parse::<rdma_model::values::PlanName>().is_ok(), "{good}");
+        assert!(
+            good.parse::<rdma_model::values::PlanName>().is_ok(),
+            "{good}"
+        );
     }
-    for bad in ["", ".", "..", ".a", "a/b", "a b", "é", "a\n", &"x".repeat(65)] {
-        assert!(bad.parse::<rdma_model::values::PlanName>().is_err(), "{bad}");
+    for bad in [
+        "",
+        ".",
+        "..",
+        ".a",
+        "a/b",
+        "a b",
+        "é",
+        "a\n",
+        &"x".repeat(65),
+    ] {
+        assert!(
+            bad.parse::<rdma_model::values::PlanName>().is_err(),
+            "{bad}"
+        );
     }
 }
 
-/// A small random host: RDMA rails that are right in every respect, wired in every way that can make one an uplink.
+/// A small random host: RDMA rails that are right in every respect, wired in every way that can
+/// make one an uplink.
 fn host() -> impl Strategy<Value = Snapshot> {
-    let device = (0..9usize, 0..9usize, prop::sample::select(vec!["", "bond", "bridge", "vlan", "veth"]));
-    let route = (any::<bool>(), prop::sample::select(vec![0u32, 100, 200]), prop::collection::vec(0..8usize, 0..3));
+    let device = (
+        0..9usize,
+        0..9usize,
+        prop::sample::select(vec!["", "bond", "bridge", "vlan", "veth"]),
+    );
+    let route = (
+        any::<bool>(),
+        prop::sample::select(vec![0u32, 100, 200]),
+        prop::collection::vec(0..8usize, 0..3),
+    );
     (prop::collection::vec(device, 1..8), prop::collection::vec(route, 0..4)).prop_map(|(devices, routes)| {
         let hcas = (0..devices.len()).map(|i| {
             let gid = json!({"index": 3, "address": format!("::ffff:192.0.2.{}", i + 1), "kind": "RoCE v2", "netdev": format!("r{i}")});
@@ -301,7 +424,8 @@ proptest! {
 
     /// Selection is a function of its input, and no input makes it panic.
     #[test]
-    fn selection_is_a_function(snapshot in host(), regex in ".{0,12}", names in "[a-z0-9, ]{0,12}") {
+    fn selection_is_a_function(snapshot in host(), regex in ".{0,12}", names in "[a-z0-9, \
+        ]{0,12}") {
         let Ok(request) = request(&["--exclude", &regex, &format!("--ifaces={names}")], "") else { return Ok(()) };
         let [a, b] = [(); 2].map(|()| select(&request, &snapshot, &[]).map_err(|e| format!("{e:#}")));
         prop_assert_eq!(a, b);

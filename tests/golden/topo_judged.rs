@@ -1,6 +1,7 @@
-//! What the real NCCL made of NICs and GPUs, in folders `tests/cases/judged/MACHINE`: `snapshot.json` is the machine as
-//! `examples/gpu-topology/machine.py` made it up around real GPUs, the dumps are NCCL's (`examples/gpu-topology/run`), by a tree
-//! over /sys and by our topology file. Every GPU and NIC has to be where our file has it.
+//! What the real NCCL made of NICs and GPUs, in folders `tests/cases/judged/MACHINE`:
+//! `snapshot.json` is the machine as `examples/gpu-topology/machine.py` made it up around real
+//! GPUs, the dumps are NCCL's (`examples/gpu-topology/run`), by a tree over /sys and by our
+//! topology file. Every GPU and NIC has to be where our file has it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,15 +24,25 @@ fn walk(node: &Node, above: &[String], found: &mut BTreeMap<String, Vec<String>>
         "pci" => node.get("busid"),
         _ => None,
     };
-    let path: Vec<String> = above.iter().cloned().chain(key.map(str::to_owned)).collect();
+    let path: Vec<String> = above
+        .iter()
+        .cloned()
+        .chain(key.map(str::to_owned))
+        .collect();
     match node.tag.as_str() {
-        "pci" if node.get("class").is_some_and(|class| class.starts_with("0x03")) => {
+        "pci"
+            if node
+                .get("class")
+                .is_some_and(|class| class.starts_with("0x03")) =>
+        {
             found.insert(path.last().unwrap().clone(), path.clone());
         }
         "net" => drop(found.insert(node.get("name").unwrap().to_owned(), path.clone())),
         _ => {}
     }
-    node.children.iter().for_each(|child| walk(child, &path, found));
+    node.children
+        .iter()
+        .for_each(|child| walk(child, &path, found));
 }
 
 #[test]
@@ -39,13 +50,20 @@ fn nccl_has_every_gpu_and_nic_where_our_file_has_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/judged");
     let mut judged = 0;
     for machine in fs::read_dir(root).unwrap().map(|e| e.unwrap().path()) {
-        let snapshot: Snapshot = serde_json::from_slice(&fs::read(machine.join("snapshot.json")).unwrap()).unwrap();
-        let kept = ["mlx5_0", "mlx5_1"].map(|name| name.parse().unwrap()).into();
+        let snapshot: Snapshot =
+            serde_json::from_slice(&fs::read(machine.join("snapshot.json")).unwrap()).unwrap();
+        let kept = ["mlx5_0", "mlx5_1"]
+            .map(|name| name.parse().unwrap())
+            .into();
         let ours = places(&topology(&snapshot, &kept).xml().unwrap());
         let dumps = fs::read_dir(&machine).unwrap().map(|e| e.unwrap().path());
         for dump in dumps.filter(|path| path.extension().is_some_and(|e| e == "xml")) {
             let theirs = places(&fs::read_to_string(&dump).unwrap());
-            assert!(theirs.len() >= 3 && theirs.contains_key("mlx5_0"), "{}", dump.display());
+            assert!(
+                theirs.len() >= 3 && theirs.contains_key("mlx5_0"),
+                "{}",
+                dump.display()
+            );
             for (name, place) in &theirs {
                 assert_eq!(ours.get(name), Some(place), "{name} in {}", dump.display());
                 judged += 1;

@@ -1,5 +1,5 @@
-//! The filtered sysfs: of every captured tree what is written out is read back as the same, nothing leads to a dropped NIC, and
-//! no link dangles that did not before.
+//! The filtered sysfs: of every captured tree what is written out is read back as the same, nothing
+//! leads to a dropped NIC, and no link dangles that did not before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,13 +33,25 @@ fn written(tree: &Tree) -> TempDir {
 }
 
 fn dangling(tree: &Tree) -> BTreeSet<String> {
-    let links = tree.iter().filter(|(_, node)| matches!(node, Node::Link(_)));
-    links.filter(|(path, _)| tree.resolve(path).is_none()).map(|(path, _)| path.to_owned()).collect()
+    let links = tree
+        .iter()
+        .filter(|(_, node)| matches!(node, Node::Link(_)));
+    links
+        .filter(|(path, _)| tree.resolve(path).is_none())
+        .map(|(path, _)| path.to_owned())
+        .collect()
 }
 
 /// Half of the HCAs: every other one.
 fn half(seen: &Snapshot) -> Keep {
-    Keep::hcas(seen.hcas.iter().map(|h| h.name.clone()).step_by(2).collect::<BTreeSet<HcaName>>(), seen)
+    Keep::hcas(
+        seen.hcas
+            .iter()
+            .map(|h| h.name.clone())
+            .step_by(2)
+            .collect::<BTreeSet<HcaName>>(),
+        seen,
+    )
 }
 
 #[test]
@@ -58,7 +70,11 @@ fn captured_trees_come_back_as_they_were_written() {
         }
         let copy = written(&read);
         let again = Survey::open(copy.path()).unwrap();
-        assert_eq!(differences(&whole, &again.whole()), Vec::<String>::new(), "{name}");
+        assert_eq!(
+            differences(&whole, &again.whole()),
+            Vec::<String>::new(),
+            "{name}"
+        );
         // What is known of the machine is known of the copy, but for what was not exported.
         let (before, after) = (facts(&survey), facts(&again));
         assert_eq!(before.hcas.len(), after.hcas.len(), "{name}");
@@ -67,7 +83,11 @@ fn captured_trees_come_back_as_they_were_written() {
         for path in dangling(&whole) {
             assert!(!root.join(&path).exists(), "{name}: {path} dangles");
         }
-        println!("{name}: {} entries, {} dangling", whole.len(), dangling(&whole).len());
+        println!(
+            "{name}: {} entries, {} dangling",
+            whole.len(),
+            dangling(&whole).len()
+        );
     }
 }
 
@@ -83,22 +103,33 @@ fn of_captured_trees_no_dropped_nic_is_left() {
         let whole = survey.whole();
         let view = view::snapshot(&keep, &seen, whole.clone());
         nothing_leads_to_dropped(name, &keep, &seen, &view);
-        let new: Vec<String> = dangling(&view).difference(&dangling(&whole)).cloned().collect();
+        let new: Vec<String> = dangling(&view)
+            .difference(&dangling(&whole))
+            .cloned()
+            .collect();
         assert_eq!(new, Vec::<String>::new(), "{name}");
         let copy = written(&view);
-        assert_eq!(differences(&view, &Survey::open(copy.path()).unwrap().whole()), Vec::<String>::new(), "{name}");
+        assert_eq!(
+            differences(&view, &Survey::open(copy.path()).unwrap().whole()),
+            Vec::<String>::new(),
+            "{name}"
+        );
 
         let links = survey.links();
         let live = view::laid_over(&links, &view::live(&keep, &seen, &links));
         // Every namespace has a class/net of its own, which the kernel fills.
-        let live: Tree =
-            live.iter().filter(|(p, _)| !p.starts_with("class/net/")).map(|(p, n)| (p.to_owned(), n.clone())).collect();
+        let live: Tree = live
+            .iter()
+            .filter(|(p, _)| !p.starts_with("class/net/"))
+            .map(|(p, n)| (p.to_owned(), n.clone()))
+            .collect();
         nothing_leads_to_dropped(name, &keep, &seen, &live);
         println!("{name}: {} of {} entries", view.len(), whole.len());
     }
 }
 
-/// The devices of the GID tables, each put on an HCA of the DGX tree in turn: its netdev stands for the table's.
+/// The devices of the GID tables, each put on an HCA of the DGX tree in turn: its netdev stands for
+/// the table's.
 #[test]
 #[ignore = "needs RDMAPREP_REALDATA"]
 fn captured_dgx_with_gids_is_selected_and_viewed() {
@@ -106,11 +137,20 @@ fn captured_dgx_with_gids_is_selected_and_viewed() {
     let (_dir, root) = unpacked(&trees, "dgx-a100");
     let rows = fs::read_to_string(realdata().join("gid-tables.tsv")).unwrap();
     let mut tables: BTreeMap<(&str, &str), Vec<Vec<&str>>> = BTreeMap::new();
-    for row in rows.lines().skip(1).map(|row| row.split('\t').collect::<Vec<_>>()) {
+    for row in rows
+        .lines()
+        .skip(1)
+        .map(|row| row.split('\t').collect::<Vec<_>>())
+    {
         tables.entry((row[0], row[1])).or_default().push(row);
     }
     let bare = facts(&Survey::open(&root).unwrap());
-    let on = |hca: &rdma_model::snapshot::Hca| bare.netdevs.iter().find(|n| n.pci == hca.pci).map(|n| n.name.clone());
+    let on = |hca: &rdma_model::snapshot::Hca| {
+        bare.netdevs
+            .iter()
+            .find(|n| n.pci == hca.pci)
+            .map(|n| n.name.clone())
+    };
     let mut right = BTreeSet::new();
     for (hca, rows) in bare.hcas.iter().zip(tables.values()) {
         let netdev = on(hca);
@@ -120,26 +160,52 @@ fn captured_dgx_with_gids_is_selected_and_viewed() {
             rows,
         );
         // An IPv4 address with RoCE v2 on a netdev is what selection asks for.
-        if rows.iter().any(|row| row[5] == "v2" && row[4].contains(":ffff:")) {
+        if rows
+            .iter()
+            .any(|row| row[5] == "v2" && row[4].contains(":ffff:"))
+        {
             right.extend(netdev.map(|_| hca.name.clone()));
         }
     }
     let survey = Survey::open(&root).unwrap();
     let mut seen = facts(&survey);
     for netdev in &mut seen.netdevs {
-        let behind = seen.hcas.iter().flat_map(|h| &h.ports).filter(|p| p.netdev.as_ref() == Some(&netdev.name));
-        let v4: BTreeSet<_> = behind.flat_map(|p| &p.gids).filter_map(|g| g.address.to_ipv4_mapped()).collect();
-        let json = v4.iter().map(|a| serde_json::json!({"address": a.to_string(), "prefix": 24})).collect();
+        let behind = seen
+            .hcas
+            .iter()
+            .flat_map(|h| &h.ports)
+            .filter(|p| p.netdev.as_ref() == Some(&netdev.name));
+        let v4: BTreeSet<_> = behind
+            .flat_map(|p| &p.gids)
+            .filter_map(|g| g.address.to_ipv4_mapped())
+            .collect();
+        let json = v4
+            .iter()
+            .map(|a| serde_json::json!({"address": a.to_string(), "prefix": 24}))
+            .collect();
         netdev.addresses = serde_json::from_value(serde_json::Value::Array(json)).unwrap();
         (netdev.up, netdev.running) = (true, true);
     }
     let host = Host::new(&Global::default(), &Config::default());
-    let request = Request::new(None, &SelectArgs::default(), host, SelectOptions::default(), |_| None).unwrap();
-    let chosen: BTreeSet<HcaName> =
-        select(&request, &seen, &[]).unwrap().kept().filter_map(|v| v.hca.clone()).collect();
+    let request = Request::new(
+        None,
+        &SelectArgs::default(),
+        host,
+        SelectOptions::default(),
+        |_| None,
+    )
+    .unwrap();
+    let chosen: BTreeSet<HcaName> = select(&request, &seen, &[])
+        .unwrap()
+        .kept()
+        .filter_map(|v| v.hca.clone())
+        .collect();
     assert_eq!(chosen, right);
     let view = view::snapshot(&Keep::hcas(chosen.clone(), &seen), &seen, survey.whole());
-    let left: BTreeSet<HcaName> = view.names("class/infiniband").map(|name| name.parse().unwrap()).collect();
+    let left: BTreeSet<HcaName> = view
+        .names("class/infiniband")
+        .map(|name| name.parse().unwrap())
+        .collect();
     assert_eq!(left, chosen);
     for hca in &chosen {
         let port = format!("class/infiniband/{hca}/ports/1");
@@ -147,7 +213,11 @@ fn captured_dgx_with_gids_is_selected_and_viewed() {
             for table in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
                 let path = format!("{port}/{table}/{index}");
                 let found = view.resolve(&path).and_then(|end| view.get(&end).cloned());
-                assert_eq!(found, Some(Node::File(fs::read(root.join(&path)).unwrap().into())), "{path}");
+                assert_eq!(
+                    found,
+                    Some(Node::File(fs::read(root.join(&path)).unwrap().into())),
+                    "{path}"
+                );
             }
         }
     }
@@ -162,7 +232,11 @@ fn put_port(port: &Path, netdev: Option<&str>, rows: &[Vec<&str>]) {
         fs::create_dir_all(port.join(dir)).unwrap();
     }
     fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
-    let layer = if netdev.is_some() { "Ethernet\n" } else { "InfiniBand\n" };
+    let layer = if netdev.is_some() {
+        "Ethernet\n"
+    } else {
+        "InfiniBand\n"
+    };
     fs::write(port.join("link_layer"), layer).unwrap();
     for index in 0..TABLE {
         let row = rows.iter().find(|row| row[3] == index.to_string());
@@ -177,7 +251,11 @@ fn put_port(port: &Path, netdev: Option<&str>, rows: &[Vec<&str>]) {
         };
         fs::write(port.join(format!("gids/{index}")), format!("{gid}\n")).unwrap();
         fs::write(port.join(format!("gid_attrs/types/{index}")), kind).unwrap();
-        let ndev = if ndev.is_empty() { String::new() } else { format!("{ndev}\n") };
+        let ndev = if ndev.is_empty() {
+            String::new()
+        } else {
+            format!("{ndev}\n")
+        };
         fs::write(port.join(format!("gid_attrs/ndevs/{index}")), ndev).unwrap();
     }
 }
@@ -192,9 +270,24 @@ fn no_file_is_opened_twice() {
     assert_eq!((seen.hcas.len(), seen.pci.len()), (18, 560));
     let log = dir.path().join("log");
     let traced = Command::new("strace")
-        .args(["-f", "-y", "-e", "trace=openat,openat2", "-e", "status=successful", "-o"])
+        .args([
+            "-f",
+            "-y",
+            "-e",
+            "trace=openat,openat2",
+            "-e",
+            "status=successful",
+            "-o",
+        ])
         .arg(&log)
-        .args([env!("CARGO_BIN_EXE_rdmaprep"), "sysfs", "export", "--hca", "mlx5_1", "--root"])
+        .args([
+            env!("CARGO_BIN_EXE_rdmaprep"),
+            "sysfs",
+            "export",
+            "--hca",
+            "mlx5_1",
+            "--root",
+        ])
         .arg(dir.path())
         .stdout(Stdio::null())
         .status();
@@ -207,22 +300,30 @@ fn no_file_is_opened_twice() {
         .filter(|line| !line.contains("O_DIRECTORY"))
         .filter_map(|line| line.rsplit_once("= ")?.1.split_once('<'));
     let inside = dir.path().to_str().unwrap();
-    let paths: Vec<&str> =
-        opened.map(|(_, path)| path.trim_end_matches('>')).filter(|p| p.starts_with(inside)).collect();
+    let paths: Vec<&str> = opened
+        .map(|(_, path)| path.trim_end_matches('>'))
+        .filter(|p| p.starts_with(inside))
+        .collect();
     assert!(paths.len() > 10_000, "{}", paths.len());
     let mut once = BTreeSet::new();
-    let twice: Vec<&str> = paths.into_iter().filter(|path| !once.insert(*path)).collect();
+    let twice: Vec<&str> = paths
+        .into_iter()
+        .filter(|path| !once.insert(*path))
+        .collect();
     assert_eq!(twice, Vec::<&str>::new());
 }
 
 // ---- made-up trees
 
-/// `tests/cases/view/NAME/tree.txt` says what is there and what is kept, `expected.txt` what is seen. `UPDATE_GOLDEN=1` writes
-/// what comes out; read the diff.
+/// `tests/cases/view/NAME/tree.txt` says what is there and what is kept, `expected.txt` what is
+/// seen. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
 #[test]
 fn golden_cases() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/view");
-    let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut cases: Vec<_> = fs::read_dir(&root)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     cases.sort();
     assert!(cases.len() >= 15, "cases are missing");
     let mut wrong = Vec::new();
@@ -234,7 +335,10 @@ fn golden_cases() {
         let seen = facts(&survey);
         let keep = kept(&words, &seen);
         let (links, whole) = (survey.links(), survey.whole());
-        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, whole.clone()));
+        let (live, view) = (
+            view::live(&keep, &seen, &links),
+            view::snapshot(&keep, &seen, whole.clone()),
+        );
         agree(&keep, &links, &live, &whole, &view).unwrap();
         let text = described(&view, &live);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -244,23 +348,37 @@ fn golden_cases() {
             wrong.push(format!("{}:\n{text}", case.display()));
         }
     }
-    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "UPDATE_GOLDEN=1 accepts these:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// `keep HCA…` and `verbs HCA NODE MAJOR:MINOR`.
 fn kept(words: &[Vec<&str>], seen: &Snapshot) -> Keep {
     let lines = |verb: &'static str| words.iter().filter(move |line| line[0] == verb);
-    let names = lines("keep").flat_map(|line| &line[1..]).map(|name| name.parse().unwrap()).collect();
+    let names = lines("keep")
+        .flat_map(|line| &line[1..])
+        .map(|name| name.parse().unwrap())
+        .collect();
     let node = |line: &Vec<&str>| {
         let (major, minor) = line[3].split_once(':').unwrap();
-        let node =
-            CharDevice { name: line[2].to_owned(), major: major.parse().unwrap(), minor: minor.parse().unwrap() };
+        let node = CharDevice {
+            name: line[2].to_owned(),
+            major: major.parse().unwrap(),
+            minor: minor.parse().unwrap(),
+        };
         (line[1].parse().unwrap(), node)
     };
-    Keep { verbs: lines("verbs").map(node).collect(), ..Keep::hcas(names, seen) }
+    Keep {
+        verbs: lines("verbs").map(node).collect(),
+        ..Keep::hcas(names, seen)
+    }
 }
 
-/// The snapshot's directories with the number of their files, its links, the contents of ports; and what is mounted live.
+/// The snapshot's directories with the number of their files, its links, the contents of ports; and
+/// what is mounted live.
 fn described(view: &Tree, live: &Tree) -> String {
     let mut lines = vec!["snapshot".to_owned()];
     let mut files: BTreeMap<&str, usize> = BTreeMap::new();
@@ -287,7 +405,11 @@ fn described(view: &Tree, live: &Tree) -> String {
         lines.push(format!(
             "  {}: {}",
             cover.at,
-            if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }
+            if names.is_empty() {
+                "nothing".to_owned()
+            } else {
+                names.join(" ")
+            }
         ));
     }
     lines.join("\n") + "\n"
@@ -296,20 +418,37 @@ fn described(view: &Tree, live: &Tree) -> String {
 /// Both carriers show the same of what both show, and neither a link to what it does not show.
 fn agree(keep: &Keep, links: &Tree, live: &Tree, whole: &Tree, view: &Tree) -> Result<(), String> {
     let laid = view::laid_over(links, live);
-    for dir in ["class/infiniband", "class/infiniband_verbs", "class/pci_bus", "bus/pci/devices", "dev/char"] {
+    for dir in [
+        "class/infiniband",
+        "class/infiniband_verbs",
+        "class/pci_bus",
+        "bus/pci/devices",
+        "dev/char",
+    ] {
         let verbs = |node: Option<&Node>| matches!(node, Some(Node::Link(to)) if to.contains("/infiniband_verbs/"));
         let names = |tree: &Tree| -> Vec<(String, Option<Node>)> {
-            let all = tree.names(dir).map(|name| (name.to_owned(), tree.get(&format!("{dir}/{name}")).cloned()));
-            all.filter(|(_, node)| (dir != "dev/char" || verbs(node.as_ref())) && matches!(node, Some(Node::Link(_))))
-                .collect()
+            let all = tree
+                .names(dir)
+                .map(|name| (name.to_owned(), tree.get(&format!("{dir}/{name}")).cloned()));
+            all.filter(|(_, node)| {
+                (dir != "dev/char" || verbs(node.as_ref())) && matches!(node, Some(Node::Link(_)))
+            })
+            .collect()
         };
         if names(&laid) != names(view) {
-            return Err(format!("{dir}: {:?} live, {:?} in the snapshot", names(&laid), names(view)));
+            return Err(format!(
+                "{dir}: {:?} live, {:?} in the snapshot",
+                names(&laid),
+                names(view)
+            ));
         }
     }
     // A function is with its driver exactly where it is seen.
     for name in links.names("bus/pci/drivers") {
-        for function in links.names(&format!("bus/pci/drivers/{name}")).filter(|f| f.contains(':')) {
+        for function in links
+            .names(&format!("bus/pci/drivers/{name}"))
+            .filter(|f| f.contains(':'))
+        {
             let both = [
                 laid.get(&format!("bus/pci/drivers/{name}/{function}")),
                 view.get(&format!("bus/pci/devices/{function}")),
@@ -320,44 +459,70 @@ fn agree(keep: &Keep, links: &Tree, live: &Tree, whole: &Tree, view: &Tree) -> R
         }
     }
     let covers = view::covers(live);
-    let places: Vec<&str> = covers.iter().filter(|c| c.at.starts_with("devices/")).map(|c| c.at.as_str()).collect();
-    for (path, node) in laid.iter().filter(|(path, _)| !path.starts_with("class/net/")) {
+    let places: Vec<&str> = covers
+        .iter()
+        .filter(|c| c.at.starts_with("devices/"))
+        .map(|c| c.at.as_str())
+        .collect();
+    for (path, node) in laid
+        .iter()
+        .filter(|(path, _)| !path.starts_with("class/net/"))
+    {
         let Node::Link(target) = node else { continue };
-        if let Some(place) = places.iter().find(|place| format!("/{target}/").contains(&format!("/{place}/"))) {
+        if let Some(place) = places
+            .iter()
+            .find(|place| format!("/{target}/").contains(&format!("/{place}/")))
+        {
             return Err(format!("{path} leads below {place}, which is covered"));
         }
     }
-    let new: Vec<String> = dangling(view).difference(&dangling(whole)).cloned().collect();
+    let new: Vec<String> = dangling(view)
+        .difference(&dangling(whole))
+        .cloned()
+        .collect();
     if !new.is_empty() {
         return Err(format!("dangling: {new:?}"));
     }
-    match view.names("class/infiniband").find(|name| !keep.hcas.iter().any(|h| h.as_str() == *name)) {
+    match view
+        .names("class/infiniband")
+        .find(|name| !keep.hcas.iter().any(|h| h.as_str() == *name))
+    {
         Some(name) => Err(format!("{name} is seen")),
         None => Ok(()),
     }
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
-    (1..3usize, 1..3usize, 0..3usize, 0..2usize, 0..4usize, 1..3usize, 0..3usize, 0..6usize).prop_map(
-        |(sockets, switches, gpus, nvswitches, cards, functions, vfs, gids)| Shape {
-            sockets,
-            switches,
-            gpus,
-            nvswitches,
-            cards,
-            functions,
-            vfs,
-            total: 0,
-            gids,
-        },
+    (
+        1..3usize,
+        1..3usize,
+        0..3usize,
+        0..2usize,
+        0..4usize,
+        1..3usize,
+        0..3usize,
+        0..6usize,
     )
+        .prop_map(
+            |(sockets, switches, gpus, nvswitches, cards, functions, vfs, gids)| Shape {
+                sockets,
+                switches,
+                gpus,
+                nvswitches,
+                cards,
+                functions,
+                vfs,
+                total: 0,
+                gids,
+            },
+        )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever is kept of whatever node: nothing leads to a dropped NIC, both carriers agree, and what is written out is read
-    /// back as the same.
+    /// Whatever is kept of whatever node: nothing leads to a dropped NIC, both carriers agree, and
+    /// what is written out is read back as the same.
     #[test]
     fn of_any_node_no_dropped_nic_is_left(shape in shape(), choice in any::<u16>()) {
         let dir = TempDir::new().unwrap();
@@ -389,19 +554,29 @@ proptest! {
 /// No link below class, bus or dev leads to a dropped HCA or to the place of a dropped NIC.
 fn nothing_leads_to_dropped(name: &str, keep: &Keep, seen: &Snapshot, view: &Tree) {
     let dropped = seen.hcas.iter().filter(|h| !keep.hcas.contains(&h.name));
-    let kept: BTreeSet<_> = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name)).filter_map(|h| h.pci).collect();
+    let kept: BTreeSet<_> = seen
+        .hcas
+        .iter()
+        .filter(|h| keep.hcas.contains(&h.name))
+        .filter_map(|h| h.pci)
+        .collect();
     for hca in dropped {
         let own = format!("/{}", hca.name);
         for (path, node) in view.iter() {
             assert!(!path.ends_with(&own), "{name}: {path}");
             let Node::Link(target) = node else { continue };
             assert!(!target.ends_with(&own), "{name}: {path} -> {target}");
-            let Some(place) =
-                hca.pci.filter(|p| !kept.iter().any(|k| (k.domain, k.bus, k.device) == (p.domain, p.bus, p.device)))
-            else {
+            let Some(place) = hca.pci.filter(|p| {
+                !kept
+                    .iter()
+                    .any(|k| (k.domain, k.bus, k.device) == (p.domain, p.bus, p.device))
+            }) else {
                 continue;
             };
-            assert!(!target.contains(&format!("/{place}")), "{name}: {path} -> {target}");
+            assert!(
+                !target.contains(&format!("/{place}")),
+                "{name}: {path} -> {target}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Time and memory are proportional to the size of the input; and regressions of what fuzzing (scripts/fuzz) has found.
+//! Time and memory are proportional to the size of the input; and regressions of what fuzzing
+//! (scripts/fuzz) has found.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
@@ -35,8 +36,8 @@ fn spent() -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Insists that four times as much takes less than ten times as long; what is quadratic takes sixteen times. `prepare` makes
-/// the input of a size and returns the work.
+/// Insists that four times as much takes less than ten times as long; what is quadratic takes
+/// sixteen times. `prepare` makes the input of a size and returns the work.
 fn in_proportion<W: FnOnce()>(what: &str, size: usize, prepare: impl Fn(usize) -> W) {
     let time = |size: usize| {
         let work = prepare(size);
@@ -47,12 +48,22 @@ fn in_proportion<W: FnOnce()>(what: &str, size: usize, prepare: impl Fn(usize) -
     // The first one also pays for what is made once.
     time(size / 10);
     let (one, four) = (time(size), time(4 * size));
-    println!("{what}: {size} in {} us, four times as many in {} us", one / 1000, four / 1000);
-    assert!(four < 10 * one + 20_000_000, "{what}: {size} in {one} ns, four times as many in {four} ns");
+    println!(
+        "{what}: {size} in {} us, four times as many in {} us",
+        one / 1000,
+        four / 1000
+    );
+    assert!(
+        four < 10 * one + 20_000_000,
+        "{what}: {size} in {one} ns, four times as many in {four} ns"
+    );
 }
 
 fn case(name: &str) -> Snapshot {
-    let path = format!("{}/tests/cases/select/{name}/snapshot.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/tests/cases/select/{name}/snapshot.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -75,7 +86,9 @@ fn words(count: usize, separator: &str) -> String {
 fn what_a_container_asks_for() {
     let seen = case("plain-rail-order-is-pci");
     in_proportion("names in an annotation", 20_000, |count| {
-        let state = json!({"id": "c", "pid": 7, "annotations": {"rdmaprep.io/ifaces": words(count, ",")}}).to_string();
+        let state =
+            json!({"id": "c", "pid": 7, "annotations": {"rdmaprep.io/ifaces": words(count, ",")}})
+                .to_string();
         let seen = &seen;
         move || {
             let state = State::parse(state.as_bytes()).unwrap();
@@ -86,7 +99,13 @@ fn what_a_container_asks_for() {
     in_proportion("annotations", 20_000, |count| {
         let all: BTreeMap<String, String> = (0..count).map(|i| (word(i), word(i))).collect();
         let state = json!({"id": "c", "pid": 7, "annotations": all}).to_string();
-        move || drop(anything().narrow(&State::parse(state.as_bytes()).unwrap().annotations).unwrap())
+        move || {
+            drop(
+                anything()
+                    .narrow(&State::parse(state.as_bytes()).unwrap().annotations)
+                    .unwrap(),
+            )
+        }
     });
 }
 
@@ -94,11 +113,17 @@ fn what_a_container_asks_for() {
 fn a_config_json() {
     let edit = include_str!("../cases/inject/view_live/edit.json");
     let more: Edit = serde_json::from_str(include_str!("../cases/inject/plain/edit.json")).unwrap();
-    let edit = Edit { mounts: serde_json::from_str::<Edit>(edit).unwrap().mounts, ..more };
+    let edit = Edit {
+        mounts: serde_json::from_str::<Edit>(edit).unwrap().mounts,
+        ..more
+    };
     in_proportion("lists of a config.json", 1_000, |count| {
-        let env: Vec<String> = (0..count).map(|i| format!("{}={}", word(i), word(i))).collect();
+        let env: Vec<String> = (0..count)
+            .map(|i| format!("{}={}", word(i), word(i)))
+            .collect();
         let all: BTreeMap<String, String> = (0..count).map(|i| (word(i), word(i))).collect();
-        let list = |make: &dyn Fn(usize) -> serde_json::Value| (0..count).map(make).collect::<Vec<_>>();
+        let list =
+            |make: &dyn Fn(usize) -> serde_json::Value| (0..count).map(make).collect::<Vec<_>>();
         let config = json!({
             "ociVersion": "1.2.0",
             "process": {"env": env, "cwd": "/", "args": ["x"], "user": {"uid": 0, "gid": 0}},
@@ -130,12 +155,20 @@ fn settings_for_nccl() {
             json!({"name": word(i), "ifindex": i + 1, "up": true, "running": true, "addresses": [
             {"address": format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255), "prefix": 32}]})
         };
-        let netdevs: Vec<Netdev> = (0..count).map(|i| serde_json::from_value(dev(i)).unwrap()).collect();
-        Snapshot { netdevs, ..Snapshot::default() }
+        let netdevs: Vec<Netdev> = (0..count)
+            .map(|i| serde_json::from_value(dev(i)).unwrap())
+            .collect();
+        Snapshot {
+            netdevs,
+            ..Snapshot::default()
+        }
     };
     in_proportion("interfaces that fit a list", 2_000, |count| {
         let inside = there(count);
-        let env = [("NCCL_SOCKET_IFNAME", words(16, ",")), ("NCCL_IB_HCA", "^a".to_owned())];
+        let env = [
+            ("NCCL_SOCKET_IFNAME", words(16, ",")),
+            ("NCCL_IB_HCA", "^a".to_owned()),
+        ];
         move || drop(black_box(check(env, &inside, None)))
     });
     in_proportion("entries of a list", 10_000, |count| {
@@ -158,7 +191,9 @@ fn settings_for_nccl() {
         });
     }
     in_proportion("lines of a nccl.conf", 20_000, |count| {
-        let text = (0..count).map(|i| format!("{}={i}\n", word(i))).collect::<String>();
+        let text = (0..count)
+            .map(|i| format!("{}={i}\n", word(i)))
+            .collect::<String>();
         move || drop(black_box(merge(text.as_bytes(), &[])))
     });
     // What no process can have in its environment is not worth the memory.
@@ -171,8 +206,13 @@ fn settings_for_nccl() {
 
 /// NICs that are away, from a record of the ordinary tests.
 fn held() -> Vec<MovedNic> {
-    let path = format!("{}/tests/cases/journal/v1-current.json", env!("CARGO_MANIFEST_DIR"));
-    Record::parse(&fs::read_to_string(path).unwrap()).unwrap().held
+    let path = format!(
+        "{}/tests/cases/journal/v1-current.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    Record::parse(&fs::read_to_string(path).unwrap())
+        .unwrap()
+        .held
 }
 
 /// A namespace whose root has made that many interfaces, routes, rules and addresses.
@@ -180,7 +220,9 @@ fn crowded(count: usize, own: &[MovedNic]) -> Snapshot {
     let name = |i: usize| -> IfName { word(i).parse().unwrap() };
     let host = |i: usize| format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255);
     let netdev = |i| json!({"name": word(i), "ifindex": 1000 + i});
-    let mut netdevs: Vec<Netdev> = (0..count).map(|i| serde_json::from_value(netdev(i)).unwrap()).collect();
+    let mut netdevs: Vec<Netdev> = (0..count)
+        .map(|i| serde_json::from_value(netdev(i)).unwrap())
+        .collect();
     netdevs.extend(own.iter().map(|h| h.inside.netdev.clone()));
     let route = |i: usize| -> Route {
         let hop = json!({"dev": own[0].inside.netdev.name, "weight": 1});
@@ -192,7 +234,8 @@ fn crowded(count: usize, own: &[MovedNic]) -> Snapshot {
             "iif": name(i)});
         serde_json::from_value(rule).unwrap()
     };
-    let address = |i: usize| serde_json::from_value(json!({"address": host(i), "prefix": 32})).unwrap();
+    let address =
+        |i: usize| serde_json::from_value(json!({"address": host(i), "prefix": 32})).unwrap();
     if let Some(dev) = netdevs.last_mut() {
         dev.addresses = (0..count).map(address).collect();
     }
@@ -210,7 +253,14 @@ fn a_namespace_that_its_root_has_filled() {
     in_proportion("the way home", 10_000, |count| {
         let inside = crowded(count, &held);
         let held = &held;
-        move || drop(black_box(plan_restore(held, &Snapshot::default(), Some(&inside), Goal::Exact)))
+        move || {
+            drop(black_box(plan_restore(
+                held,
+                &Snapshot::default(),
+                Some(&inside),
+                Goal::Exact,
+            )))
+        }
     });
     in_proportion("what a runtime took away", 2_000, |count| {
         let inside = crowded(count, &held);
@@ -223,11 +273,16 @@ fn a_namespace_that_its_root_has_filled() {
         move || drop(black_box(drift(&states, &inside)))
     });
     in_proportion("routes through nexthop objects", 5_000, |count| {
-        let object = |i: usize| -> Nexthop { serde_json::from_value(json!({"id": i + 1, "dev": word(i)})).unwrap() };
+        let object = |i: usize| -> Nexthop {
+            serde_json::from_value(json!({"id": i + 1, "dev": word(i)})).unwrap()
+        };
         let all: Vec<Nexthop> = (0..count).map(object).collect();
         let route = |i: usize| -> Route {
             let id = Hex((i as u32 + 1).to_ne_bytes().to_vec());
-            serde_json::from_value(json!({"destination": "10.0.0.0/8", "table": 7, "other": {"30": id}})).unwrap()
+            serde_json::from_value(
+                json!({"destination": "10.0.0.0/8", "table": 7, "other": {"30": id}}),
+            )
+            .unwrap()
         };
         let mut routes: Vec<Route> = (0..count).map(route).collect();
         move || {
@@ -236,8 +291,15 @@ fn a_namespace_that_its_root_has_filled() {
         }
     });
     in_proportion("mounts", 10_000, |count| {
-        let text = (0..count).map(|i| format!("{i} 1 0:1 / /sys/{} rw - tmpfs x rw\n", word(i))).collect::<String>();
-        move || assert_eq!(mountinfo::below(&mountinfo::parse(text.as_bytes()), 1, Path::new("/sys")).len(), count)
+        let text = (0..count)
+            .map(|i| format!("{i} 1 0:1 / /sys/{} rw - tmpfs x rw\n", word(i)))
+            .collect::<String>();
+        move || {
+            assert_eq!(
+                mountinfo::below(&mountinfo::parse(text.as_bytes()), 1, Path::new("/sys")).len(),
+                count
+            )
+        }
     });
 }
 

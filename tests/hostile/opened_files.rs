@@ -1,4 +1,5 @@
-//! What a bundle, an engine or a configuration names is opened as what it must be: nothing else hangs us, misleads us or is written to.
+//! What a bundle, an engine or a configuration names is opened as what it must be: nothing else
+//! hangs us, misleads us or is written to.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,8 +17,16 @@ use testkit::{Container, Host, Said, run, sh};
 /// The command, ended as by a hang after a time that is ample for it.
 fn bounded(command: &Command, stdin: &str) -> Said {
     let mut bound = Command::new("timeout");
-    bound.args(["-k", "1", "20"]).arg(command.get_program()).args(command.get_args()).env_clear();
-    bound.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    bound
+        .args(["-k", "1", "20"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env_clear();
+    bound.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     run(bound.env("PATH", "/usr/bin:/bin"), stdin)
 }
 
@@ -47,9 +56,18 @@ fn config(network: &Path) -> String {
 fn shim(host: &Host, bundle: &Path) -> Command {
     let mut command = Command::new("bash");
     let own = env!("CARGO_BIN_EXE_rdmaprep");
-    let line = format!("exec -a rdmaprep-runtime {own} --log {}/log create --bundle \"$0\" id", bundle.display());
-    command.arg("-c").arg(line).arg(bundle).env("RDMAPREP_CONFIG", &host.config);
-    command.env("RDMAPREP_RUN_DIR", &host.run).env("RDMAPREP_STATE_DIR", &host.state);
+    let line = format!(
+        "exec -a rdmaprep-runtime {own} --log {}/log create --bundle \"$0\" id",
+        bundle.display()
+    );
+    command
+        .arg("-c")
+        .arg(line)
+        .arg(bundle)
+        .env("RDMAPREP_CONFIG", &host.config);
+    command
+        .env("RDMAPREP_RUN_DIR", &host.run)
+        .env("RDMAPREP_STATE_DIR", &host.state);
     command
 }
 
@@ -63,25 +81,57 @@ fn netns_path_of_another_type_is_refused() {
         fs::create_dir_all(&bundle).unwrap();
         let file = bundle.join("config.json");
         sh("mkfifo /run/fifo; touch /run/file; mkdir /run/folder; ln -s fifo /run/link");
-        let nearly = [("/proc/self/ns/mnt", "no network namespace"), ("/proc/self/ns/user", "no network namespace")];
-        let others = ["/run/fifo", "/run/file", "/run/folder", "/run/link", "/dev/null", "/dev/zero"];
-        for (path, word) in nearly.into_iter().chain(others.map(|path| (path, "no namespace file"))) {
+        let nearly = [
+            ("/proc/self/ns/mnt", "no network namespace"),
+            ("/proc/self/ns/user", "no network namespace"),
+        ];
+        let others = [
+            "/run/fifo",
+            "/run/file",
+            "/run/folder",
+            "/run/link",
+            "/dev/null",
+            "/dev/zero",
+        ];
+        for (path, word) in nearly
+            .into_iter()
+            .chain(others.map(|path| (path, "no namespace file")))
+        {
             let text = config(Path::new(path));
             fs::write(&file, &text).unwrap();
             let arg = bundle.to_str().unwrap();
-            bounded(&host.command(&["prepare", "--ifaces", &rails, "--bundle", arg]), "").fails(5, &[path, word]);
+            bounded(
+                &host.command(&["prepare", "--ifaces", &rails, "--bundle", arg]),
+                "",
+            )
+            .fails(5, &[path, word]);
             bounded(&host.command(&["spec"]), &text).fails(5, &[path, word]);
             assert_eq!(bounded(&shim(host, &bundle), "").code, Some(5), "{path}");
-            assert!(fs::read_to_string(bundle.join("log")).unwrap().contains(word), "{path}");
+            assert!(
+                fs::read_to_string(bundle.join("log"))
+                    .unwrap()
+                    .contains(word),
+                "{path}"
+            );
             assert_eq!(fs::read_to_string(&file).unwrap(), text, "{path}");
         }
         sh(
-            "touch /run/net /run/mnt; unshare --net mount --bind /proc/self/ns/net /run/net; mount --bind /proc/self/ns/uts /run/mnt",
+            "touch /run/net /run/mnt; unshare --net mount --bind /proc/self/ns/net /run/net; \
+            mount --bind /proc/self/ns/uts /run/mnt",
         );
         assert!(Netns::named(Path::new("/run/net")).unwrap().is_some());
-        assert!(Netns::named(Path::new("/proc/self/ns/net")).unwrap().is_some());
+        assert!(
+            Netns::named(Path::new("/proc/self/ns/net"))
+                .unwrap()
+                .is_some()
+        );
         assert!(Netns::named(Path::new("/run/none")).unwrap().is_none());
-        assert!(Netns::named(Path::new("/run/mnt")).unwrap_err().to_string().contains("but uts:["));
+        assert!(
+            Netns::named(Path::new("/run/mnt"))
+                .unwrap_err()
+                .to_string()
+                .contains("but uts:[")
+        );
     });
 }
 
@@ -96,7 +146,11 @@ fn config_json_of_another_type_is_refused() {
         let arg = bundle.to_str().unwrap();
         for (what, make) in STRANGE {
             put(&bundle.join("config.json"), make);
-            bounded(&host.command(&["prepare", "--ifaces", &rails, "--bundle", arg]), "").fails(5, &[what]);
+            bounded(
+                &host.command(&["prepare", "--ifaces", &rails, "--bundle", arg]),
+                "",
+            )
+            .fails(5, &[what]);
             assert_eq!(bounded(&shim(host, &bundle), "").code, Some(5), "{what}");
             let mut c = Container::new("odd");
             let state = c.state().replace("\"/b\"", &json!(bundle).to_string());
@@ -117,7 +171,11 @@ fn our_own_files_of_another_type_are_refused() {
             let before = sh(&format!("cat {0} 2>/dev/null || touch {0}", path.display()));
             for (what, make) in STRANGE {
                 // An administrator's link to the config file is followed.
-                let what = if what == "a link" && *path == host.config { "a device" } else { what };
+                let what = if what == "a link" && *path == host.config {
+                    "a device"
+                } else {
+                    what
+                };
                 put(path, make);
                 bounded(&host.command(&["hook", "createRuntime"]), &c.state()).fails(code, &[what]);
             }
@@ -131,7 +189,11 @@ fn our_own_files_of_another_type_are_refused() {
             put(&file, make);
             bounded(&host.command(&["prepare", "--snapshot", "/run/file"]), "").fails(2, &[what]);
             let what = if what == "a link" { "a device" } else { what };
-            bounded(&host.command(&["nccl", "explain", "--conf", "/run/file"]), "").fails(2, &[what]);
+            bounded(
+                &host.command(&["nccl", "explain", "--conf", "/run/file"]),
+                "",
+            )
+            .fails(2, &[what]);
         }
     });
 }
@@ -146,7 +208,10 @@ fn a_log_of_another_type_hangs_and_gets_nothing() {
             put(&host.log, make);
             let mut c = Container::new("c");
             let said = bounded(&host.command(&["hook", "createRuntime"]), &c.state()).ok();
-            assert!(said.err.contains(&format!("is no plain file but {what}")), "{said:?}");
+            assert!(
+                said.err.contains(&format!("is no plain file but {what}")),
+                "{said:?}"
+            );
             c.kill();
             bounded(&host.command(&["hook", "poststop"]), &c.stopped()).ok();
         }
@@ -160,10 +225,19 @@ fn a_log_of_another_type_hangs_and_gets_nothing() {
         // Ours, through links of ours; and one that is to keep nothing.
         symlink("elsewhere", "/run/second").unwrap();
         said(Path::new("second"));
-        assert_eq!(fs::read_to_string("/run/elsewhere").unwrap().lines().count(), 2);
+        assert_eq!(
+            fs::read_to_string("/run/elsewhere")
+                .unwrap()
+                .lines()
+                .count(),
+            2
+        );
         said(Path::new("/dev/null"));
         sh("ln -sfn second /run/elsewhere");
-        let e = format!("{:#}", files::append(&host.log.with_file_name("second"), "x").unwrap_err());
+        let e = format!(
+            "{:#}",
+            files::append(&host.log.with_file_name("second"), "x").unwrap_err()
+        );
         assert!(e.contains("leads over more than 8 links"), "{e}");
     });
 }
@@ -203,7 +277,11 @@ fn a_plain_file_is_opened_and_nothing_is_none() {
     assert!(open::plain(&file, Links::Refused).unwrap().is_some());
     assert!(open::plain(&link, Links::Followed).unwrap().is_some());
     assert!(open::plain(&link, Links::Refused).is_err());
-    assert!(open::plain(&folder.path().join("none"), Links::Refused).unwrap().is_none());
+    assert!(
+        open::plain(&folder.path().join("none"), Links::Refused)
+            .unwrap()
+            .is_none()
+    );
     assert!(open::to_write(&link, false).is_err());
     assert!(open::to_write(&folder.path().join("new"), true).is_ok());
 }

@@ -8,8 +8,8 @@ use crate::alone;
 use serde_json::json;
 use testkit::{Container, Host, run, sh, until};
 
-/// What is kept (src/kernel/process/capabilities.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace, sys_admin and sys_resource by
-/// their numbers in linux/capability.h.
+/// What is kept (src/kernel/process/capabilities.rs): chown, dac_override, net_admin, sys_chroot,
+/// sys_ptrace, sys_admin and sys_resource by their numbers in linux/capability.h.
 const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21 | 1 << 24;
 
 #[test]
@@ -22,34 +22,60 @@ fn a_hook_has_given_up_what_it_does_not_need() {
         // One that waits can be looked at.
         let second = Container::new("second");
         let mut waiting = host.command(&["hook", "createRuntime", "--wait", "9"]);
-        let mut waiting = waiting.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        std::io::Write::write_all(&mut waiting.stdin.take().unwrap(), second.state().as_bytes()).unwrap();
+        let mut waiting = waiting
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(
+            &mut waiting.stdin.take().unwrap(),
+            second.state().as_bytes(),
+        )
+        .unwrap();
         let status = || fs::read_to_string(format!("/proc/{}/status", waiting.id())).unwrap();
         let field = |name: &str| {
             let status = status();
-            let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
+            let line = status
+                .lines()
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix(":\t"))
+                .unwrap();
             u64::from_str_radix(line, 16).unwrap()
         };
-        until("it has no way to new privileges", || field("NoNewPrivs") == 1);
+        until("it has no way to new privileges", || {
+            field("NoNewPrivs") == 1
+        });
         until("it has given them up", || field("CapPrm") == KEPT);
-        assert_eq!((field("CapEff"), field("CapInh"), field("CapAmb")), (KEPT, 0, 0));
+        assert_eq!(
+            (field("CapEff"), field("CapInh"), field("CapAmb")),
+            (KEPT, 0, 0)
+        );
         waiting.kill().unwrap();
         waiting.wait().unwrap();
         first.stop(host).ok();
     });
 }
 
-/// Runs a hook under strace and insists that it starts no program and no process. Whether it has made a thread, which strace
-/// shows alike.
+/// Runs a hook under strace and insists that it starts no program and no process. Whether it has
+/// made a thread, which strace shows alike.
 fn traced(host: &Host, stage: &str, state: &str) -> bool {
     let trace = host.run.parent().unwrap().join("trace");
     let bare = host.command(&["hook", stage]);
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-e", "trace=execve,execveat,fork,vfork,clone,clone3", "-o"]).arg(&trace);
+    strace
+        .args([
+            "-f",
+            "-qq",
+            "-e",
+            "trace=execve,execveat,fork,vfork,clone,clone3",
+            "-o",
+        ])
+        .arg(&trace);
     run(strace.arg(bare.get_program()).args(bare.get_args()), state).ok();
     let trace = fs::read_to_string(trace).unwrap();
-    let started: Vec<&str> =
-        trace.lines().filter(|l| !l.contains("CLONE_THREAD") && !l.contains(" resumed>")).collect();
+    let started: Vec<&str> = trace
+        .lines()
+        .filter(|l| !l.contains("CLONE_THREAD") && !l.contains(" resumed>"))
+        .collect();
     assert_eq!(started.len(), 1, "more than itself: {started:#?}");
     assert!(started[0].contains("execve("), "{trace}");
     trace.contains("CLONE_THREAD")
@@ -62,7 +88,10 @@ fn no_hook_starts_another_process() {
         let before = host.look();
         host.prepare("r0,r1");
         let mut c = Container::new("c");
-        assert!(traced(host, "createRuntime", &c.state()), "the copy of its record is written by a thread");
+        assert!(
+            traced(host, "createRuntime", &c.state()),
+            "the copy of its record is written by a thread"
+        );
         assert!(c.sh("ip -br link").contains("r1@"));
         traced(host, "poststart", &c.state());
         c.kill();
@@ -86,7 +115,8 @@ fn a_user_other_than_root_gets_an_error() {
             command.args(["--bounding-set=-all", "--inh-caps=-all"]);
             run(command.arg(bare.get_program()).args(bare.get_args()), state)
         };
-        weak(&["hook", "createRuntime"], &c.state()).fails(3, &["CAP_NET_ADMIN and CAP_SYS_ADMIN missing", "as root"]);
+        weak(&["hook", "createRuntime"], &c.state())
+            .fails(3, &["CAP_NET_ADMIN and CAP_SYS_ADMIN missing", "as root"]);
         weak(&["prepare", "--ifaces", "r0"], "").fails(3, &["CAP_SYS_ADMIN missing", "as root"]);
         weak(&["snapshot", "--normal"], "").fails(3, &["CAP_SYS_ADMIN missing", "as root"]);
         weak(&["restore", "--all"], "").fails(3, &["CAP_SYS_ADMIN missing", "as root"]);
@@ -102,17 +132,23 @@ fn housed(host: &Host) -> Container {
     sh("mkdir -p /run/rootfs/etc");
     let enter = "mount --bind /run/rootfs /run/rootfs; exec \"$@\"";
     let mut unshare = Command::new("unshare");
-    let config = json!({"ociVersion": "1.1.0", "root": {"path": "/run/rootfs"}, "process": {"env": []}});
-    Container::start("c", unshare.args(["--net", "--mount", "sh", "-ec", enter, "sh"])).bundled(host, &config)
+    let config =
+        json!({"ociVersion": "1.1.0", "root": {"path": "/run/rootfs"}, "process": {"env": []}});
+    Container::start(
+        "c",
+        unshare.args(["--net", "--mount", "sh", "-ec", enter, "sh"]),
+    )
+    .bundled(host, &config)
 }
 
-/// Each in turn is missing, and the hook fails at what it is kept for; nothing is changed. Here all files have one owner: of
-/// CAP_CHOWN, 67-capabilities in the guest shows the same.
+/// Each in turn is missing, and the hook fails at what it is kept for; nothing is changed. Here all
+/// files have one owner: of CAP_CHOWN, 67-capabilities in the guest shows the same.
 #[test]
 fn without_any_one_of_those_that_are_kept_a_hook_fails() {
     alone(|host| {
         host.rails(1);
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "off", "--debug-all"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "off", "--debug-all"])
+            .ok();
         let before = host.look();
         let c = housed(host);
         let but = |lacking: &[&str]| {
@@ -120,13 +156,28 @@ fn without_any_one_of_those_that_are_kept_a_hook_fails() {
             let bare = host.command(&["hook", "createRuntime"]);
             let mut command = Command::new("setpriv");
             command.arg(format!("--bounding-set=+all{bounding}"));
-            run(command.arg(bare.get_program()).args(bare.get_args()), &c.state())
+            run(
+                command.arg(bare.get_program()).args(bare.get_args()),
+                &c.state(),
+            )
         };
         for (lacking, code, words) in [
             ("net_admin", 3, &["CAP_NET_ADMIN missing"][..]),
             ("sys_admin", 3, &["CAP_SYS_ADMIN missing"]),
-            ("sys_ptrace", 5, &["opening network namespace /proc/", "Permission denied"]),
-            ("sys_chroot", 1, &["entering the mount namespace", "not permitted", "everything is undone"]),
+            (
+                "sys_ptrace",
+                5,
+                &["opening network namespace /proc/", "Permission denied"],
+            ),
+            (
+                "sys_chroot",
+                1,
+                &[
+                    "entering the mount namespace",
+                    "not permitted",
+                    "everything is undone",
+                ],
+            ),
         ] {
             but(&[lacking]).fails(code, words);
             host.is_as(&before);
@@ -135,23 +186,40 @@ fn without_any_one_of_those_that_are_kept_a_hook_fails() {
         // The report says why the settings could not be placed in the container.
         but(&["dac_override"]).ok();
         let settings = host.report("c")["settings"].as_str().unwrap().to_owned();
-        assert!(settings.contains("making an overlay over /etc: Permission denied"), "{settings}");
+        assert!(
+            settings.contains("making an overlay over /etc: Permission denied"),
+            "{settings}"
+        );
         host.rdmaprep(&["restore", "c"]).ok();
         // What is given up is not missed.
-        but(&["chown", "kill", "net_raw", "setuid", "sys_module", "mknod", "fowner", "setpcap"]).ok();
+        but(&[
+            "chown",
+            "kill",
+            "net_raw",
+            "setuid",
+            "sys_module",
+            "mknod",
+            "fowner",
+            "setpcap",
+        ])
+        .ok();
         assert_eq!(host.report("c")["settings"], "in an /etc/nccl.conf of ours");
         host.rdmaprep(&["restore", "c"]).ok();
         // A container's own limit on pinned memory stays, and the report says so.
         but(&["sys_resource"]).ok();
         let memlock = host.report("c")["memlock"].to_string();
-        assert!(memlock.contains("as it was: setting RLIMIT_MEMLOCK: Operation not permitted"), "{memlock}");
+        assert!(
+            memlock.contains("as it was: setting RLIMIT_MEMLOCK: Operation not permitted"),
+            "{memlock}"
+        );
         host.rdmaprep(&["restore", "c"]).ok();
         host.is_as(&before);
         host.is_clean();
     });
 }
 
-/// A runtime without CAP_SYS_RESOURCE does not start a container whose config.json asks for more than its own hard limit.
+/// A runtime without CAP_SYS_RESOURCE does not start a container whose config.json asks for more
+/// than its own hard limit.
 #[test]
 fn config_json_gets_no_limit_that_the_runtime_cannot_set() {
     alone(|host| {
@@ -164,11 +232,18 @@ fn config_json_gets_no_limit_that_the_runtime_cannot_set() {
         });
         let bare = host.command(&["spec"]);
         let mut lower = Command::new("prlimit");
-        lower.arg("--memlock=65536:1048576").arg(bare.get_program()).args(bare.get_args());
+        lower
+            .arg("--memlock=65536:1048576")
+            .arg(bare.get_program())
+            .args(bare.get_args());
         let said = run(&mut lower, &config.to_string()).ok();
         let edited: serde_json::Value = serde_json::from_str(&said.out).unwrap();
         let limit = json!([{"type": "RLIMIT_MEMLOCK", "hard": 1048576, "soft": 1048576}]);
         assert_eq!(edited["process"]["rlimits"], limit);
-        assert!(said.err.contains("CAP_SYS_RESOURCE") && said.err.contains("`lift_memlock = false`"), "{}", said.err);
+        assert!(
+            said.err.contains("CAP_SYS_RESOURCE") && said.err.contains("`lift_memlock = false`"),
+            "{}",
+            said.err
+        );
     });
 }

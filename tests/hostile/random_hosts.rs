@@ -1,8 +1,10 @@
-//! Random hosts on this kernel, each in namespaces of its own: what the host uses stays, what it does not use can be moved,
-//! and after each container the host is what it was, by an opinion that shares no code with the program.
+//! Random hosts on this kernel, each in namespaces of its own: what the host uses stays, what it
+//! does not use can be moved, and after each container the host is what it was, by an opinion that
+//! shares no code with the program.
 //!
-//! `RDMAPREP_RANDOM_HOSTS=N` hosts instead of 50; `RDMAPREP_SEED=0x…` repeats one host, and prints it as a shell script;
-//! `RDMAPREP_RANDOM_SEED=N` chooses other hosts. With `RDMAPREP_SHRINK=1` a host that fails loses lines as long as it fails.
+//! `RDMAPREP_RANDOM_HOSTS=N` hosts instead of 50; `RDMAPREP_SEED=0x…` repeats one host, and prints
+//! it as a shell script; `RDMAPREP_RANDOM_SEED=N` chooses other hosts. With `RDMAPREP_SHRINK=1` a
+//! host that fails loses lines as long as it fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,9 +32,10 @@ const KEEP: &str = "RDMAPREP_KEEP";
 const INSIDE: &str = "RDMAPREP_RANDOM_INSIDE";
 /// How long the kernel may take until addresses and carriers stand still.
 const SETTLED: Duration = Duration::from_secs(20);
-/// How long the kernel may hold its one lock of all networks (rtnl_mutex). The end of a network namespace with a bridge waits
-/// with it for all RCU callbacks of the machine (rcu_barrier() in br_multicast_dev_del()): for four minutes where 800,000 kernfs
-/// nodes of namespaces that had ended were to be freed, at 4,000 a second on two busy cores.
+/// How long the kernel may hold its one lock of all networks (rtnl_mutex). The end of a network
+/// namespace with a bridge waits with it for all RCU callbacks of the machine (rcu_barrier() in
+/// br_multicast_dev_del()): for four minutes where 800,000 kernfs nodes of namespaces that had
+/// ended were to be freed, at 4,000 a second on two busy cores.
 const STALLED: Duration = Duration::from_secs(300);
 
 #[test]
@@ -44,7 +47,12 @@ fn random_hosts_keep_their_network_and_get_everything_back() {
     if let Some(seed) = number(ONE) {
         let keep = std::env::var_os("RDMAPREP_SHRINK").map(|_| smallest(seed));
         let host = Host::new(seed);
-        println!("{}", keep.iter().fold(host, |host, keep| host.keeping(keep)).script());
+        println!(
+            "{}",
+            keep.iter()
+                .fold(host, |host, keep| host.keeping(keep))
+                .script()
+        );
         let said = hosted(seed, keep.as_deref());
         println!("{}", said.as_ref().unwrap_or_else(|e| e));
         return assert!(said.is_ok());
@@ -56,13 +64,23 @@ fn random_hosts_keep_their_network_and_get_everything_back() {
     let seeds: Vec<u64> = (0..count).map(|_| rng.next()).collect();
     let all = in_parallel(&seeds);
     totals(all.iter().map(|r| r.as_ref().unwrap_or_else(|said| said)));
-    let failed: Vec<String> = all.iter().filter_map(|r| r.as_ref().err().cloned()).collect();
+    let failed: Vec<String> = all
+        .iter()
+        .filter_map(|r| r.as_ref().err().cloned())
+        .collect();
     let failed: Vec<String> = failed.iter().map(|f| uncounted(f)).collect();
-    assert!(failed.is_empty(), "{} of {count} hosts:\n{}", failed.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {count} hosts:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
 }
 
 fn parsed(text: &str) -> u64 {
-    text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16)).unwrap()
+    text.strip_prefix("0x")
+        .map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16))
+        .unwrap()
 }
 
 fn in_parallel(seeds: &[u64]) -> Vec<Result<String, String>> {
@@ -76,11 +94,15 @@ fn in_parallel(seeds: &[u64]) -> Vec<Result<String, String>> {
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+        workers
+            .into_iter()
+            .flat_map(|w| w.join().unwrap())
+            .collect()
     })
 }
 
-/// Runs one host in namespaces of its own; root needs no user namespace, and without one may set queues as well.
+/// Runs one host in namespaces of its own; root needs no user namespace, and without one may set
+/// queues as well.
 fn hosted(seed: u64, keep: Option<&[usize]>) -> Result<String, String> {
     let mut command = Command::new("timeout");
     let limit = STALLED * 2;
@@ -91,35 +113,62 @@ fn hosted(seed: u64, keep: Option<&[usize]>) -> Result<String, String> {
     command
         .args(["--"])
         .arg(std::env::current_exe().unwrap())
-        .args(testkit::only(&random_hosts_keep_their_network_and_get_everything_back))
+        .args(testkit::only(
+            &random_hosts_keep_their_network_and_get_everything_back,
+        ))
         .env(INSIDE, "1")
         .env(ONE, format!("{seed:#x}"))
         .env("RUST_BACKTRACE", "0");
     if let Some(keep) = keep {
-        command.env(KEEP, keep.iter().map(usize::to_string).collect::<Vec<_>>().join(","));
+        command.env(
+            KEEP,
+            keep.iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+        );
     }
     let said = run(&mut command, "");
     if said.code == Some(0) && said.out.contains(" 1 passed;") {
         return Ok(said.out);
     }
     if said.code == Some(124) {
-        return Err(format!("RDMAPREP_SEED={seed:#x}: has not ended after {limit:?}"));
+        return Err(format!(
+            "RDMAPREP_SEED={seed:#x}: has not ended after {limit:?}"
+        ));
     }
-    let why: Vec<&str> = said.out.lines().chain(said.err.lines()).filter(|l| !is_noise(l)).collect();
-    Err(format!("RDMAPREP_SEED={seed:#x}:\n    {}", why.join("\n    ")))
+    let why: Vec<&str> = said
+        .out
+        .lines()
+        .chain(said.err.lines())
+        .filter(|l| !is_noise(l))
+        .collect();
+    Err(format!(
+        "RDMAPREP_SEED={seed:#x}:\n    {}",
+        why.join("\n    ")
+    ))
 }
 
-/// The lines of the smallest host that still fails: halves, quarters and so on are left out in turn.
+/// The lines of the smallest host that still fails: halves, quarters and so on are left out in
+/// turn.
 fn smallest(seed: u64) -> Vec<usize> {
     let mut keep: Vec<usize> = (0..Host::new(seed).lines.len()).collect();
     let mut size = keep.len() / 2;
     while size > 0 {
         let mut at = 0;
         while at < keep.len() {
-            let less: Vec<usize> =
-                keep.iter().enumerate().filter(|(i, _)| *i < at || *i >= at + size).map(|(_, n)| *n).collect();
+            let less: Vec<usize> = keep
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| *i < at || *i >= at + size)
+                .map(|(_, n)| *n)
+                .collect();
             match hosted(seed, Some(&less)) {
-                Err(said) if said.contains("differs") || said.contains("lost its way") || said.contains("cut off") => {
+                Err(said)
+                    if said.contains("differs")
+                        || said.contains("lost its way")
+                        || said.contains("cut off") =>
+                {
                     keep = less
                 }
                 _ => at += size,
@@ -131,7 +180,10 @@ fn smallest(seed: u64) -> Vec<usize> {
 }
 
 fn uncounted(said: &str) -> String {
-    said.lines().filter(|l| !l.trim_start().starts_with("count ")).collect::<Vec<_>>().join("\n")
+    said.lines()
+        .filter(|l| !l.trim_start().starts_with("count "))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn is_noise(line: &str) -> bool {
@@ -152,12 +204,16 @@ fn is_noise(line: &str) -> bool {
 fn totals<'a>(said: impl Iterator<Item = &'a String>) {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for out in said {
-        for line in out.lines().filter_map(|l| l.trim_start().strip_prefix("count ")) {
+        for line in out
+            .lines()
+            .filter_map(|l| l.trim_start().strip_prefix("count "))
+        {
             let (count, what) = line.split_once(' ').unwrap();
             *sums.entry(what).or_default() += count.parse::<u64>().unwrap();
         }
     }
-    sums.iter().for_each(|(what, count)| println!("{count} {what}"));
+    sums.iter()
+        .for_each(|(what, count)| println!("{count} {what}"));
 }
 
 fn count(number: usize, what: &str) {
@@ -181,21 +237,49 @@ enum End {
 fn one(seed: u64) {
     let mut host = Host::new(seed);
     if let Ok(keep) = std::env::var(KEEP) {
-        let keep: Vec<usize> = keep.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().unwrap()).collect();
+        let keep: Vec<usize> = keep
+            .split(',')
+            .filter(|n| !n.is_empty())
+            .map(|n| n.parse().unwrap())
+            .collect();
         host = host.keeping(&keep);
     }
     let built = Built::new(&host);
     let mut rng = Rng::new(seed ^ 1);
-    let all: Vec<&str> = host.nics.iter().map(|n| n.name.as_str()).filter(|_| rng.chance(60)).collect();
+    let all: Vec<&str> = host
+        .nics
+        .iter()
+        .map(|n| n.name.as_str())
+        .filter(|_| rng.chance(60))
+        .collect();
     let idle = host.nics.iter().filter(|n| n.idle).map(|n| n.name.as_str());
-    let idle: Vec<&str> = idle.filter(|name| !built.talks.iter().any(|talk| talk.goes_by(name))).collect();
+    let idle: Vec<&str> = idle
+        .filter(|name| !built.talks.iter().any(|talk| talk.goes_by(name)))
+        .collect();
     let some: Vec<&str> = idle.iter().copied().filter(|_| rng.chance(60)).collect();
-    let ends = [End::Stop, End::Stop, End::Stop, End::Dies, End::HookKilled, End::HookKilledAndDies];
-    for (number, (wanted, must)) in [(all, false), (idle, true), (some, true)].into_iter().enumerate() {
+    let ends = [
+        End::Stop,
+        End::Stop,
+        End::Stop,
+        End::Dies,
+        End::HookKilled,
+        End::HookKilledAndDies,
+    ];
+    for (number, (wanted, must)) in [(all, false), (idle, true), (some, true)]
+        .into_iter()
+        .enumerate()
+    {
         if !wanted.is_empty() {
             let end = ends[rng.below(ends.len())];
             let after = Duration::from_micros(rng.next() % 60_000);
-            let attempt = Attempt { built: &built, wanted, must, end, after, id: format!("c{number}") };
+            let attempt = Attempt {
+                built: &built,
+                wanted,
+                must,
+                end,
+                after,
+                id: format!("c{number}"),
+            };
             attempt.run();
         }
     }
@@ -220,11 +304,19 @@ impl Built {
         if std::env::var_os("RDMAPREP_VERBOSE").is_some() {
             println!("{}", refused.join("\n"));
         }
-        let names: String = host.name_servers.iter().map(|a| format!("nameserver {a}\n")).collect();
+        let names: String = host
+            .name_servers
+            .iter()
+            .map(|a| format!("nameserver {a}\n"))
+            .collect();
         fs::write("/run/resolv.conf", names).unwrap();
         sh("mount --bind /run/resolv.conf /etc/resolv.conf");
         settle();
-        let talks: Vec<Spoken> = host.talks.iter().filter_map(|t| Spoken::new(t, fabric.pid())).collect();
+        let talks: Vec<Spoken> = host
+            .talks
+            .iter()
+            .filter_map(|t| Spoken::new(t, fabric.pid()))
+            .collect();
         count(host.talks.len(), "sockets wanted");
         count(talks.len(), "sockets that speak");
         let mut destinations = host.destinations.clone();
@@ -232,7 +324,12 @@ impl Built {
         destinations.extend(host.talks.iter().map(|t| t.far));
         destinations.sort();
         destinations.dedup();
-        Built { machine, talks, destinations, _fabric: fabric }
+        Built {
+            machine,
+            talks,
+            destinations,
+            _fabric: fabric,
+        }
     }
 
     /// How the host sends to each of its destinations, as the kernel says.
@@ -242,8 +339,15 @@ impl Built {
 }
 
 fn way(to: IpAddr) -> String {
-    let said = run(Command::new("ip").args(["-o", "route", "get", &to.to_string()]), "");
-    said.out.split_whitespace().take_while(|w| *w != "uid" && *w != "cache").collect::<Vec<_>>().join(" ")
+    let said = run(
+        Command::new("ip").args(["-o", "route", "get", &to.to_string()]),
+        "",
+    );
+    said.out
+        .split_whitespace()
+        .take_while(|w| *w != "uid" && *w != "cache")
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Runs the lines, neighbours of one tool at once; those that the kernel refused.
@@ -256,24 +360,33 @@ fn build(lines: &[Line], fabric: u32) -> Vec<String> {
             Tool::Tc => &["tc", "-force", "-batch", "-"],
             Tool::Sh => &["sh"],
         };
-        let text: Vec<String> = batch.iter().map(|l| l.text.replace("FABRIC_PID", &fabric.to_string())).collect();
+        let text: Vec<String> = batch
+            .iter()
+            .map(|l| l.text.replace("FABRIC_PID", &fabric.to_string()))
+            .collect();
         if text.iter().any(|line| line.contains("forwarding")) {
-            // Linux joins the anycast address for each address that is there, and again when its work queue comes to that: then the
-            // next link that goes down and up loses the anycast route (addrconf_join_anycast in net/ipv6/addrconf.c).
+            // Linux joins the anycast address for each address that is there, and again when its
+            // work queue comes to that: then the next link that goes down and up loses the anycast
+            // route (addrconf_join_anycast in net/ipv6/addrconf.c).
             network_stands_still();
         }
         let mut command = match batch[0].place {
             Place::Host => Command::new(words[0]),
             Place::Fabric => {
                 let mut command = Command::new("nsenter");
-                command.arg(format!("--net=/proc/{fabric}/ns/net")).arg(words[0]);
+                command
+                    .arg(format!("--net=/proc/{fabric}/ns/net"))
+                    .arg(words[0]);
                 command
             }
         };
         let said = run(command.args(&words[1..]), &(text.join("\n") + "\n"));
         let mut why = "";
         for line in said.err.lines() {
-            match line.strip_prefix("Command failed -:").and_then(|n| n.parse::<usize>().ok()) {
+            match line
+                .strip_prefix("Command failed -:")
+                .and_then(|n| n.parse::<usize>().ok())
+            {
                 Some(number) => refused.push(format!("{}: {why}", text[number - 1])),
                 None if batch[0].tool == Tool::Sh => refused.push(line.to_owned()),
                 None => why = line,
@@ -283,10 +396,11 @@ fn build(lines: &[Line], fabric: u32) -> Vec<String> {
     refused
 }
 
-/// Waits until the fabric's carriers are there, and the kernel is done with all addresses. A link that has lost its carrier
-/// ends what duplicate address detection it had begun (at most 1 s + 2 × 1.5 s by the sysctls that are generated), and then the
-/// address has its local route; one that never had a carrier does not begin it (addrconf_dad_begin in net/ipv6/addrconf.c), so
-/// that this waits for no longer than 5 s.
+/// Waits until the fabric's carriers are there, and the kernel is done with all addresses. A link
+/// that has lost its carrier ends what duplicate address detection it had begun (at most 1 s + 2 ×
+/// 1.5 s by the sysctls that are generated), and then the address has its local route; one that
+/// never had a carrier does not begin it (addrconf_dad_begin in net/ipv6/addrconf.c), so that this
+/// waits for no longer than 5 s.
 fn settle() {
     for _ in 0..60 {
         if !sh("ip -o link").contains("state LOWERLAYERDOWN") {
@@ -304,21 +418,31 @@ fn settle() {
     std::thread::sleep(Duration::from_millis(50));
 }
 
-/// A machine with a load takes its time for what the kernel does with carriers and IPv6 addresses by itself.
+/// A machine with a load takes its time for what the kernel does with carriers and IPv6 addresses
+/// by itself.
 fn network_stands_still() {
     let start = Instant::now();
     let unfinished = || [unfinished_carriers(), ipv6::unfinished(sh, true)].concat();
     while !unfinished().is_empty() {
-        assert!(start.elapsed() < STALLED, "the kernel is not done with {:?}", unfinished());
+        assert!(
+            start.elapsed() < STALLED,
+            "the kernel is not done with {:?}",
+            unfinished()
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Links that have a carrier, of which the kernel has not taken notice yet: it does so once in a second (linkwatch_event in
-/// net/core/link_watch.c), and only then a bridge gets its own carrier, and an IPv6 address.
+/// Links that have a carrier, of which the kernel has not taken notice yet: it does so once in a
+/// second (linkwatch_event in net/core/link_watch.c), and only then a bridge gets its own carrier,
+/// and an IPv6 address.
 fn unfinished_carriers() -> Vec<String> {
     let links = sh("ip -o link show up");
-    links.lines().filter(|l| l.contains("LOWER_UP") && l.contains("NO-CARRIER")).map(str::to_owned).collect()
+    links
+        .lines()
+        .filter(|l| l.contains("LOWER_UP") && l.contains("NO-CARRIER"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Runs it in the network namespace of that process.
@@ -347,7 +471,9 @@ impl Spoken {
             (true, true) => {
                 let listener = TcpListener::bind((talk.near?, 0)).ok()?;
                 let at = listener.local_addr().ok()?;
-                let far = within(fabric, move || TcpStream::connect_timeout(&at, Duration::from_millis(300)).ok())?;
+                let far = within(fabric, move || {
+                    TcpStream::connect_timeout(&at, Duration::from_millis(300)).ok()
+                })?;
                 Spoken::Tcp(listener.accept().ok()?.0, far, name)
             }
             (true, false) => {
@@ -359,7 +485,11 @@ impl Spoken {
             (false, _) => {
                 let far = talk.far;
                 let far = within(fabric, move || UdpSocket::bind((far, 0)).ok())?;
-                let any: IpAddr = if talk.far.is_ipv4() { "0.0.0.0".parse().unwrap() } else { "::".parse().unwrap() };
+                let any: IpAddr = if talk.far.is_ipv4() {
+                    "0.0.0.0".parse().unwrap()
+                } else {
+                    "::".parse().unwrap()
+                };
                 let near = UdpSocket::bind((talk.near.unwrap_or(any), 0)).ok()?;
                 near.connect(far.local_addr().ok()?).ok()?;
                 Spoken::Udp(near, far, name)
@@ -395,15 +525,18 @@ impl Spoken {
         Ok(())
     }
 
-    /// Whether it leaves by that NIC: of a socket that is bound to no address the kernel chooses the source, and a rule for that
-    /// source then the table.
+    /// Whether it leaves by that NIC: of a socket that is bound to no address the kernel chooses
+    /// the source, and a rule for that source then the table.
     fn goes_by(&self, nic: &str) -> bool {
         let (own, far) = match self {
             Spoken::Tcp(near, ..) => (near.local_addr().unwrap(), near.peer_addr().unwrap()),
             Spoken::Udp(near, ..) => (near.local_addr().unwrap(), near.peer_addr().unwrap()),
         };
         let (own, far) = (own.ip().to_string(), far.ip().to_string());
-        let said = run(Command::new("ip").args(["-o", "route", "get", &far, "from", &own]), "");
+        let said = run(
+            Command::new("ip").args(["-o", "route", "get", &far, "from", &own]),
+            "",
+        );
         said.out.contains(&format!(" dev {nic} "))
     }
 
@@ -416,10 +549,14 @@ impl Spoken {
 
 /// Connects from that address.
 fn outward(near: Option<IpAddr>, to: SocketAddr) -> Option<TcpStream> {
-    let Some(near) = near else { return TcpStream::connect_timeout(&to, Duration::from_millis(300)).ok() };
+    let Some(near) = near else {
+        return TcpStream::connect_timeout(&to, Duration::from_millis(300)).ok();
+    };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).ok()?;
     socket.bind(&SocketAddr::new(near, 0).into()).ok()?;
-    socket.connect_timeout(&to.into(), Duration::from_millis(300)).ok()?;
+    socket
+        .connect_timeout(&to.into(), Duration::from_millis(300))
+        .ok()?;
     Some(socket.into())
 }
 
@@ -468,19 +605,35 @@ impl Attempt<'_> {
             "{} ({:?}, {})",
             self.wanted.join(","),
             self.end,
-            if self.must { "not used by the host" } else { "any" }
+            if self.must {
+                "not used by the host"
+            } else {
+                "any"
+            }
         )
     }
 
     /// The NICs that are kept, unless all are refused.
     fn prepare(&self) -> Option<Vec<String>> {
-        let prepare =
-            |names: &[&str]| self.built.machine.rdmaprep(&["prepare", "--ifaces", &names.join(","), "--json"]);
+        let prepare = |names: &[&str]| {
+            self.built
+                .machine
+                .rdmaprep(&["prepare", "--ifaces", &names.join(","), "--json"])
+        };
         let mut said = prepare(&self.wanted);
         if said.code != Some(0) {
-            assert!(!self.must, "over-blocking: {} refused: {said:#?}", self.what());
-            assert!(matches!(said.code, Some(3 | 4)), "{}: {said:#?}", self.what());
-            // Each that cannot be taken has a line that says why; the others are taken without them.
+            assert!(
+                !self.must,
+                "over-blocking: {} refused: {said:#?}",
+                self.what()
+            );
+            assert!(
+                matches!(said.code, Some(3 | 4)),
+                "{}: {said:#?}",
+                self.what()
+            );
+            // Each that cannot be taken has a line that says why; the others are taken without
+            // them.
             let refused = refused(&said.err);
             let is_taken = |name: &&str| refused.iter().all(|other| other != name);
             let rest: Vec<&str> = self.wanted.iter().copied().filter(is_taken).collect();
@@ -489,7 +642,12 @@ impl Attempt<'_> {
             }
             assert!(rest.len() < self.wanted.len(), "no reason: {said:#?}");
             said = prepare(&rest);
-            assert_eq!(said.code, Some(0), "{} without {refused:?}: {said:#?}", self.what());
+            assert_eq!(
+                said.code,
+                Some(0),
+                "{} without {refused:?}: {said:#?}",
+                self.what()
+            );
         }
         let plan: Value = serde_json::from_str(&said.out).unwrap();
         let kept: Vec<String> = plan["plan"]["nics"]
@@ -499,7 +657,13 @@ impl Attempt<'_> {
             .map(|n| n["identity"]["name"].as_str().unwrap().to_owned())
             .collect();
         if self.must {
-            assert_eq!(kept.len(), self.wanted.len(), "over-blocking: of {} only {kept:?}: {}", self.what(), said.err);
+            assert_eq!(
+                kept.len(),
+                self.wanted.len(),
+                "over-blocking: of {} only {kept:?}: {}",
+                self.what(),
+                said.err
+            );
         }
         Some(kept)
     }
@@ -509,10 +673,18 @@ impl Attempt<'_> {
         let said = container.create(&self.built.machine);
         if said.code == Some(0) {
             let moved = |name: &String| !fs::exists(format!("/sys/class/net/{name}")).unwrap();
-            assert!(kept.iter().all(moved), "{}: not moved: {said:#?}", self.what());
+            assert!(
+                kept.iter().all(moved),
+                "{}: not moved: {said:#?}",
+                self.what()
+            );
             return true;
         }
-        assert!(!self.must, "over-blocking by the hook: {}: {said:#?}", self.what());
+        assert!(
+            !self.must,
+            "over-blocking by the hook: {}: {said:#?}",
+            self.what()
+        );
         said.fails(3, &[]);
         false
     }
@@ -523,7 +695,11 @@ impl Attempt<'_> {
             let now = way(*to);
             let by = |text: &str, name: &str| text.contains(&format!(" dev {name} "));
             let lost = kept.iter().any(|k| by(was, k)) || (!was.is_empty() && was != &now);
-            assert!(!lost, "{}: lost its way to {to}: was {was:?}, is {now:?}", self.what());
+            assert!(
+                !lost,
+                "{}: lost its way to {to}: was {was:?}, is {now:?}",
+                self.what()
+            );
         }
         for talk in &self.built.talks {
             assert!(talk.speaks(), "{}: cut off {}", self.what(), talk.name());
@@ -534,9 +710,17 @@ impl Attempt<'_> {
 
     fn killed_hook(&self, container: &Container) {
         let mut command = self.built.machine.command(&["hook", "createRuntime"]);
-        let mut hook: Child =
-            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        hook.stdin.take().unwrap().write_all(container.state().as_bytes()).unwrap();
+        let mut hook: Child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        hook.stdin
+            .take()
+            .unwrap()
+            .write_all(container.state().as_bytes())
+            .unwrap();
         std::thread::sleep(self.after);
         let _ = hook.kill();
         hook.wait().unwrap();
@@ -552,22 +736,56 @@ impl Attempt<'_> {
             End::HookKilled => self.built.machine.rdmaprep(&["restore", "--all"]),
         };
         let differs = || Observation::here();
-        assert_eq!(said.code, Some(0), "{}: {said:#?}\n{:?}", self.what(), differs().lines("link").len());
+        assert_eq!(
+            said.code,
+            Some(0),
+            "{}: {said:#?}\n{:?}",
+            self.what(),
+            differs().lines("link").len()
+        );
     }
 
     fn nothing_changed(&self, before: &Observation) {
         network_stands_still();
         let difference = differs_for_good(before, SETTLED, Observation::here);
-        assert!(difference.is_empty(), "{}: the host differs:\n{}", self.what(), difference.join("\n"));
-        let silent: Vec<&str> = self.built.talks.iter().filter(|t| !t.speaks()).map(Spoken::name).collect();
-        assert!(silent.is_empty(), "{}: cut off afterwards: {silent:?}", self.what());
+        assert!(
+            difference.is_empty(),
+            "{}: the host differs:\n{}",
+            self.what(),
+            difference.join("\n")
+        );
+        let silent: Vec<&str> = self
+            .built
+            .talks
+            .iter()
+            .filter(|t| !t.speaks())
+            .map(Spoken::name)
+            .collect();
+        assert!(
+            silent.is_empty(),
+            "{}: cut off afterwards: {silent:?}",
+            self.what()
+        );
         count(1, "comparisons");
     }
 }
 
 /// The NICs that an error's table names: `CODE  NAME, NAME: WHY → FIX`.
 fn refused(err: &str) -> Vec<String> {
-    let row = |line: &str| Some(line.split_once("  ")?.1.trim_start().split_once(": ")?.0.to_owned());
-    let rows = err.lines().filter(|line| !line.starts_with(' ')).filter_map(row);
-    rows.flat_map(|names| names.split(", ").map(str::to_owned).collect::<Vec<_>>()).collect()
+    let row = |line: &str| {
+        Some(
+            line.split_once("  ")?
+                .1
+                .trim_start()
+                .split_once(": ")?
+                .0
+                .to_owned(),
+        )
+    };
+    let rows = err
+        .lines()
+        .filter(|line| !line.starts_with(' '))
+        .filter_map(row);
+    rows.flat_map(|names| names.split(", ").map(str::to_owned).collect::<Vec<_>>())
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! What others write, at the real program: a policy that came after the plan, secrets in environments, users without power.
+//! What others write, at the real program: a policy that came after the plan, secrets in
+//! environments, users without power.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -19,20 +20,32 @@ fn a_policy_holds_for_plans_that_are_older() {
         let asks = |annotations: Value| Container::new("c").annotated(annotations);
         let plain = || asks(json!({"rdmaprep.io/plan": "default"}));
         // A veth is of no driver and on no bus: what is allowed by these alone leaves none of them.
-        for policy in ["allow_drivers = ['^mlx5_core$']", "allow_pci = ['.']", "deny = ['^r']"] {
+        for policy in [
+            "allow_drivers = ['^mlx5_core$']",
+            "allow_pci = ['.']",
+            "deny = ['^r']",
+        ] {
             host.configure(policy);
-            plain().create(host).fails(4, &["annotations and policy leave no NIC of plan default"]);
-            host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "new"]).fails(4, &["forbidden"]);
+            plain()
+                .create(host)
+                .fails(4, &["annotations and policy leave no NIC of plan default"]);
+            host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "new"])
+                .fails(4, &["forbidden"]);
         }
         host.configure("max_nics = 2");
-        plain().create(host).fails(3, &["3 NICs, `max_nics` of the host's config file allows 2"]);
-        host.rdmaprep(&["prepare", "--ifaces", "r0,r1,r2"]).fails(3, &["`max_nics`"]);
+        plain().create(host).fails(
+            3,
+            &["3 NICs, `max_nics` of the host's config file allows 2"],
+        );
+        host.rdmaprep(&["prepare", "--ifaces", "r0,r1,r2"])
+            .fails(3, &["`max_nics`"]);
         let mut two = asks(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0 r2"}));
         two.create(host).ok();
         two.stop(host).ok();
         host.configure("annotations = ['plan']");
         let two = asks(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0 r2"}));
-        two.create(host).fails(3, &["\"rdmaprep.io/ifaces\" is not among `annotations`"]);
+        two.create(host)
+            .fails(3, &["\"rdmaprep.io/ifaces\" is not among `annotations`"]);
         let mut one = plain();
         one.create(host).ok();
         one.stop(host).ok();
@@ -44,7 +57,8 @@ fn a_policy_holds_for_plans_that_are_older() {
 /// No word of ours, nor part of one.
 const SECRET: &str = "hunter2-9f3c";
 
-/// What a container may have in its environment, all with the secret as value: our variables, NCCL's, and common ones.
+/// What a container may have in its environment, all with the secret as value: our variables,
+/// NCCL's, and common ones.
 fn secrets() -> Vec<String> {
     let names = [
         "AWS_SECRET_ACCESS_KEY",
@@ -67,17 +81,27 @@ fn secrets() -> Vec<String> {
         "RDMAPREP_PLAN",
         "MASTER_ADDR",
     ];
-    names.iter().map(|name| format!("{name}={SECRET}")).collect()
+    names
+        .iter()
+        .map(|name| format!("{name}={SECRET}"))
+        .collect()
 }
 
 /// All that is written below a folder.
 fn written(folder: &Path, all: &mut BTreeMap<String, String>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().map(|e| e.unwrap()) {
+    for entry in fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|e| e.unwrap())
+    {
         let path = entry.path();
         if entry.file_type().unwrap().is_dir() {
             written(&path, all);
         } else if let Ok(bytes) = fs::read(&path) {
-            all.insert(path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned());
+            all.insert(
+                path.display().to_string(),
+                String::from_utf8_lossy(&bytes).into_owned(),
+            );
         }
     }
 }
@@ -96,7 +120,10 @@ fn no_environment_is_printed_or_logged() {
         // Ours, as a runtime might leave it to a hook.
         let with_secrets = |args: &[&str], stdin: &str| {
             let mut command = host.command(args);
-            command.envs(["TOKEN", "AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "HOME"].map(|name| (name, SECRET)));
+            command.envs(
+                ["TOKEN", "AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "HOME"]
+                    .map(|name| (name, SECRET)),
+            );
             run(&mut command, stdin)
         };
         let config = json!({
@@ -108,36 +135,67 @@ fn no_environment_is_printed_or_logged() {
         });
         let mut c = Container::new("c").bundled(host, &config);
         let bundle = host.run.parent().unwrap().join("bundle-c");
-        for args in [&["prepare", "--ifaces", "r0,r1"][..], &["snapshot", "--json"]] {
+        for args in [
+            &["prepare", "--ifaces", "r0,r1"][..],
+            &["snapshot", "--json"],
+        ] {
             keeps_it(args[0], &with_secrets(args, "").ok());
         }
-        // An edit of a config.json prints the settings for NCCL in it, on the terminal, and no other environment; and what comes
-        // out of `spec` is that config.json.
+        // An edit of a config.json prints the settings for NCCL in it, on the terminal, and no
+        // other environment; and what comes out of `spec` is that config.json.
         let keeps_all_but_nccl = |said: Said| {
-            let settings = |line: &&str| line.contains("NCCL in this container: ") || line.contains("NCCL_");
-            let text = [&said.out, &said.err].iter().flat_map(|t| t.lines()).filter(|l| !settings(l)).collect();
-            let said = Said { err: text, ..said.ok() };
+            let settings =
+                |line: &&str| line.contains("NCCL in this container: ") || line.contains("NCCL_");
+            let text = [&said.out, &said.err]
+                .iter()
+                .flat_map(|t| t.lines())
+                .filter(|l| !settings(l))
+                .collect();
+            let said = Said {
+                err: text,
+                ..said.ok()
+            };
             keeps_it("an edit", &said);
         };
-        keeps_all_but_nccl(with_secrets(&["prepare", "--ifaces", "r0,r1", "--bundle", bundle.to_str().unwrap()], ""));
+        keeps_all_but_nccl(with_secrets(
+            &[
+                "prepare",
+                "--ifaces",
+                "r0,r1",
+                "--bundle",
+                bundle.to_str().unwrap(),
+            ],
+            "",
+        ));
         let spec = with_secrets(&["spec"], &config.to_string());
         assert!(spec.out.contains(SECRET), "{spec:?}");
-        keeps_all_but_nccl(Said { out: String::new(), ..spec });
+        keeps_all_but_nccl(Said {
+            out: String::new(),
+            ..spec
+        });
         for (stage, state) in [("createRuntime", c.state()), ("poststart", c.state())] {
             let said = with_secrets(&["hook", stage], &state);
             assert_eq!(said.code, Some(0), "{said:?}");
             keeps_it(stage, &said);
         }
-        for args in [&["status"][..], &["status", "--json"], &["restore", "--all", "--dry-run"]] {
+        for args in [
+            &["status"][..],
+            &["status", "--json"],
+            &["restore", "--all", "--dry-run"],
+        ] {
             keeps_it(args[0], &with_secrets(args, "").ok());
         }
         let look = || {
             let mut all = BTreeMap::new();
-            [&host.run, &host.state].into_iter().for_each(|folder| written(folder, &mut all));
+            [&host.run, &host.state]
+                .into_iter()
+                .for_each(|folder| written(folder, &mut all));
             all.insert("the log".to_owned(), fs::read_to_string(&host.log).unwrap());
             assert!(all.len() > 3, "{all:?}");
             for (path, text) in all {
-                let at = text.find(SECRET).map(|at| text.get(at.saturating_sub(200)..at).unwrap_or_default());
+                let at = text
+                    .find(SECRET)
+                    .map(|at| text.get(at.saturating_sub(200)..at).unwrap_or_default());
                 assert_eq!(at, None, "{path} has what is in an environment");
             }
         };
@@ -159,7 +217,9 @@ fn as_a_user(program: &Path, args: &[&str], state: &str) -> Said {
     let mut command = match rustix::process::geteuid().is_root() {
         true => {
             let mut command = Command::new("setpriv");
-            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+            command
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+                .arg(program);
             command
         }
         false => Command::new(program),
@@ -169,7 +229,10 @@ fn as_a_user(program: &Path, args: &[&str], state: &str) -> Said {
 
 #[test]
 fn users_runtime_gets_an_error_where_it_asks_and_none_elsewhere() {
-    let place = tempfile::Builder::new().prefix("rdmaprep-user").tempdir_in("/tmp").unwrap();
+    let place = tempfile::Builder::new()
+        .prefix("rdmaprep-user")
+        .tempdir_in("/tmp")
+        .unwrap();
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     // Where the user can get at it, wherever this is built.
     let program = place.path().join("rdmaprep");
@@ -181,14 +244,27 @@ fn users_runtime_gets_an_error_where_it_asks_and_none_elsewhere() {
         fs::create_dir(folder.join("records")).unwrap();
         fs::set_permissions(
             &folder,
-            Permissions::from_mode(if rustix::process::geteuid().is_root() { 0o700 } else { 0 }),
+            Permissions::from_mode(if rustix::process::geteuid().is_root() {
+                0o700
+            } else {
+                0
+            }),
         )
         .unwrap();
         folder.display().to_string()
     };
     let (run_dir, state_dir) = (root("run"), root("state"));
     let hook = |stage: &str, annotations: Value| {
-        let args = ["hook", stage, "--config", "/dev/null", "--run-dir", &run_dir, "--state-dir", &state_dir];
+        let args = [
+            "hook",
+            stage,
+            "--config",
+            "/dev/null",
+            "--run-dir",
+            &run_dir,
+            "--state-dir",
+            &state_dir,
+        ];
         let pid = std::process::id();
         let state = json!({"ociVersion": "1.2.0", "id": "c", "pid": pid, "bundle": "/b", "annotations": annotations});
         as_a_user(&program, &args, &state.to_string())
@@ -198,7 +274,8 @@ fn users_runtime_gets_an_error_where_it_asks_and_none_elsewhere() {
         assert_eq!((said.out.as_str(), said.err.as_str()), ("", ""), "{stage}");
     }
     for stage in ["prestart", "createRuntime"] {
-        hook(stage, json!({"rdmaprep.io/plan": "x"})).fails(3, &["CAP_NET_ADMIN and CAP_SYS_ADMIN missing", "as root"]);
+        hook(stage, json!({"rdmaprep.io/plan": "x"}))
+            .fails(3, &["CAP_NET_ADMIN and CAP_SYS_ADMIN missing", "as root"]);
     }
     for stage in ["poststart", "poststop"] {
         hook(stage, json!({"rdmaprep.io/plan": "x"})).ok();

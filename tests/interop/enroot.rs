@@ -1,7 +1,9 @@
-//! enroot: `hooks/enroot/publish` as root runs it, and `hooks/enroot/90-rdmaprep.sh` as enroot runs its hooks.
+//! enroot: `hooks/enroot/publish` as root runs it, and `hooks/enroot/90-rdmaprep.sh` as enroot runs
+//! its hooks.
 //!
-//! `enroot/start` does around the hook what enroot does, in a user and mount namespace of its own. /sys, the verbs nodes
-//! and the image are made up: what real ones do is seen in the guest (tests/vm/cases/46-enroot.sh).
+//! `enroot/start` does around the hook what enroot does, in a user and mount namespace of its own.
+//! /sys, the verbs nodes and the image are made up: what real ones do is seen in the guest
+//! (tests/vm/cases/46-enroot.sh).
 
 use std::fs;
 use std::path::Path;
@@ -16,11 +18,13 @@ const PUBLISH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/enroot/publish
 const START: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/enroot/start");
 const PUBLISHED: &str = "/run/rdmaprep-enroot";
 
-/// Three NICs, as the kernel shows them and their nodes, the plan `a` of two, an image, and enroot's folders.
+/// Three NICs, as the kernel shows them and their nodes, the plan `a` of two, an image, and
+/// enroot's folders.
 fn node(host: &Host) {
     for i in 0..3 {
         host.ip(&format!(
-            "link add r{i} type veth peer name p{i}\nlink set p{i} up\nlink set r{i} up\naddress add 10.0.{i}.1/24 dev r{i}"
+            "link add r{i} type veth peer name p{i}\nlink set p{i} up\nlink set r{i} up\naddress \
+            add 10.0.{i}.1/24 dev r{i}"
         ));
     }
     let mut sys = Sys::new(Path::new("/run/sys"));
@@ -31,24 +35,39 @@ fn node(host: &Host) {
         ));
     }
     // No verbs node can be made here: a file that says which one it is has to do.
-    sh("mkdir -p /run/dev/infiniband; cd /run/dev; ln -s /proc/self/fd fd
+    sh(
+        "mkdir -p /run/dev/infiniband; cd /run/dev; ln -s /proc/self/fd fd
         for node in null zero full urandom; do : >$node; mount --bind /dev/$node $node; done
         for node in uverbs0 uverbs1 uverbs2 umad0 rdma_cm; do echo $node >infiniband/$node; done
         mount --rbind /run/dev /dev; mount --rbind /run/sys /sys
         mkdir -p /run/image/etc /run/image/usr /run/user /run/enroot/hooks.d
         for dir in bin lib lib64 sbin; do [ ! -L /$dir ] || ln -s usr/$dir /run/image/$dir; done
-        mount --bind /usr /run/image/usr");
+        mount --bind /usr /run/image/usr",
+    );
     fs::copy(HOOK, "/run/enroot/hooks.d/90-rdmaprep.sh").unwrap();
-    host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r0,r2"]).ok();
+    host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r0,r2"])
+        .ok();
 }
 
-/// A command with the environment of root, or of a user who logs in: rdmaprep in PATH, and where this host keeps its things.
+/// A command with the environment of root, or of a user who logs in: rdmaprep in PATH, and where
+/// this host keeps its things.
 fn command(host: &Host, program: &str, args: &[&str]) -> Command {
-    let bin = Path::new(env!("CARGO_BIN_EXE_rdmaprep")).parent().unwrap().display().to_string();
+    let bin = Path::new(env!("CARGO_BIN_EXE_rdmaprep"))
+        .parent()
+        .unwrap()
+        .display()
+        .to_string();
     let mut command = Command::new(program);
-    command.args(args).env_clear().env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin"));
-    command.env("ENROOT_SYSCONF_PATH", "/run/enroot").env("ENROOT_RUNTIME_PATH", "/run/user");
-    command.env("RDMAPREP_RUN_DIR", &host.run).env("RDMAPREP_STATE_DIR", &host.state);
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin"));
+    command
+        .env("ENROOT_SYSCONF_PATH", "/run/enroot")
+        .env("ENROOT_RUNTIME_PATH", "/run/user");
+    command
+        .env("RDMAPREP_RUN_DIR", &host.run)
+        .env("RDMAPREP_STATE_DIR", &host.state);
     command.env("RDMAPREP_CONFIG", &host.config);
     command
 }
@@ -63,11 +82,17 @@ fn start(host: &Host, variables: &[&str]) -> Said {
 }
 
 fn starting(host: &Host, variables: &[&str]) -> Command {
-    let tells = "echo hcas $(ls /sys/class/infiniband); echo verbs $(ls /sys/class/infiniband_verbs)
+    let tells =
+        "echo hcas $(ls /sys/class/infiniband); echo verbs $(ls /sys/class/infiniband_verbs)
         echo nodes $(ls /dev/infiniband) of $(cat /dev/infiniband/uverbs*)
-        echo places $(for place in /sys/devices/pci0000:00/*; do [ ! -e $place/class ] || echo ${place##*/}; done)
-        echo state $(cat /sys/class/infiniband/*/ports/1/state); env | grep -E '^(NCCL|GLOO|RDMAPREP)_' | sort";
-    let mut args: Vec<&str> = variables.iter().flat_map(|variable| ["--env", variable]).collect();
+        echo places $(for place in /sys/devices/pci0000:00/*; do [ ! -e $place/class ] || echo \
+        ${place##*/}; done)
+        echo state $(cat /sys/class/infiniband/*/ports/1/state); env | grep -E \
+        '^(NCCL|GLOO|RDMAPREP)_' | sort";
+    let mut args: Vec<&str> = variables
+        .iter()
+        .flat_map(|variable| ["--env", variable])
+        .collect();
     args.extend(["/run/image", "sh", "-c", tells]);
     command(host, START, &args)
 }
@@ -75,13 +100,15 @@ fn starting(host: &Host, variables: &[&str]) -> Command {
 const ALL: &str = "hcas mlx5_0 mlx5_1 mlx5_2\nverbs abi_version uverbs0 uverbs1 uverbs2\n\
     nodes rdma_cm umad0 uverbs0 uverbs1 uverbs2 of uverbs0 uverbs1 uverbs2\n\
     places 0000:00:00.0 0000:00:01.0 0000:00:02.0\nstate 4: ACTIVE 4: ACTIVE 4: ACTIVE\n";
-const TWO: &str = "hcas mlx5_0 mlx5_2\nverbs abi_version uverbs0 uverbs2\nnodes rdma_cm uverbs0 uverbs2 of uverbs0 uverbs2\n\
+const TWO: &str = "hcas mlx5_0 mlx5_2\nverbs abi_version uverbs0 uverbs2\nnodes rdma_cm uverbs0 \
+    uverbs2 of uverbs0 uverbs2\n\
     places 0000:00:00.0 0000:00:02.0\nstate 4: ACTIVE 4: ACTIVE\n";
 
 /// What of the host a container could change.
 fn outside() -> String {
     sh(
-        "cat /proc/self/mountinfo; ls -lR /run/image/etc /run/dev /run/user; find /run/sys | sort; ls /sys/class/infiniband /dev/infiniband",
+        "cat /proc/self/mountinfo; ls -lR /run/image/etc /run/dev /run/user; find /run/sys | \
+        sort; ls /sys/class/infiniband /dev/infiniband",
     )
 }
 
@@ -91,11 +118,22 @@ fn a_container_that_asks_has_the_plans_nics_alone() {
         node(host);
         publish(host, &["a"]).ok();
         let before = outside();
-        same("a container that does not ask", ALL, &start(host, &[]).ok().out);
-        let given = format!("{TWO}NCCL_IB_GID_INDEX=3\nNCCL_IB_HCA==mlx5_0,mlx5_2\nRDMAPREP_PLAN=a\n");
-        same("one that asks", &given, &start(host, &["RDMAPREP_PLAN=a"]).ok().out);
+        same(
+            "a container that does not ask",
+            ALL,
+            &start(host, &[]).ok().out,
+        );
+        let given =
+            format!("{TWO}NCCL_IB_GID_INDEX=3\nNCCL_IB_HCA==mlx5_0,mlx5_2\nRDMAPREP_PLAN=a\n");
+        same(
+            "one that asks",
+            &given,
+            &start(host, &["RDMAPREP_PLAN=a"]).ok().out,
+        );
         // Its own value counts.
-        let own = start(host, &["NCCL_IB_HCA=^mlx5_9", "RDMAPREP_PLAN=a"]).ok().out;
+        let own = start(host, &["NCCL_IB_HCA=^mlx5_9", "RDMAPREP_PLAN=a"])
+            .ok()
+            .out;
         same(
             "one with a list of its own",
             &format!("{TWO}NCCL_IB_GID_INDEX=3\nNCCL_IB_HCA=^mlx5_9\nRDMAPREP_PLAN=a\n"),
@@ -105,7 +143,8 @@ fn a_container_that_asks_has_the_plans_nics_alone() {
     });
 }
 
-/// Root's containers have no user namespace: nothing but the mounts' own propagation keeps them apart from the host's.
+/// Root's containers have no user namespace: nothing but the mounts' own propagation keeps them
+/// apart from the host's.
 #[test]
 fn a_superusers_container_mounts_nothing_on_the_host() {
     alone(|host| {
@@ -113,7 +152,11 @@ fn a_superusers_container_mounts_nothing_on_the_host() {
         publish(host, &["a"]).ok();
         sh("mount --make-rshared /");
         let before = outside();
-        let given = run(starting(host, &["RDMAPREP_PLAN=a"]).env("ENROOT_ALLOW_SUPERUSER", "y"), "").ok();
+        let given = run(
+            starting(host, &["RDMAPREP_PLAN=a"]).env("ENROOT_ALLOW_SUPERUSER", "y"),
+            "",
+        )
+        .ok();
         assert!(given.out.starts_with(TWO), "{given:#?}");
         same("the outside", &before, &outside());
     });
@@ -124,16 +167,28 @@ fn an_image_a_user_and_a_job_ask_and_the_last_word_counts() {
     alone(|host| {
         node(host);
         publish(host, &["a"]).ok();
-        fs::write("/run/image/etc/environment", "RDMAPREP_PLAN='a'\nENROOT_MOUNTS=/etc/passwd\n").unwrap();
+        fs::write(
+            "/run/image/etc/environment",
+            "RDMAPREP_PLAN='a'\nENROOT_MOUNTS=/etc/passwd\n",
+        )
+        .unwrap();
         assert!(start(host, &[]).ok().out.starts_with(TWO));
-        assert_eq!(start(host, &["RDMAPREP_PLAN="]).ok().out, format!("{ALL}RDMAPREP_PLAN=\n"));
+        assert_eq!(
+            start(host, &["RDMAPREP_PLAN="]).ok().out,
+            format!("{ALL}RDMAPREP_PLAN=\n")
+        );
         start(host, &["RDMAPREP_PLAN=b"]).fails_with(3, "plan b is not published on this node");
         fs::remove_file("/run/image/etc/environment").unwrap();
 
         // A job of Slurm whose prolog has published its plan; of another job there is none.
-        host.rdmaprep(&["prepare", "--plan", "slurm-7", "--ifaces", "r0,r2"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "slurm-7", "--ifaces", "r0,r2"])
+            .ok();
         publish(host, &["slurm-7"]).ok();
-        let job = |id: &str, variables: &[&str]| run(starting(host, variables).env("SLURM_JOB_ID", id), "").ok().out;
+        let job = |id: &str, variables: &[&str]| {
+            run(starting(host, variables).env("SLURM_JOB_ID", id), "")
+                .ok()
+                .out
+        };
         assert!(job("7", &[]).starts_with(TWO));
         assert!(job("8", &[]).starts_with(ALL) && job("../plans/a", &[]).starts_with(ALL));
         assert!(job("7", &["RDMAPREP_PLAN="]).starts_with(ALL));
@@ -152,8 +207,14 @@ impl Fails for Said {
         assert_eq!((self.code, self.out.as_str()), (Some(1), ""), "{self:#?}");
         let lines: Vec<&str> = self.err.lines().collect();
         assert_eq!(lines.len(), 2, "{self:#?}");
-        assert!(lines[0].starts_with("rdmaprep: enroot: ") && lines[0].contains(text), "{self:#?}");
-        assert!(lines[1].ends_with(&format!("90-rdmaprep.sh exited with return code {code}")), "{self:#?}");
+        assert!(
+            lines[0].starts_with("rdmaprep: enroot: ") && lines[0].contains(text),
+            "{self:#?}"
+        );
+        assert!(
+            lines[1].ends_with(&format!("90-rdmaprep.sh exited with return code {code}")),
+            "{self:#?}"
+        );
     }
 }
 
@@ -165,11 +226,26 @@ fn a_container_that_cannot_have_them_does_not_start() {
         let published = fs::read_to_string(format!("{PUBLISHED}/plans/a")).unwrap();
         let long = "a".repeat(65);
         for name in ["../a", "a/../a", ".a", "a b", "$(id)", "-n", "*", &long] {
-            let refused = if name == "-n" { "plan -n is not published" } else { "RDMAPREP_PLAN is no plan name" };
+            let refused = if name == "-n" {
+                "plan -n is not published"
+            } else {
+                "RDMAPREP_PLAN is no plan name"
+            };
             start(host, &[&format!("RDMAPREP_PLAN={name}")]).fails_with(3, refused);
         }
         // As pyxis gives one (`--container-unshare=net`).
-        let mut apart = command(host, "unshare", &["--net", START, "--env", "RDMAPREP_PLAN=a", "/run/image", "true"]);
+        let mut apart = command(
+            host,
+            "unshare",
+            &[
+                "--net",
+                START,
+                "--env",
+                "RDMAPREP_PLAN=a",
+                "/run/image",
+                "true",
+            ],
+        );
         run(&mut apart, "").fails_with(3, "the container has a network namespace of its own");
         // A NIC that another container holds is not in the host's /sys/class/net.
         fs::rename("/run/sys/class/net/r2", "/run/r2").unwrap();
@@ -180,7 +256,11 @@ fn a_container_that_cannot_have_them_does_not_start() {
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(9, "uverbs2 is not mlx5_2's any more");
         sh("echo mlx5_2 > /run/sys/class/infiniband_verbs/uverbs2/ibdev");
         // A line of a later version.
-        fs::write(format!("{PUBLISHED}/plans/a"), format!("{published}limit memlock\n")).unwrap();
+        fs::write(
+            format!("{PUBLISHED}/plans/a"),
+            format!("{published}limit memlock\n"),
+        )
+        .unwrap();
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(2, "a line that is not known here: limit");
     });
 }
@@ -195,25 +275,44 @@ fn a_hook_that_refuses_has_changed_nothing() {
             fs::write("/run/environment", "RDMAPREP_PLAN=a").unwrap();
             fs::write("/run/fstab", "").unwrap();
             let mut hook = command(host, HOOK, &[]);
-            hook.env("ENROOT_ENVIRON", "/run/environment").env("ENROOT_MOUNTS", mounts);
+            hook.env("ENROOT_ENVIRON", "/run/environment")
+                .env("ENROOT_MOUNTS", mounts);
             let said = run(&mut hook, "");
-            (said, fs::read_to_string("/run/environment").unwrap(), fs::read_to_string("/run/fstab").unwrap())
+            (
+                said,
+                fs::read_to_string("/run/environment").unwrap(),
+                fs::read_to_string("/run/fstab").unwrap(),
+            )
         };
         let (said, environment, mounts) = hook("");
         said.fails(2, &["ENROOT_MOUNTS"]);
-        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a", ""));
+        assert_eq!(
+            (environment.as_str(), mounts.as_str()),
+            ("RDMAPREP_PLAN=a", "")
+        );
         fs::rename("/run/sys/class/net/r2", "/run/r2").unwrap();
         let (said, environment, mounts) = hook("/run/fstab");
         said.fails(9, &["r2"]);
-        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a", ""));
+        assert_eq!(
+            (environment.as_str(), mounts.as_str()),
+            ("RDMAPREP_PLAN=a", "")
+        );
         fs::rename("/run/r2", "/run/sys/class/net/r2").unwrap();
         let mut nowhere = command(host, HOOK, &[]);
-        nowhere.env("ENROOT_ENVIRON", "/run/none").env("ENROOT_MOUNTS", "/run/fstab");
+        nowhere
+            .env("ENROOT_ENVIRON", "/run/none")
+            .env("ENROOT_MOUNTS", "/run/fstab");
         run(&mut nowhere, "").fails(2, &["/run/none cannot be read"]);
         let (said, environment, mounts) = hook("/run/fstab");
         said.ok();
-        assert_eq!(environment, "RDMAPREP_PLAN=a\nNCCL_IB_HCA==mlx5_0,mlx5_2\nNCCL_IB_GID_INDEX=3\n");
-        assert!(mounts.lines().all(|line| line.split(' ').count() == 4) && mounts.lines().count() > 6, "{mounts}");
+        assert_eq!(
+            environment,
+            "RDMAPREP_PLAN=a\nNCCL_IB_HCA==mlx5_0,mlx5_2\nNCCL_IB_GID_INDEX=3\n"
+        );
+        assert!(
+            mounts.lines().all(|line| line.split(' ').count() == 4) && mounts.lines().count() > 6,
+            "{mounts}"
+        );
         run(&mut command(host, HOOK, &[]), "").fails(2, &["not called by enroot"]);
     });
 }
@@ -238,16 +337,34 @@ fn what_is_published_is_what_the_plan_says_now() {
         let dry = publish(host, &["--dry-run", "a"]).ok().out;
         publish(host, &["a"]).ok();
         publish(host, &["a"]).ok();
-        same("what is published", &dry, &fs::read_to_string(format!("{PUBLISHED}/plans/a")).unwrap());
+        same(
+            "what is published",
+            &dry,
+            &fs::read_to_string(format!("{PUBLISHED}/plans/a")).unwrap(),
+        );
         let views = || fs::read_dir(format!("{PUBLISHED}/views")).unwrap().count();
         assert_eq!(views(), 1);
         // Every user can read it, and only root can write it.
-        let modes = sh(&format!("find {PUBLISHED} ! -type l -printf '%m\\n' | sort -u"));
-        assert!(modes.lines().all(|mode| ["755", "644", "444", "555"].contains(&mode)), "{modes}");
+        let modes = sh(&format!(
+            "find {PUBLISHED} ! -type l -printf '%m\\n' | sort -u"
+        ));
+        assert!(
+            modes
+                .lines()
+                .all(|mode| ["755", "644", "444", "555"].contains(&mode)),
+            "{modes}"
+        );
 
         // What runs keeps what it has, whatever the plan becomes.
         let waits = "read line; ls /sys/class/infiniband";
-        let args = ["--env", "RDMAPREP_PLAN=a", "/run/image", "sh", "-c", &format!("echo ready; {waits}")];
+        let args = [
+            "--env",
+            "RDMAPREP_PLAN=a",
+            "/run/image",
+            "sh",
+            "-c",
+            &format!("echo ready; {waits}"),
+        ];
         let mut child = command(host, START, &args)
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
@@ -257,10 +374,16 @@ fn what_is_published_is_what_the_plan_says_now() {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut out, &mut line).unwrap();
         assert_eq!(line, "ready\n");
-        host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r1"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r1"])
+            .ok();
         publish(host, &["a"]).ok();
         assert_eq!(views(), 2);
-        assert!(start(host, &["RDMAPREP_PLAN=a"]).ok().out.contains("hcas mlx5_1\n"));
+        assert!(
+            start(host, &["RDMAPREP_PLAN=a"])
+                .ok()
+                .out
+                .contains("hcas mlx5_1\n")
+        );
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"\n").unwrap();
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
@@ -271,7 +394,8 @@ fn what_is_published_is_what_the_plan_says_now() {
         publish(host, &["--withdraw", "a"]).ok();
         assert!(!Path::new(&format!("{PUBLISHED}/plans/a")).exists());
         // What is forbidden, has no node, or is away is no reason to publish less of the plan.
-        host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r1,r2"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r1,r2"])
+            .ok();
         host.configure("deny = [\"r2\"]");
         publish(host, &["a"]).fails(3, &["has come to forbid mlx5_2"]);
         host.configure("");

@@ -1,4 +1,5 @@
-//! What is not ours: NCCL's libraries, etcd, enroot, Kubernetes' manifests, vendors' topology files.
+//! What is not ours: NCCL's libraries, etcd, enroot, Kubernetes' manifests, vendors' topology
+//! files.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

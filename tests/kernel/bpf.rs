@@ -1,5 +1,5 @@
-//! BPF programs that a container leaves on its NIC, and those of the host that it takes off, on the real kernel. No user namespace
-//! may attach any: these tests take the machine's root.
+//! BPF programs that a container leaves on its NIC, and those of the host that it takes off, on the
+//! real kernel. No user namespace may attach any: these tests take the machine's root.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use crate::alone_as_root;
 use testkit::{Container, Host, same, sh};
 
-/// bpf(2) by hand: no tool of today's distributions attaches tcx programs without a compiler for BPF.
+/// bpf(2) by hand: no tool of today's distributions attaches tcx programs without a compiler for
+/// BPF.
 const TOOL: &str = "/run/bpf.py";
 const SOURCE: &str = r#"
 import ctypes, socket, struct, sys
@@ -69,24 +70,39 @@ if "hold" in sys.argv:
 /// What is at all hooks of a device, as ip and bpf(2) report it.
 fn shown(dev: &str) -> String {
     let xdp = format!("ip -d link show dev {dev} | grep -o 'xdp.*id [0-9]*' || :");
-    format!("{dev} {}{}", sh(&format!("python3 {TOOL} show {dev}")), sh(&xdp))
+    format!(
+        "{dev} {}{}",
+        sh(&format!("python3 {TOOL} show {dev}")),
+        sh(&xdp)
+    )
 }
 
 fn all() -> String {
     ["r0", "r1", "r2"].map(shown).concat()
 }
 
-/// A process that keeps what it has made until this is dropped, in the network namespace of that one.
+/// A process that keeps what it has made until this is dropped, in the network namespace of that
+/// one.
 struct Keeper(Child);
 
 impl Keeper {
     fn new(pid: u32, arguments: &str) -> Keeper {
         let net = format!("--net=/proc/{pid}/ns/net");
         let mut command = Command::new("nsenter");
-        command.arg(net).args(["python3", TOOL]).args(arguments.split(' ')).arg("hold");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command
+            .arg(net)
+            .args(["python3", TOOL])
+            .args(arguments.split(' '))
+            .arg("hold");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "held\n", "{arguments}");
         Keeper(child)
     }
@@ -116,7 +132,8 @@ fn programs_of_a_container_are_taken_off() {
         tool(host);
         // The host's own stay where they are, in their order.
         sh(&format!(
-            "for hook in tcx_ingress tcx_egress tcx_egress; do python3 {TOOL} attach r1 $hook; done; \
+            "for hook in tcx_ingress tcx_egress tcx_egress; do python3 {TOOL} attach r1 $hook; \
+            done; \
              python3 {TOOL} attach r2 xdp"
         ));
         host.prepare("r0,r1,r2");
@@ -125,14 +142,20 @@ fn programs_of_a_container_are_taken_off() {
             let mut c = Container::new(how);
             c.create(host).ok();
             c.sh(&format!(
-                "for hook in tcx_ingress tcx_egress; do python3 {TOOL} attach r0 $hook; python3 {TOOL} attach r1 $hook first; done"
+                "for hook in tcx_ingress tcx_egress; do python3 {TOOL} attach r0 $hook; python3 \
+                {TOOL} attach r1 $hook first; done"
             ));
             // Held from elsewhere, so that they do not end with the container.
-            let _links = ["link r0 tcx_ingress", "link r0 xdp"].map(|what| Keeper::new(c.pid(), what));
+            let _links =
+                ["link r0 tcx_ingress", "link r0 xdp"].map(|what| Keeper::new(c.pid(), what));
             if how == "stop" {
                 c.stop(host).ok();
                 let notes = host.report(how)["notes"].to_string();
-                for words in ["a tcx ingress program", "a tcx egress program", "a generic XDP program"] {
+                for words in [
+                    "a tcx ingress program",
+                    "a tcx egress program",
+                    "a generic XDP program",
+                ] {
                     assert!(notes.contains(words), "no {words} in {notes}");
                 }
             } else {
@@ -161,9 +184,12 @@ fn host_programs_that_live_are_put_back() {
         c.create(host).ok();
         // The first two, and all; and one of its own in the place of the host's.
         let detach = |hook: &str| format!("python3 {TOOL} detach r0 {hook}; ");
-        c.sh(&["tcx_ingress", "tcx_ingress", "tcx_egress"].map(detach).concat());
+        c.sh(&["tcx_ingress", "tcx_ingress", "tcx_egress"]
+            .map(detach)
+            .concat());
         c.sh(&format!(
-            "python3 {TOOL} attach r0 tcx_egress; python3 {TOOL} detach r1 xdp; python3 {TOOL} attach r1 xdp"
+            "python3 {TOOL} attach r0 tcx_egress; python3 {TOOL} detach r1 xdp; python3 {TOOL} \
+            attach r1 xdp"
         ));
         c.stop(host).ok();
         same("the programs", &had, &all());
@@ -177,11 +203,15 @@ fn host_programs_that_live_are_put_back() {
 fn host_program_that_ended_is_reported() {
     with_bpf(|host| {
         tool(host);
-        sh(&format!("python3 {TOOL} attach r0 tcx_egress; python3 {TOOL} attach r0 xdp"));
+        sh(&format!(
+            "python3 {TOOL} attach r0 tcx_egress; python3 {TOOL} attach r0 xdp"
+        ));
         host.prepare("r0,r1");
         let mut c = Container::new("c");
         c.create(host).ok();
-        c.sh(&format!("python3 {TOOL} detach r0 tcx_egress; python3 {TOOL} attach r0 xdp"));
+        c.sh(&format!(
+            "python3 {TOOL} detach r0 tcx_egress; python3 {TOOL} attach r0 xdp"
+        ));
         c.stop(host).fails(
             8,
             &[
@@ -190,8 +220,13 @@ fn host_program_that_ended_is_reported() {
                 "a BPF program that has ended cannot be put back: `rdmaprep restore --forget`",
             ],
         );
-        assert!(shown("r0").contains("'tcx_egress': []") && !shown("r0").contains("xdp"), "{}", shown("r0"));
-        host.rdmaprep(&["restore", "--all"]).fails(8, &["instead of program"]);
+        assert!(
+            shown("r0").contains("'tcx_egress': []") && !shown("r0").contains("xdp"),
+            "{}",
+            shown("r0")
+        );
+        host.rdmaprep(&["restore", "--all"])
+            .fails(8, &["instead of program"]);
         Container::new("next").create(host).fails(9, &["r0"]);
         host.rdmaprep(&["restore", "--forget", "c"]).ok();
         host.is_clean();

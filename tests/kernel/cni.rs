@@ -1,4 +1,5 @@
-//! `rdmaprep` as a CNI plugin: calls as CNI runtimes make them, by variables and stdin, on the real kernel.
+//! `rdmaprep` as a CNI plugin: calls as CNI runtimes make them, by variables and stdin, on the real
+//! kernel.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,17 +29,28 @@ struct Pod {
 impl Pod {
     fn new(id: &str) -> Pod {
         sh(&format!("ip netns add cni-{id}"));
-        Pod { id: id.to_owned(), ifname: "eth0".to_owned(), netns: Some(format!("/run/netns/cni-{id}").into()) }
+        Pod {
+            id: id.to_owned(),
+            ifname: "eth0".to_owned(),
+            netns: Some(format!("/run/netns/cni-{id}").into()),
+        }
     }
 
     /// The call of a runtime that does not know the namespace.
     fn without_netns(&self) -> Pod {
-        Pod { id: self.id.clone(), ifname: self.ifname.clone(), netns: None }
+        Pod {
+            id: self.id.clone(),
+            ifname: self.ifname.clone(),
+            netns: None,
+        }
     }
 
     fn command(&self, host: &Host, command: &str) -> Command {
         let mut program = host.command(&["cni"]);
-        program.env("CNI_COMMAND", command).env("CNI_CONTAINERID", &self.id).env("CNI_IFNAME", &self.ifname);
+        program
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &self.id)
+            .env("CNI_IFNAME", &self.ifname);
         program.envs(self.netns.iter().map(|path| ("CNI_NETNS", path)));
         program
     }
@@ -68,13 +80,19 @@ fn config() -> Value {
 
 fn with(config: Value, more: Value) -> Value {
     let (mut config, more) = (config, more);
-    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    config
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     config
 }
 
 /// The configuration of a network whose pods ask by annotation.
 fn annotated(annotations: Value) -> Value {
-    let config = with(config(), json!({"runtimeConfig": {CAPABILITY: annotations}}));
+    let config = with(
+        config(),
+        json!({"runtimeConfig": {CAPABILITY: annotations}}),
+    );
     with(config, json!({"plan": null}))
 }
 
@@ -82,8 +100,14 @@ fn annotated(annotations: Value) -> Value {
 fn refused(said: Said, exit: i32, code: u32, words: &str) {
     let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
     assert_eq!(answer["code"], code, "{answer}");
-    assert!(answer["msg"].as_str().unwrap().contains(words), "no {words:?} in {answer}");
-    assert!(answer["cniVersion"].is_string() && answer["details"].is_string(), "{answer}");
+    assert!(
+        answer["msg"].as_str().unwrap().contains(words),
+        "no {words:?} in {answer}"
+    );
+    assert!(
+        answer["cniVersion"].is_string() && answer["details"].is_string(),
+        "{answer}"
+    );
     said.fails(exit, &[words]);
 }
 
@@ -97,25 +121,47 @@ fn attachment_lives_as_long_as_its_namespace() {
         let before = ready(host);
         let pod = Pod::new("one");
         let result = pod.add(host, &config());
-        let mac =
-            pod.sh("cat /sys/class/net/r0/address 2>/dev/null || ip -o link show r0 | sed \"s/.*ether //; s/ .*//\"");
+        let mac = pod.sh(
+            "cat /sys/class/net/r0/address 2>/dev/null || ip -o link show r0 | \
+                sed \"s/.*ether //; s/ .*//\"",
+        );
         let interface = &result["interfaces"][0];
-        assert_eq!((&interface["name"], &interface["sandbox"]), (&json!("r0"), &json!("/run/netns/cni-one")));
-        assert_eq!((interface["mac"].as_str(), &interface["mtu"]), (Some(mac.trim()), &json!(1500)));
+        assert_eq!(
+            (&interface["name"], &interface["sandbox"]),
+            (&json!("r0"), &json!("/run/netns/cni-one"))
+        );
+        assert_eq!(
+            (interface["mac"].as_str(), &interface["mtu"]),
+            (Some(mac.trim()), &json!(1500))
+        );
         let ips = json!([{"address": "10.0.0.1/24", "interface": 0}, {"address": "10.1.0.1/24", "interface": 1}]);
-        assert_eq!((&result["ips"], &result["cniVersion"]), (&ips, &json!("1.1.0")));
+        assert_eq!(
+            (&result["ips"], &result["cniVersion"]),
+            (&ips, &json!("1.1.0"))
+        );
         let inside = pod.sh("ip -o -4 address");
-        assert!(inside.contains("10.0.0.1/24") && inside.contains("10.1.0.1/24"), "{inside}");
+        assert!(
+            inside.contains("10.0.0.1/24") && inside.contains("10.1.0.1/24"),
+            "{inside}"
+        );
 
-        // The plugin has ended, and no process is inside: the namespace at that path is what counts.
+        // The plugin has ended, and no process is inside: the namespace at that path is what
+        // counts.
         let status = host.status();
         assert_eq!(status[0]["members"], json!([["one", true]]));
-        assert_eq!(status[0]["cni"][0], json!({"network": "rails", "ifname": "eth0", "netns": "/run/netns/cni-one"}));
+        assert_eq!(
+            status[0]["cni"][0],
+            json!({"network": "rails", "ifname": "eth0", "netns": "/run/netns/cni-one"})
+        );
         assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
         let said = host.rdmaprep(&["status"]).ok().out;
-        assert!(said.contains("held by     one\n") && said.contains("network rails, interface eth0"), "{said}");
+        assert!(
+            said.contains("held by     one\n") && said.contains("network rails, interface eth0"),
+            "{said}"
+        );
         assert_eq!(pod.call(host, "CHECK", &config()).ok().out, "");
-        host.rdmaprep(&["doctor", "--container", "one"]).fails(2, &["has its NICs by CNI"]);
+        host.rdmaprep(&["doctor", "--container", "one"])
+            .fails(2, &["has its NICs by CNI"]);
 
         // A runtime may call it again, and gets the same.
         assert_eq!(pod.add(host, &config()), result);
@@ -145,7 +191,12 @@ fn attachment_lives_where_its_mount_is_not_seen() {
         assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
         assert!(!is_on_host("r0"));
         sh("rm /run/netns/cni-one");
-        assert!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out.contains("container=one"));
+        assert!(
+            host.rdmaprep(&["restore", "--all", "--stale"])
+                .ok()
+                .out
+                .contains("container=one")
+        );
         host.is_as(&before);
         host.is_clean();
     });
@@ -169,7 +220,12 @@ fn del_without_a_namespace_restores_nics() {
         pod.add(host, &config());
         assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
         pod.remove();
-        assert!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out.contains("container=two"));
+        assert!(
+            host.rdmaprep(&["restore", "--all", "--stale"])
+                .ok()
+                .out
+                .contains("container=two")
+        );
         host.is_as(&before);
         host.is_clean();
     });
@@ -185,7 +241,12 @@ fn path_of_another_namespace_keeps_no_nics() {
         pod.remove();
         sh("ip netns add cni-one");
         assert_eq!(host.status()[0]["members"], json!([["one", false]]));
-        refused(pod.call(host, "CHECK", &config()), 5, 105, "the NICs are in another namespace");
+        refused(
+            pod.call(host, "CHECK", &config()),
+            5,
+            105,
+            "the NICs are in another namespace",
+        );
         // The pod's second sandbox gets them.
         pod.add(host, &config());
         assert_eq!(host.status()[0]["members"], json!([["one", true]]));
@@ -193,13 +254,21 @@ fn path_of_another_namespace_keeps_no_nics() {
         host.is_as(&before);
         host.is_clean();
         pod.remove();
-        refused(pod.call(host, "ADD", &config()), 5, 4, "CNI_NETNS: opening network namespace /run/netns/cni-one");
+        refused(
+            pod.call(host, "ADD", &config()),
+            5,
+            4,
+            "CNI_NETNS: opening network namespace /run/netns/cni-one",
+        );
         for (path, why) in [
             ("/proc/self/ns/net", "the host's own network namespace"),
             ("/etc/passwd", "no namespace file"),
             ("/proc/self/ns/mnt", "is no network namespace"),
         ] {
-            let pod = Pod { netns: Some(path.into()), ..pod.without_netns() };
+            let pod = Pod {
+                netns: Some(path.into()),
+                ..pod.without_netns()
+            };
             refused(pod.call(host, "ADD", &config()), 5, 4, why);
         }
         host.is_as(&before);
@@ -213,9 +282,19 @@ fn nic_of_another_pod_is_refused_by_name() {
         let before = ready(host);
         let (one, two) = (Pod::new("one"), Pod::new("two"));
         one.add(host, &config());
-        refused(two.call(host, "ADD", &config()), 9, 11, "r0 is held by container one");
+        refused(
+            two.call(host, "ADD", &config()),
+            9,
+            11,
+            "r0 is held by container one",
+        );
         // What is refused is not attached, and its DEL takes nothing from the other.
-        refused(two.call(host, "CHECK", &config()), 5, 105, "container two has no NIC of network rails");
+        refused(
+            two.call(host, "CHECK", &config()),
+            5,
+            105,
+            "container two has no NIC of network rails",
+        );
         two.call(host, "DEL", &config()).ok();
         assert_eq!(host.status()[0]["members"], json!([["one", true]]));
         one.call(host, "DEL", &config()).ok();
@@ -234,20 +313,42 @@ fn result_of_earlier_plugins_is_passed_on() {
         let earlier = json!({"cniVersion": "0.4.0", "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": "/run/netns/cni-one"}],
             "ips": [{"version": "4", "address": "198.51.100.2/24", "interface": 1}], "routes": [{"dst": "0.0.0.0/0"}],
             "dns": {"nameservers": ["198.51.100.1"]}, "later": [1]});
-        let config = with(config(), json!({"cniVersion": "0.4.0", "prevResult": earlier}));
+        let config = with(
+            config(),
+            json!({"cniVersion": "0.4.0", "prevResult": earlier}),
+        );
         let result = pod.add(host, &config);
         for key in ["routes", "dns", "later", "cniVersion"] {
             assert_eq!(result[key], earlier[key], "{key}");
         }
-        let names: Vec<&str> =
-            result["interfaces"].as_array().unwrap().iter().map(|i| i["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = result["interfaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["br0", "eth0", "r0", "r1"]);
         let ip = json!({"version": "4", "address": "10.1.0.1/24", "interface": 3});
-        assert_eq!((&result["ips"][0], &result["ips"][2]), (&earlier["ips"][0], &ip));
+        assert_eq!(
+            (&result["ips"][0], &result["ips"][2]),
+            (&earlier["ips"][0], &ip)
+        );
         pod.call(host, "DEL", &config).ok();
         // One that cannot be passed on: nothing moves.
-        for (bad, why) in [(json!([]), "is no object"), (json!({"ips": 1}), "has `ips` that is no list")] {
-            refused(pod.call(host, "ADD", &with(config.clone(), json!({"prevResult": bad}))), 2, 6, why);
+        for (bad, why) in [
+            (json!([]), "is no object"),
+            (json!({"ips": 1}), "has `ips` that is no list"),
+        ] {
+            refused(
+                pod.call(
+                    host,
+                    "ADD",
+                    &with(config.clone(), json!({"prevResult": bad})),
+                ),
+                2,
+                6,
+                why,
+            );
         }
         host.is_as(&before);
         host.is_clean();
@@ -260,7 +361,8 @@ fn annotations_narrow_and_never_widen() {
         let before = ready(host);
         let pod = Pod::new("one");
         let passed = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}], "ips": []});
-        let chained = |annotations: Value| with(annotated(annotations), json!({"prevResult": passed}));
+        let chained =
+            |annotations: Value| with(annotated(annotations), json!({"prevResult": passed}));
         // A pod that does not ask: as if the plugin were not there, also to CHECK.
         for none in [json!({}), json!(null), json!({"other.io/plan": "x"})] {
             assert_eq!(pod.add(host, &chained(none.clone())), passed);
@@ -269,41 +371,98 @@ fn annotations_narrow_and_never_widen() {
         // It asks for one of the plan's NICs.
         let one = json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r1 r9"});
         let result = pod.add(host, &chained(one.clone()));
-        assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][2]), (&json!("r1"), &json!(null)));
+        assert_eq!(
+            (&result["interfaces"][1]["name"], &result["interfaces"][2]),
+            (&json!("r1"), &json!(null))
+        );
         assert!(is_on_host("r0"));
         pod.call(host, "CHECK", &chained(one.clone())).ok();
         pod.call(host, "DEL", &chained(one)).ok();
 
         let plan = |text: &str| json!({"rdmaprep.io/plan": text});
         for (annotations, exit, code, why) in [
-            (plan("../default"), 5, 105, "annotation \"rdmaprep.io/plan\""),
+            (
+                plan("../default"),
+                5,
+                105,
+                "annotation \"rdmaprep.io/plan\"",
+            ),
             (plan("other"), 3, 103, "plan other is not stored"),
-            (json!({"rdmaprep.io/ifaces": "r0"}), 5, 105, "none names a plan"),
-            (json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "["}), 5, 105, "rdmaprep.io/exclude"),
-            (json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "eth9"}), 4, 104, "leave no NIC"),
-            (json!({"rdmaprep.io/plan": "default", "rdmaprep.io/mtu": "1"}), 5, 105, "is unknown"),
+            (
+                json!({"rdmaprep.io/ifaces": "r0"}),
+                5,
+                105,
+                "none names a plan",
+            ),
+            (
+                json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "["}),
+                5,
+                105,
+                "rdmaprep.io/exclude",
+            ),
+            (
+                json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "eth9"}),
+                4,
+                104,
+                "leave no NIC",
+            ),
+            (
+                json!({"rdmaprep.io/plan": "default", "rdmaprep.io/mtu": "1"}),
+                5,
+                105,
+                "is unknown",
+            ),
             (json!({"rdmaprep.io/plan": 7}), 2, 6, "invalid type"),
             (json!("rdmaprep.io/plan=default"), 2, 6, "invalid type"),
         ] {
-            refused(pod.call(host, "ADD", &chained(annotations)), exit, code, why);
+            refused(
+                pod.call(host, "ADD", &chained(annotations)),
+                exit,
+                code,
+                why,
+            );
         }
         host.configure("select.ifaces = [\"r0\"]");
         let result = pod.add(host, &chained(plan("auto")));
-        assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][2]), (&json!("r0"), &json!(null)));
+        assert_eq!(
+            (&result["interfaces"][1]["name"], &result["interfaces"][2]),
+            (&json!("r0"), &json!(null))
+        );
         pod.call(host, "DEL", &chained(plan("auto"))).ok();
         host.configure("");
         // The network's plan is the host's word.
         let config = with(chained(plan("other")), json!({"plan": "default"}));
-        refused(pod.call(host, "ADD", &config), 3, 103, "the host gave it plan default");
+        refused(
+            pod.call(host, "ADD", &config),
+            3,
+            103,
+            "the host gave it plan default",
+        );
         host.configure("annotations = [\"ifaces\"]");
-        refused(pod.call(host, "ADD", &chained(plan("default"))), 3, 103, "is not among `annotations`");
+        refused(
+            pod.call(host, "ADD", &chained(plan("default"))),
+            3,
+            103,
+            "is not among `annotations`",
+        );
         host.configure("deny = [\"r0\"]");
-        assert_eq!(pod.add(host, &self::config())["interfaces"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            pod.add(host, &self::config())["interfaces"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
         pod.call(host, "DEL", &self::config()).ok();
         // A config file that cannot be read stops those that ask, and no others.
         host.configure("nonsense = 1");
         assert_eq!(pod.add(host, &chained(json!({}))), passed);
-        refused(pod.call(host, "ADD", &chained(plan("default"))), 2, 102, "nonsense");
+        refused(
+            pod.call(host, "ADD", &chained(plan("default"))),
+            2,
+            102,
+            "nonsense",
+        );
         host.is_as(&before);
         host.is_clean();
     });
@@ -312,13 +471,23 @@ fn annotations_narrow_and_never_widen() {
 /// An ADD that is killed with NICs on their way.
 fn kill_add(host: &Host, pod: &Pod) {
     let name = format!("cni-{}", pod.id);
-    let mut inside = Command::new("ip").args(["netns", "exec", &name, "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut inside = Command::new("ip")
+        .args(["netns", "exec", &name, "cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     let links = format!("/proc/{}/net/dev", inside.id());
     let host_links = fs::read_to_string("/proc/net/dev").unwrap();
     until("it is inside", || {
-        fs::read_to_string(&links).is_ok_and(|text| text.lines().count() != host_links.lines().count())
+        fs::read_to_string(&links)
+            .is_ok_and(|text| text.lines().count() != host_links.lines().count())
     });
-    let mut add = pod.command(host, "ADD").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut add = pod
+        .command(host, "ADD")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     serde_json::to_writer(add.stdin.take().unwrap(), &config()).unwrap();
     while !fs::read_to_string(&links).unwrap().contains("r0:") {
         assert!(add.try_wait().unwrap().is_none(), "ADD ended");
@@ -350,14 +519,20 @@ fn killed_add_is_undone_by_del_hook_and_timer() {
             // It may have been through already.
             let in_the_middle = (0..20).any(|_| {
                 kill_add(host, &pod);
-                let middle = fs::read_to_string(&host.records()[0]).unwrap().contains("\"phase\":\"attaching\"");
+                let middle = fs::read_to_string(&host.records()[0])
+                    .unwrap()
+                    .contains("\"phase\":\"attaching\"");
                 if !middle {
                     pod.call(host, "DEL", &config()).ok();
                 }
                 middle
             });
             assert!(in_the_middle, "no ADD was killed in the middle");
-            assert_eq!(host.status()[0]["members"], json!([[name, false]]), "the namespace is no sign of life yet");
+            assert_eq!(
+                host.status()[0]["members"],
+                json!([[name, false]]),
+                "the namespace is no sign of life yet"
+            );
             undo(name, &pod);
             host.is_as(&before);
             host.is_clean();
@@ -372,9 +547,23 @@ fn gc_restores_what_the_runtime_forgot() {
         let all = host.rails(4);
         let before = host.look();
         for i in 0..3 {
-            host.rdmaprep(&["prepare", "--plan", &format!("p{i}"), "--ifaces", &format!("r{i}")]).ok();
+            host.rdmaprep(&[
+                "prepare",
+                "--plan",
+                &format!("p{i}"),
+                "--ifaces",
+                &format!("r{i}"),
+            ])
+            .ok();
         }
-        host.rdmaprep(&["prepare", "--plan", "p3", "--ifaces", all.split(',').next_back().unwrap()]).ok();
+        host.rdmaprep(&[
+            "prepare",
+            "--plan",
+            "p3",
+            "--ifaces",
+            all.split(',').next_back().unwrap(),
+        ])
+        .ok();
         let network = |name: &str, plan: &str| with(config(), json!({"name": name, "plan": plan}));
         let pods = ["a", "b", "other"].map(Pod::new);
         pods[0].add(host, &network("rails", "p0"));
@@ -384,15 +573,24 @@ fn gc_restores_what_the_runtime_forgot() {
         container.create(host).ok();
         let gc = |valid: Value| {
             let config = with(network("rails", "p0"), valid);
-            run(host.command(&["cni"]).env("CNI_COMMAND", "GC"), &config.to_string())
+            run(
+                host.command(&["cni"]).env("CNI_COMMAND", "GC"),
+                &config.to_string(),
+            )
         };
         refused(gc(json!({})), 2, 7, "lacks cni.dev/valid-attachments");
         gc(json!({"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "eth0"}, {"containerID": "b", "ifname": "net1"}]}))
             .ok();
         // b has another interface; the rest is valid, of another network, or no attachment.
-        assert_eq!(["r0", "r1", "r2", "r3"].map(is_on_host), [false, true, false, false]);
+        assert_eq!(
+            ["r0", "r1", "r2", "r3"].map(is_on_host),
+            [false, true, false, false]
+        );
         gc(json!({"cni.dev/valid-attachments": []})).ok();
-        assert_eq!(["r0", "r1", "r2", "r3"].map(is_on_host), [true, true, false, false]);
+        assert_eq!(
+            ["r0", "r1", "r2", "r3"].map(is_on_host),
+            [true, true, false, false]
+        );
         pods[2].call(host, "DEL", &network("others", "p2")).ok();
         container.stop(host).ok();
         host.is_as(&before);
@@ -417,22 +615,44 @@ fn check_reports_what_a_container_changed() {
 fn status_and_version_answer_without_a_pod() {
     alone(|host| {
         let before = ready(host);
-        let call =
-            |command: &str, config: Value| run(host.command(&["cni"]).env("CNI_COMMAND", command), &config.to_string());
+        let call = |command: &str, config: Value| {
+            run(
+                host.command(&["cni"]).env("CNI_COMMAND", command),
+                &config.to_string(),
+            )
+        };
         assert_eq!(call("STATUS", config()).ok().out, "");
         assert_eq!(call("STATUS", annotated(json!({}))).ok().out, "");
-        refused(call("STATUS", with(config(), json!({"plan": "gone"}))), 3, 50, "plan gone is not stored");
-        assert_eq!(call("STATUS", with(config(), json!({"plan": "auto"}))).ok().out, "");
+        refused(
+            call("STATUS", with(config(), json!({"plan": "gone"}))),
+            3,
+            50,
+            "plan gone is not stored",
+        );
+        assert_eq!(
+            call("STATUS", with(config(), json!({"plan": "auto"})))
+                .ok()
+                .out,
+            ""
+        );
         host.configure("nonsense = 1");
         refused(call("STATUS", config()), 2, 50, "nonsense");
         host.configure("");
         let versions = json!(["0.3.1", "0.4.0", "1.0.0", "1.1.0"]);
-        let said: Value = serde_json::from_str(&call("VERSION", json!({"cniVersion": "0.4.0"})).ok().out).unwrap();
-        assert_eq!(said, json!({"cniVersion": "0.4.0", "supportedVersions": versions}));
+        let said: Value =
+            serde_json::from_str(&call("VERSION", json!({"cniVersion": "0.4.0"})).ok().out)
+                .unwrap();
+        assert_eq!(
+            said,
+            json!({"cniVersion": "0.4.0", "supportedVersions": versions})
+        );
         // As a runtime calls it: by its name, without arguments.
         let bare = |variables: &[(&str, &str)]| {
             let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-            run(program.env_clear().envs(variables.iter().copied()), &config().to_string())
+            run(
+                program.env_clear().envs(variables.iter().copied()),
+                &config().to_string(),
+            )
         };
         assert_eq!(
             serde_json::from_str::<Value>(&bare(&[("CNI_COMMAND", "VERSION")]).ok().out).unwrap()["cniVersion"],
@@ -445,7 +665,8 @@ fn status_and_version_answer_without_a_pod() {
     });
 }
 
-/// A container of the pod that has hooks, as the runtime class and CDI make them, shares what CNI brought.
+/// A container of the pod that has hooks, as the runtime class and CDI make them, shares what CNI
+/// brought.
 #[test]
 fn containers_of_the_pod_join_its_attachment() {
     alone(|host| {
@@ -455,16 +676,30 @@ fn containers_of_the_pod_join_its_attachment() {
         // The sandbox has the id by which CNI knows the pod.
         let mut sandbox = Container::joining("one", "/run/netns/cni-one");
         sandbox.create(host).ok();
-        assert_eq!(host.status()[0]["members"], json!([["one", true], ["one", true]]));
+        assert_eq!(
+            host.status()[0]["members"],
+            json!([["one", true], ["one", true]])
+        );
         sandbox.stop(host).ok();
         assert_eq!(host.status()[0]["members"], json!([["one", true]]));
         assert!(!is_on_host("r0"));
         // A second network with the same plan is the same NICs, which return with the last.
-        let second = Pod { ifname: "net1".to_owned(), ..Pod { netns: pod.netns.clone(), ..pod.without_netns() } };
-        assert_eq!(second.add(host, &with(config(), json!({"name": "more"})))["interfaces"][0]["name"], "r0");
+        let second = Pod {
+            ifname: "net1".to_owned(),
+            ..Pod {
+                netns: pod.netns.clone(),
+                ..pod.without_netns()
+            }
+        };
+        assert_eq!(
+            second.add(host, &with(config(), json!({"name": "more"})))["interfaces"][0]["name"],
+            "r0"
+        );
         pod.call(host, "DEL", &config()).ok();
         assert!(!is_on_host("r0"));
-        second.call(host, "DEL", &with(config(), json!({"name": "more"}))).ok();
+        second
+            .call(host, "DEL", &with(config(), json!({"name": "more"})))
+            .ok();
         host.is_as(&before);
         host.is_clean();
     });

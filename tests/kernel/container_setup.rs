@@ -1,5 +1,5 @@
-//! What a container gets besides its NICs: what is left of a plan for it, what its config.json says, and what a hook does when
-//! nothing can be put into it.
+//! What a container gets besides its NICs: what is left of a plan for it, what its config.json
+//! says, and what a hook does when nothing can be put into it.
 
 use std::fs;
 use std::path::Path;
@@ -22,11 +22,28 @@ use testkit::{Container, Host};
 
 /// A plan for both NICs of the example's host.
 fn plan() -> (Plan, Snapshot) {
-    let snapshot: Snapshot = serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
+    let snapshot: Snapshot =
+        serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
     let policy = Policy::new(&Global::default(), &Config::default());
-    let request = Request::new(None, &SelectArgs::default(), policy, SelectOptions::default(), |_| None).unwrap();
+    let request = Request::new(
+        None,
+        &SelectArgs::default(),
+        policy,
+        SelectOptions::default(),
+        |_| None,
+    )
+    .unwrap();
     let selection = select(&request, &snapshot, &[]).unwrap();
-    (Plan::new("default", &request, &snapshot, &selection, &Options::default()), snapshot)
+    (
+        Plan::new(
+            "default",
+            &request,
+            &snapshot,
+            &selection,
+            &Options::default(),
+        ),
+        snapshot,
+    )
 }
 
 fn names(plan: &Plan) -> Vec<&str> {
@@ -38,9 +55,16 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     let (mut plan, snapshot) = plan();
     plan.view = Some("0123456789abcdef".into());
     assert_eq!(names(&plan), ["uverbs0", "uverbs1", "rdma_cm"]);
-    let same = plan.clone().narrowed(|_| false, |_| false, |_| false, Some(&snapshot));
+    let same = plan
+        .clone()
+        .narrowed(|_| false, |_| false, |_| false, Some(&snapshot));
     assert_eq!(same, plan);
-    let one = plan.clone().narrowed(|_| false, |n| n.as_str() == "rdma0", |_| false, Some(&snapshot));
+    let one = plan.clone().narrowed(
+        |_| false,
+        |n| n.as_str() == "rdma0",
+        |_| false,
+        Some(&snapshot),
+    );
     assert_eq!(one.nics.len(), 1);
     assert_eq!(
         names(&one),
@@ -58,7 +82,12 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
 fn a_view_for_other_hcas_is_not_taken_for_the_right_one() {
     let (plan, _) = plan();
     let keep = Keep::for_plan(&plan);
-    let link = |name: &str| (format!("class/infiniband/{name}"), rdma_model::tree::Node::Link("x".into()));
+    let link = |name: &str| {
+        (
+            format!("class/infiniband/{name}"),
+            rdma_model::tree::Node::Link("x".into()),
+        )
+    };
     let view = |names: &[&str]| names.iter().map(|n| link(n)).collect::<Tree>();
     assert!(view::shows(&Tree::default(), &keep), "nothing is hidden");
     assert!(view::shows(&view(&["rxe0", "rxe1"]), &keep));
@@ -87,13 +116,23 @@ fn nothing_is_mounted_where_the_host_would_see_it() {
     assert_eq!(why(&|_| {}), None);
     assert_eq!(why(&|c| c["mounts"] = json!([])), Some(NoMounts::NoSysfs));
     assert_eq!(
-        why(&|c| c["mounts"][0] = json!({"destination": "/sys", "type": "tmpfs", "source": "tmpfs"})),
+        why(&|c| c["mounts"][0] =
+            json!({"destination": "/sys", "type": "tmpfs", "source": "tmpfs"})),
         Some(NoMounts::NoSysfs)
     );
     let bind = |options: Value| json!({"destination": "/sys/", "type": "bind", "source": "/sys", "options": options});
-    assert_eq!(why(&|c| c["mounts"][0] = bind(json!(["rbind", "ro"]))), None);
-    assert_eq!(why(&|c| c["mounts"][0] = bind(json!(["rbind", "rshared"]))), Some(NoMounts::Shared));
-    assert_eq!(why(&|c| c["linux"]["rootfsPropagation"] = json!("shared")), Some(NoMounts::Shared));
+    assert_eq!(
+        why(&|c| c["mounts"][0] = bind(json!(["rbind", "ro"]))),
+        None
+    );
+    assert_eq!(
+        why(&|c| c["mounts"][0] = bind(json!(["rbind", "rshared"]))),
+        Some(NoMounts::Shared)
+    );
+    assert_eq!(
+        why(&|c| c["linux"]["rootfsPropagation"] = json!("shared")),
+        Some(NoMounts::Shared)
+    );
     assert_eq!(
         why(&|c| c["linux"]["mountLabel"] = json!("system_u:object_r:container_file_t:s0")),
         Some(NoMounts::Labelled)
@@ -109,11 +148,30 @@ fn a_bundle_tells_what_its_container_has() {
         {"path": "/dev/infiniband/rdma_cm", "type": "b", "major": 10, "minor": 260},
     ]);
     let (plan, _) = plan();
-    let parse = |config: &Value| Bundle::parse(&config.to_string(), Path::new("/b"), 7, "/run/rdmaprep/views").unwrap();
+    let parse = |config: &Value| {
+        Bundle::parse(
+            &config.to_string(),
+            Path::new("/b"),
+            7,
+            "/run/rdmaprep/views",
+        )
+        .unwrap()
+    };
     let bundle = parse(&config);
-    let lacking: Vec<String> = bundle.lacking(&plan.devices).into_iter().map(|d| d.name).collect();
-    assert_eq!(lacking, ["uverbs1", "rdma_cm"], "another path, another type");
-    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/"), true));
+    let lacking: Vec<String> = bundle
+        .lacking(&plan.devices)
+        .into_iter()
+        .map(|d| d.name)
+        .collect();
+    assert_eq!(
+        lacking,
+        ["uverbs1", "rdma_cm"],
+        "another path, another type"
+    );
+    assert_eq!(
+        (bundle.container.rootfs.as_path(), bundle.container.readonly),
+        (Path::new("/"), true)
+    );
     assert_eq!(bundle.view, None);
     config["root"] = json!({"path": "rootfs"});
     config["mounts"] = json!([
@@ -122,29 +180,50 @@ fn a_bundle_tells_what_its_container_has() {
     ]);
     let bundle = parse(&config);
     assert_eq!(bundle.view.as_deref(), Some("0123456789abcdef"));
-    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/b/rootfs"), true));
+    assert_eq!(
+        (bundle.container.rootfs.as_path(), bundle.container.readonly),
+        (Path::new("/b/rootfs"), true)
+    );
     for bad in ["", "{}", "[]", "{\"root\": 7}"] {
-        assert!(Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(), "{bad}");
+        assert!(
+            Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(),
+            "{bad}"
+        );
     }
 }
 
-/// The containers here have the mount namespace of the test: as good as one that a hook cannot enter.
+/// The containers here have the mount namespace of the test: as good as one that a hook cannot
+/// enter.
 #[test]
 fn settings_that_cannot_be_given_are_in_a_profile() {
     alone(|host| {
         host.rails(1);
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--debug-all"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--debug-all"])
+            .ok();
         let before = host.look();
         let mut c = Container::new("c").bundled(host, &config());
         c.create(host).ok();
         let report = host.report("c");
-        assert!(report["settings"].as_str().unwrap().contains("source it"), "{report}");
-        assert!(report["sysfs"].as_str().unwrap().starts_with("off: "), "{report}");
-        let profiles =
-            || fs::read_dir(host.run.join("profiles")).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+        assert!(
+            report["settings"].as_str().unwrap().contains("source it"),
+            "{report}"
+        );
+        assert!(
+            report["sysfs"].as_str().unwrap().starts_with("off: "),
+            "{report}"
+        );
+        let profiles = || {
+            fs::read_dir(host.run.join("profiles"))
+                .unwrap()
+                .map(|e| e.unwrap().path())
+                .collect::<Vec<_>>()
+        };
         let text = fs::read_to_string(&profiles()[0]).unwrap();
         assert!(text.contains("export NCCL_DEBUG_SUBSYS='"), "{text}");
-        assert!(!text.contains("NCCL_DEBUG="), "the container's own value wins: {text}");
+        assert!(
+            !text.contains("NCCL_DEBUG="),
+            "the container's own value wins: {text}"
+        );
         // The report of a second container in the same namespace says the same.
         let mut d = Container::beside("d", &c).bundled(host, &config());
         d.create(host).ok();
@@ -167,7 +246,8 @@ fn container_without_what_it_insists_on_does_not_start() {
             ("auto", "broken", 5, "config.json"),
             ("auto", "foreign view", 3, "prepare the bundle again"),
         ] {
-            host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", mode]).ok();
+            host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", mode])
+                .ok();
             let before = host.look();
             let mut config = config();
             match edit {
@@ -184,7 +264,8 @@ fn container_without_what_it_insists_on_does_not_start() {
             host.is_clean();
         }
         let c = Container::new("none");
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "live"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "live"])
+            .ok();
         c.create(host).fails(3, &["no config.json"]);
         host.is_clean();
     });
@@ -196,7 +277,15 @@ fn a_dry_run_writes_nothing() {
     alone(|host: &Host| {
         host.rails(1);
         let before = fs::read_dir(&host.run).map_or(0, Iterator::count);
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "snapshot", "--dry-run"]).ok();
+        host.rdmaprep(&[
+            "prepare",
+            "--ifaces",
+            "r0",
+            "--sysfs",
+            "snapshot",
+            "--dry-run",
+        ])
+        .ok();
         assert_eq!(fs::read_dir(&host.run).map_or(0, Iterator::count), before);
     });
 }

@@ -1,12 +1,16 @@
-//! What a container sets on its NIC's device, on the real kernel: the host gets its own settings back, or the NIC is held back
-//! with the reason. A veth has features, channels and queues; rings, coalescing and pause are tests/vm/cases/59-device-settings.sh.
+//! What a container sets on its NIC's device, on the real kernel: the host gets its own settings
+//! back, or the NIC is held back with the reason. A veth has features, channels and queues; rings,
+//! coalescing and pause are tests/vm/cases/59-device-settings.sh.
 
 use crate::alone;
 use testkit::{Container, Host, same, sh};
 
 /// A NIC of four queues that is up, as its peer is.
 fn nic(host: &Host) {
-    sh("ip link add r0 numtxqueues 4 numrxqueues 4 type veth peer name p0 numtxqueues 4 numrxqueues 4");
+    sh(
+        "ip link add r0 numtxqueues 4 numrxqueues 4 type veth peer name p0 numtxqueues 4 \
+        numrxqueues 4",
+    );
     host.ip("link set p0 up\nlink set r0 up\naddress add 10.0.0.1/24 dev r0");
 }
 
@@ -18,7 +22,10 @@ fn with_sys(line: &str) -> String {
 /// The state of r0 by ethtool and sysfs.
 fn device_state() -> String {
     let files = "cd r0; for f in threaded queues/*/xps_rxqs; do echo $f $(cat $f); done";
-    sh(&format!("ethtool -k r0; ethtool -l r0; {}", with_sys(files)))
+    sh(&format!(
+        "ethtool -k r0; ethtool -l r0; {}",
+        with_sys(files)
+    ))
 }
 
 #[test]
@@ -26,24 +33,38 @@ fn settings_that_a_container_changed_come_back() {
     alone(|host| {
         nic(host);
         sh("ethtool -K r0 gro on tx-udp-segmentation off; ethtool -L r0 rx 3 tx 3");
-        sh(&with_sys("echo 5 > r0/queues/tx-1/xps_rxqs; echo 1 > r0/threaded"));
+        sh(&with_sys(
+            "echo 5 > r0/queues/tx-1/xps_rxqs; echo 1 > r0/threaded",
+        ));
         let before = device_state();
         host.prepare("r0");
         for (what, change) in [
-            ("features", "ethtool -K r0 tso off gro off tx-udp-segmentation on rx-gro-list on".to_owned()),
+            (
+                "features",
+                "ethtool -K r0 tso off gro off tx-udp-segmentation on rx-gro-list on".to_owned(),
+            ),
             ("channels", "ethtool -L r0 rx 1 tx 2".to_owned()),
-            ("queues", with_sys("echo 7 > r0/queues/tx-1/xps_rxqs; echo 1 > r0/queues/tx-2/xps_rxqs")),
+            (
+                "queues",
+                with_sys("echo 7 > r0/queues/tx-1/xps_rxqs; echo 1 > r0/queues/tx-2/xps_rxqs"),
+            ),
             ("threads", with_sys("echo 0 > r0/threaded")),
         ] {
             for by_hook in [true, false] {
                 let mut c = Container::new(what);
                 c.create(host).ok();
-                assert!(c.sh("ethtool -k r0").contains("tx-udp-segmentation: off"), "the host's came not along");
+                assert!(
+                    c.sh("ethtool -k r0").contains("tx-udp-segmentation: off"),
+                    "the host's came not along"
+                );
                 c.sh(&change);
                 if by_hook {
                     c.stop(host).ok();
                     let notes = host.report(what)["notes"].to_string();
-                    assert!(notes.contains("r0 had other device settings: "), "{what}: {notes}");
+                    assert!(
+                        notes.contains("r0 had other device settings: "),
+                        "{what}: {notes}"
+                    );
                 } else {
                     host.rdmaprep(&["restore", "--all"]).ok();
                 }
@@ -68,7 +89,10 @@ fn settings_that_a_container_changed_come_back() {
         c.sh("ethtool -K r0 tso off");
         c.stop(host).ok();
         let report = host.report("udev").to_string();
-        assert!(report.contains("r0 had other device settings: ethtool features "), "{report}");
+        assert!(
+            report.contains("r0 had other device settings: ethtool features "),
+            "{report}"
+        );
         same("udev", &before, &device_state());
     });
 }
@@ -82,8 +106,11 @@ fn a_record_without_device_settings_is_still_restored() {
         let mut c = Container::new("c");
         c.create(host).ok();
         let path = &host.records()[0];
-        let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let netdev = record["held"][0]["before"]["netdev"].as_object_mut().unwrap();
+        let mut record: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let netdev = record["held"][0]["before"]["netdev"]
+            .as_object_mut()
+            .unwrap();
         assert!(netdev.remove("device").unwrap()["ethtool channels rx"] == "4");
         std::fs::write(path, record.to_string()).unwrap();
         c.sh("ethtool -L r0 rx 1 tx 1");
@@ -103,17 +130,33 @@ fn a_setting_that_is_refused_holds_its_nic_back() {
         let path = &host.records()[0];
         // As if the driver had forgotten how: more queues than there are.
         let text = std::fs::read_to_string(path).unwrap();
-        let spoilt = text.replace(r#""ethtool channels rx":"4""#, r#""ethtool channels rx":"9""#);
+        let spoilt = text.replace(
+            r#""ethtool channels rx":"4""#,
+            r#""ethtool channels rx":"9""#,
+        );
         assert_ne!(text, spoilt);
         std::fs::write(path, &spoilt).unwrap();
         let why = "r0 ethtool channels rx: 4 instead of 9";
         c.stop(host).fails(8, &[why]);
         let status = host.status();
-        assert!(status[0]["held_back"][0].as_str().unwrap().contains(why), "{status}");
-        assert!(host.rdmaprep(&["status"]).ok().out.contains(&format!("held back   {why}")));
+        assert!(
+            status[0]["held_back"][0].as_str().unwrap().contains(why),
+            "{status}"
+        );
+        assert!(
+            host.rdmaprep(&["status"])
+                .ok()
+                .out
+                .contains(&format!("held back   {why}"))
+        );
         let doctor = host.rdmaprep(&["doctor"]);
-        assert!(doctor.out.contains("held back") && doctor.out.contains("channels rx: 4 instead"), "{doctor:?}");
-        Container::new("next").create(host).fails(9, &["r0 is held by container c"]);
+        assert!(
+            doctor.out.contains("held back") && doctor.out.contains("channels rx: 4 instead"),
+            "{doctor:?}"
+        );
+        Container::new("next")
+            .create(host)
+            .fails(9, &["r0 is held by container c"]);
         host.rdmaprep(&["restore", "--all"]).fails(8, &[why]);
         // The driver can do it again.
         std::fs::write(path, text).unwrap();
@@ -131,14 +174,26 @@ fn a_setting_that_is_refused_can_be_given_up() {
         let mut c = Container::new("c");
         c.create(host).ok();
         // Before the container has ended, the NIC is not to be given up.
-        host.rdmaprep(&["restore", "--forget", "c"]).fails(3, &["container c still runs"]);
+        host.rdmaprep(&["restore", "--forget", "c"])
+            .fails(3, &["container c still runs"]);
         let path = &host.records()[0];
         let text = std::fs::read_to_string(path).unwrap();
-        std::fs::write(path, text.replace(r#""ethtool channels rx":"4""#, r#""ethtool channels rx":"9""#)).unwrap();
+        std::fs::write(
+            path,
+            text.replace(
+                r#""ethtool channels rx":"4""#,
+                r#""ethtool channels rx":"9""#,
+            ),
+        )
+        .unwrap();
         let why = "r0 ethtool channels rx: 4 instead of 9";
-        c.stop(host).fails(8, &[why, "can be set by hand", "restore --forget"]);
+        c.stop(host)
+            .fails(8, &[why, "can be set by hand", "restore --forget"]);
         let said = host.rdmaprep(&["restore", "--forget", "c"]).ok();
-        assert!(format!("{} {}", said.out, said.err).contains(why), "{said:?}");
+        assert!(
+            format!("{} {}", said.out, said.err).contains(why),
+            "{said:?}"
+        );
         host.is_clean();
         Container::new("next").create(host).ok();
     });

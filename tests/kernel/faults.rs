@@ -1,4 +1,5 @@
-//! A build without the cargo feature `faults` cannot be made to fail: it has no fault points and reads none of their variables.
+//! A build without the cargo feature `faults` cannot be made to fail: it has no fault points and
+//! reads none of their variables.
 #![cfg(not(feature = "faults"))]
 
 use std::path::Path;
@@ -15,7 +16,9 @@ fn a_build_without_the_feature_passes_no_points() {
         let mut c = Container::new("c");
         let points = "/run/points";
         let mut hook = host.command(&["hook", "createRuntime"]);
-        let hook = hook.env("RDMAPREP_FAULT", "1:kill,2:error").env("RDMAPREP_FAULT_POINTS", points);
+        let hook = hook
+            .env("RDMAPREP_FAULT", "1:kill,2:error")
+            .env("RDMAPREP_FAULT_POINTS", points);
         run(hook, &c.state()).ok();
         assert!(!Path::new(points).exists());
         c.stop(host).ok();
@@ -33,7 +36,8 @@ fn a_build_without_the_feature_knows_no_variable_for_them() {
 }
 
 #[test]
-#[ignore = "needs a build with fault points: cargo test --features faults --test crash; scripts/test does so"]
+#[ignore = "needs a build with fault points: cargo test --features faults --test crash; \
+    scripts/test does so"]
 fn crash_at_every_step() {
     panic!("this build has no fault points: run cargo test --features faults --test crash");
 }

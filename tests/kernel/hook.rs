@@ -1,4 +1,5 @@
-//! Hooks on the real kernel: NICs go into a container and come back, whatever runtime, container or host do meanwhile.
+//! Hooks on the real kernel: NICs go into a container and come back, whatever runtime, container or
+//! host do meanwhile.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,12 @@ fn unnumbered(text: &str) -> String {
     let mut lines: Vec<String> = text
         .lines()
         .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
-        .map(|l| l.split_once(": ").filter(|(n, _)| n.parse::<u32>().is_ok()).map_or(l, |(_, rest)| rest).to_owned())
+        .map(|l| {
+            l.split_once(": ")
+                .filter(|(n, _)| n.parse::<u32>().is_ok())
+                .map_or(l, |(_, rest)| rest)
+                .to_owned()
+        })
         .collect();
     lines.sort();
     lines.join("\n") + "\n"
@@ -32,7 +38,8 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
             ip -4 neighbour show $p dev $d; ip -6 neighbour show $p dev $d; done; done";
         let links = r"for d in r0 r1 r2; do ip -o link show $d | sed 's/.*mtu/mtu/; s/qdisc.*group/group/; s/ *link-netnsid [0-9]*//';
             ip -o link show up dev $d | wc -l; cat /proc/net/if_inet6 | grep -c $d || :; done";
-        let (want_addresses, want_neighbours, want_links) = (unnumbered(&sh(addresses)), sh(neighbours), sh(links));
+        let (want_addresses, want_neighbours, want_links) =
+            (unnumbered(&sh(addresses)), sh(neighbours), sh(links));
 
         host.prepare("r0,r1,r2");
         let mut c = Container::new("rich");
@@ -45,29 +52,52 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         let alias = |say: String| assert!(say.contains("rail zero, cage 4"), "{say}");
         alias(c.sh("ip link show r0"));
         let routes = c.sh("ip -o route show table all; ip -o -6 route show table all");
-        assert!(!routes.lines().any(|l| l.starts_with("default") && !l.contains(" table ")), "{routes}");
+        assert!(
+            !routes
+                .lines()
+                .any(|l| l.starts_with("default") && !l.contains(" table ")),
+            "{routes}"
+        );
         for want in [
             "10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2 metric 7",
             "10.21.0.0/16 via 10.0.0.9 dev r0 table 100 mtu 3000 advmss 2900",
             "default via 10.0.0.9 dev r0 table 100",
             "default via 10.0.0.9 dev r0 table 29000 proto static metric 900",
-            "10.22.0.0/16 \\\tnexthop via 10.0.0.9 dev r0 weight 1 \\\tnexthop via 10.1.0.9 dev r1 weight 3",
+            "10.22.0.0/16 \\\tnexthop via 10.0.0.9 dev r0 weight 1 \\\tnexthop via 10.1.0.9 dev \
+            r1 weight 3",
             "10.23.0.0/16 via 10.0.0.9 dev r0",
             "10.24.0.0/16 dev r1 table 101 scope link",
             "10.0.4.0/24 dev r0 proto kernel scope link src 10.0.4.1 metric 50",
             "fd23::/32 via fd00::9 dev r0",
             "fd20::/32 via fd00::9 dev r0 metric 77",
-            "fd22::/32 metric 1024 pref medium\\\tnexthop via fd00::9 dev r0 weight 1 \\\tnexthop via fd01::9 dev r1 weight 1",
+            "fd22::/32 metric 1024 pref medium\\\tnexthop via fd00::9 dev r0 weight 1 \\\tnexthop \
+            via fd01::9 dev r1 weight 1",
         ] {
-            assert!(routes.lines().any(|l| l.starts_with(want)), "no {want:?} in\n{routes}");
+            assert!(
+                routes.lines().any(|l| l.starts_with(want)),
+                "no {want:?} in\n{routes}"
+            );
         }
         assert!(!routes.contains("10.0.3.0/24"), "noprefixroute: {routes}");
         let rules = c.sh("ip -4 rule; ip -6 rule");
         let new = rules.lines().filter(|l| !rules_before.contains(l));
-        // r0 has a default route: rails get tables for what has no rule yet, here of both NICs that are up.
+        // r0 has a default route: rails get tables for what has no rule yet, here of both NICs that
+        // are up.
         let (ours, mut new): (Vec<&str>, Vec<&str>) = new.partition(|l| l.starts_with("2900"));
-        assert_eq!(ours.iter().filter(|l| l.contains("from 10.0.0.2 lookup 29000")).count(), 1, "{ours:?}");
-        assert_eq!(ours.iter().filter(|l| l.contains("from 10.1.0.1 lookup 29001")).count(), 1, "{ours:?}");
+        assert_eq!(
+            ours.iter()
+                .filter(|l| l.contains("from 10.0.0.2 lookup 29000"))
+                .count(),
+            1,
+            "{ours:?}"
+        );
+        assert_eq!(
+            ours.iter()
+                .filter(|l| l.contains("from 10.1.0.1 lookup 29001"))
+                .count(),
+            1,
+            "{ours:?}"
+        );
         new.sort();
         let want = [
             "1000:\tfrom 10.0.0.1 lookup 100",
@@ -77,8 +107,9 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         ];
         assert_eq!(new, want);
         for dev in ["r0", "r1", "r2"] {
-            let arp =
-                c.sh(&format!("cd /proc/sys/net/ipv4/conf/{dev}; cat arp_announce arp_ignore arp_filter rp_filter"));
+            let arp = c.sh(&format!(
+                "cd /proc/sys/net/ipv4/conf/{dev}; cat arp_announce arp_ignore arp_filter rp_filter"
+            ));
             assert_eq!(arp, "2\n1\n1\n1\n", "{dev}");
         }
 
@@ -93,21 +124,30 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
 fn default_route_comes_if_asked_and_never_as_the_second_one() {
     alone(|host| {
         let rails = host.rails(2);
-        host.ip("link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up
+        host.ip(
+            "link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up
             address add 192.168.9.2/24 dev up0\nroute add default via 192.168.9.1 dev up0 metric 100
-            route add default via 10.0.0.9 dev r0 metric 300\nroute add default via 10.1.0.9 dev r1 metric 200
+            route add default via 10.0.0.9 dev r0 metric 300\nroute add default via 10.1.0.9 dev \
+            r1 metric 200
             address add fd99::2/64 dev up0 nodad\nroute add ::/0 via fd99::1 dev up0 metric 100
-            address add fd00::1/64 dev r0 nodad\nroute add ::/0 via fd00::9 dev r0 metric 2000");
+            address add fd00::1/64 dev r0 nodad\nroute add ::/0 via fd00::9 dev r0 metric 2000",
+        );
         let before = host.look();
         let defaults = |c: &Container| {
             let both = c.sh("ip route show default; ip -6 route show default");
-            both.lines().map(|l| l.trim_end().replace(" pref medium", "")).collect::<Vec<_>>()
+            both.lines()
+                .map(|l| l.trim_end().replace(" pref medium", ""))
+                .collect::<Vec<_>>()
         };
         let inside = |id: &str, theirs: bool| {
             let mut c = Container::new(id);
             if theirs {
-                c.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
-                    ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+                c.sh(
+                    "ip link add eth0 type veth peer name far; ip link set far up; ip link set \
+                    eth0 up
+                    ip address add 198.51.100.2/24 dev eth0; ip route add default via \
+                    198.51.100.1",
+                );
             }
             c.create(host).ok();
             let seen = defaults(&c);
@@ -118,11 +158,23 @@ fn default_route_comes_if_asked_and_never_as_the_second_one() {
         };
         host.prepare(&rails);
         assert_eq!(inside("unasked", false).0, [""; 0]);
-        let said = host.rdmaprep(&["prepare", "--ifaces", &rails, "--default-route"]).ok().out;
-        assert!(said.contains("\nthe IPv4 default route via 10.1.0.9 of r1 comes along\n"), "{said}");
+        let said = host
+            .rdmaprep(&["prepare", "--ifaces", &rails, "--default-route"])
+            .ok()
+            .out;
+        assert!(
+            said.contains("\nthe IPv4 default route via 10.1.0.9 of r1 comes along\n"),
+            "{said}"
+        );
         let v6 = "default via fd00::9 dev r0 metric 2000";
         let (seen, notes) = inside("alone", false);
-        assert_eq!((seen, notes.as_str()), (vec!["default via 10.1.0.9 dev r1 metric 200".into(), v6.into()], "[]"));
+        assert_eq!(
+            (seen, notes.as_str()),
+            (
+                vec!["default via 10.1.0.9 dev r1 metric 200".into(), v6.into()],
+                "[]"
+            )
+        );
         let (seen, notes) = inside("beside", true);
         assert_eq!(seen, ["default via 198.51.100.1 dev eth0", v6]);
         assert!(notes.contains("10.1.0.9 of r1 stays behind"), "{notes}");
@@ -163,7 +215,10 @@ fn a_pod_keeps_its_nics_until_the_last_container_ends() {
         first.create(host).ok();
         let mut second = Container::beside("second", &first);
         second.create(host).ok();
-        assert_eq!(host.status()[0]["members"], json!([["first", true], ["second", true]]));
+        assert_eq!(
+            host.status()[0]["members"],
+            json!([["first", true], ["second", true]])
+        );
         // Link-local addresses are tentative for a second or two.
         let addresses = |c: &Container| c.sh("ip -o address").replace(" tentative", "");
         let inside = addresses(&second);
@@ -181,21 +236,26 @@ fn a_pod_keeps_its_nics_until_the_last_container_ends() {
     });
 }
 
-/// The host's duplicate address detection has ended; until one of the container's ends, a program cannot bind the address.
+/// The host's duplicate address detection has ended; until one of the container's ends, a program
+/// cannot bind the address.
 #[test]
 fn an_ipv6_address_can_be_bound_as_soon_as_it_is_inside() {
     alone(|host| {
         host.rails(1);
         sh("echo 1 > /proc/sys/net/ipv6/conf/r0/accept_dad");
         host.ip("address add fd00::1/64 dev r0");
-        until("the host's own detection", || sh("ip -6 address show tentative dev r0 to fd00::/64").is_empty());
+        until("the host's own detection", || {
+            sh("ip -6 address show tentative dev r0 to fd00::/64").is_empty()
+        });
         let before = host.look();
         host.prepare("r0");
         // The second one finds the host's detection running again.
         for _ in 0..2 {
             let mut c = Container::new("c");
             c.create(host).ok();
-            c.sh("python3 -c \"import socket; socket.socket(socket.AF_INET6).bind(('fd00::1', 0))\"");
+            c.sh(
+                "python3 -c \"import socket; socket.socket(socket.AF_INET6).bind(('fd00::1', 0))\"",
+            );
             c.stop(host).ok();
         }
         host.is_as(&before);
@@ -208,13 +268,19 @@ fn an_ipv6_address_can_be_bound_as_soon_as_it_is_inside() {
 fn an_optimistic_ipv6_address_comes_along() {
     alone(|host| {
         host.rails(1);
-        sh("cd /proc/sys/net/ipv6/conf/r0; echo 1 > accept_dad; echo 1 > optimistic_dad; echo 30 > dad_transmits
-            ip address add fd00::1/64 dev r0 optimistic");
+        sh(
+            "cd /proc/sys/net/ipv6/conf/r0; echo 1 > accept_dad; echo 1 > optimistic_dad; echo 30 \
+            > dad_transmits
+            ip address add fd00::1/64 dev r0 optimistic",
+        );
         assert!(sh("ip -6 address show dev r0").contains("fd00::1/64 scope global optimistic"));
         host.prepare("r0");
         let mut c = Container::new("c");
         c.create(host).ok();
-        assert!(c.sh("ip -6 address show dev r0").contains("fd00::1/64 scope global nodad"));
+        assert!(
+            c.sh("ip -6 address show dev r0")
+                .contains("fd00::1/64 scope global nodad")
+        );
         c.stop(host).ok();
         assert!(sh("ip -6 address show dev r0").contains("fd00::1/64"));
         host.is_clean();
@@ -225,7 +291,10 @@ fn an_optimistic_ipv6_address_comes_along() {
 fn twenty_restarts_leave_the_host_as_it_was() {
     alone(|host| {
         let rails = host.rails(2);
-        host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.1.0.1 table 100 priority 1000");
+        host.ip(
+            "route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.1.0.1 table 100 \
+            priority 1000",
+        );
         let before = host.look();
         host.prepare(&rails);
         for _ in 0..20 {
@@ -233,7 +302,11 @@ fn twenty_restarts_leave_the_host_as_it_was() {
             c.create(host).ok();
             host.hook("poststart", &c.state()).ok();
             c.stop(host).ok();
-            assert_eq!(host.report("again")["notes"], json!([]), "nothing has changed after they were restored");
+            assert_eq!(
+                host.report("again")["notes"],
+                json!([]),
+                "nothing has changed after they were restored"
+            );
             same("the host's normal form", &before.normal, &host.normal());
         }
         host.is_as(&before);
@@ -261,20 +334,30 @@ fn a_container_opts_in_by_argument_annotation_or_config_file() {
     alone(|host| {
         let rails = host.rails(2);
         host.prepare(&rails);
-        host.rdmaprep(&["prepare", "--ifaces", "r1", "--plan", "small"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r1", "--plan", "small"])
+            .ok();
         let has = |c: &Container, r0: bool| {
             let links = c.sh("ip -br link");
-            assert_eq!((links.contains("r0@"), links.contains("r1@")), (r0, true), "{links}");
+            assert_eq!(
+                (links.contains("r0@"), links.contains("r1@")),
+                (r0, true),
+                "{links}"
+            );
         };
         let bare = |id: &str| Container::new(id).annotated(json!(null));
 
         let mut by_argument = bare("argument");
-        run(&mut host.command(&["hook", "createRuntime", "--plan", "small"]), &by_argument.state()).ok();
+        run(
+            &mut host.command(&["hook", "createRuntime", "--plan", "small"]),
+            &by_argument.state(),
+        )
+        .ok();
         has(&by_argument, false);
         // poststop needs no opt-in: the record knows.
         by_argument.stop(host).ok();
 
-        let mut by_annotation = Container::new("annotation").annotated(json!({"rdmaprep.io/plan": "small"}));
+        let mut by_annotation =
+            Container::new("annotation").annotated(json!({"rdmaprep.io/plan": "small"}));
         by_annotation.create(host).ok();
         has(&by_annotation, false);
         by_annotation.stop(host).ok();
@@ -287,8 +370,11 @@ fn a_container_opts_in_by_argument_annotation_or_config_file() {
 
         // The host's argument is the host's word; an annotation cannot choose another plan.
         let clash = Container::new("clash").annotated(json!({"rdmaprep.io/plan": "default"}));
-        run(&mut host.command(&["hook", "createRuntime", "--plan", "small"]), &clash.state())
-            .fails(3, &["default", "small"]);
+        run(
+            &mut host.command(&["hook", "createRuntime", "--plan", "small"]),
+            &clash.state(),
+        )
+        .fails(3, &["default", "small"]);
 
         // For `auto` the hook makes a plan.
         host.configure("plan = \"auto\"\nselect.ifaces = [\"r1\"]");
@@ -298,7 +384,11 @@ fn a_container_opts_in_by_argument_annotation_or_config_file() {
         fresh.stop(host).ok();
         host.configure("");
         let mut asks = Container::new("asks").annotated(json!({"rdmaprep.io/plan": "auto"}));
-        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]), &asks.state()).ok();
+        run(
+            &mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]),
+            &asks.state(),
+        )
+        .ok();
         has(&asks, false);
         asks.stop(host).ok();
         host.is_clean();
@@ -315,29 +405,45 @@ fn a_plan_that_is_not_stored_is_refused_wherever_it_is_named() {
             let asks = Container::new("asks").annotated(json!({"rdmaprep.io/plan": "defualt"}));
             asks.create(host).fails(3, &[why]);
             let bare = Container::new("bare").annotated(json!(null));
-            let by_flags = ["hook", "createRuntime", "--plan", "defualt", "--ifaces", "r0"];
+            let by_flags = [
+                "hook",
+                "createRuntime",
+                "--plan",
+                "defualt",
+                "--ifaces",
+                "r0",
+            ];
             run(&mut host.command(&by_flags), &bare.state()).fails(3, &[why]);
             host.configure("plan = \"defualt\"");
             let said = bare.create(host).fails(3, &[why]);
             assert_eq!(said.err.lines().count(), 1, "{said:?}");
             host.configure("");
-            host.rdmaprep(&["env", "--plan", "defualt"]).fails(3, &[why]);
+            host.rdmaprep(&["env", "--plan", "defualt"])
+                .fails(3, &[why]);
             host.is_as(&before);
         };
         refused(
-            "plan defualt is not stored: no plan is stored; run `rdmaprep prepare --plan defualt`, or ask for plan `auto`",
+            "plan defualt is not stored: no plan is stored; run `rdmaprep prepare --plan \
+            defualt`, or ask for plan `auto`",
         );
         host.prepare(&rails);
-        host.rdmaprep(&["prepare", "--plan", "train", "--ifaces", "r0"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "train", "--ifaces", "r0"])
+            .ok();
         refused(
-            "plan defualt is not stored: stored are default, train: name one of these, or run `rdmaprep prepare --plan defualt`",
+            "plan defualt is not stored: stored are default, train: name one of these, or run \
+            `rdmaprep prepare --plan defualt`",
         );
         for n in 10..20 {
-            host.rdmaprep(&["prepare", "--plan", &format!("p{n}"), "--ifaces", "r0"]).ok();
+            host.rdmaprep(&["prepare", "--plan", &format!("p{n}"), "--ifaces", "r0"])
+                .ok();
         }
-        refused("stored are default, p10, p11, p12, p13, p14, p15, p16 and 4 others: name one of these, or run");
+        refused(
+            "stored are default, p10, p11, p12, p13, p14, p15, p16 and 4 others: name one of \
+            these, or run",
+        );
         // Nor is one stored under the name that says to make one.
-        host.rdmaprep(&["prepare", "--plan", "auto"]).fails(2, &["`auto`", "choose another name"]);
+        host.rdmaprep(&["prepare", "--plan", "auto"])
+            .fails(2, &["`auto`", "choose another name"]);
     });
 }
 
@@ -354,25 +460,46 @@ fn annotations_narrow_and_never_widen() {
             host.hook("poststart", &c.state()).ok();
             // A NIC that it asks for, and that is not the plan's, is not passed over in silence.
             let said = host.rdmaprep(&["status"]).ok().out;
-            let note = "  note        annotation rdmaprep.io/ifaces names r3, which is not in plan default\n";
-            assert_eq!((said.contains(note), said.contains("note        annotation")), (in_vain, in_vain), "{said}");
+            let note = "  note        annotation rdmaprep.io/ifaces names r3, which is not in \
+                plan default\n";
+            assert_eq!(
+                (said.contains(note), said.contains("note        annotation")),
+                (in_vain, in_vain),
+                "{said}"
+            );
             let links = c.sh("ip -br link");
             c.stop(host).ok();
-            ["r0@", "r1@", "r2@", "r3@"].into_iter().filter(|n| links.contains(n)).collect::<String>()
+            ["r0@", "r1@", "r2@", "r3@"]
+                .into_iter()
+                .filter(|n| links.contains(n))
+                .collect::<String>()
         };
-        assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0, r2 r3"})), "r0@r2@");
-        assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
+        assert_eq!(
+            inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0, r2 r3"})),
+            "r0@r2@"
+        );
+        assert_eq!(
+            inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})),
+            "r2@"
+        );
         // What else takes a NIC away does not take it out of the plan.
         let both = json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0 r1", "rdmaprep.io/exclude": "^r1$"});
         assert_eq!(inside(both), "r0@");
-        let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
-        let why = "no NIC of plan default: annotation rdmaprep.io/ifaces names r3, which is not in plan default";
+        let none = Container::new("none")
+            .annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
+        let why = "no NIC of plan default: annotation rdmaprep.io/ifaces names r3, which is not \
+            in plan default";
         none.create(host).fails(4, &[why]);
         // Some runtimes do not show the output of a hook: an error is in the log, too.
         let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));
-        odd.create(host).fails(5, &["annotation \"rdmaprep.io/plan\""]);
+        odd.create(host)
+            .fails(5, &["annotation \"rdmaprep.io/plan\""]);
         let log = fs::read_to_string(&host.log).unwrap();
-        assert!(log.lines().any(|l| l.contains("container=odd") && l.contains("annotation")), "{log}");
+        assert!(
+            log.lines()
+                .any(|l| l.contains("container=odd") && l.contains("annotation")),
+            "{log}"
+        );
         // The administrator's policy holds at create time, too.
         host.configure("deny = [\"^r1$\"]");
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default"})), "r0@r2@");
@@ -407,7 +534,11 @@ fn nics_of_a_container_that_died_without_a_hook_are_restored() {
         died("three");
         let mut next = Container::new("next");
         next.create(host).ok();
-        assert!(host.report("next")["notes"].to_string().contains("their container has died"));
+        assert!(
+            host.report("next")["notes"]
+                .to_string()
+                .contains("their container has died")
+        );
         assert_eq!(host.status()[0]["members"], json!([["next", true]]));
         next.stop(host).ok();
         host.is_as(&before);
@@ -425,21 +556,33 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
         let mut c = Container::new("vandal");
         // The container's own veth sits where r0 had its index: it must not be taken for r0.
         let index = sh("ip -o link show r0 | cut -d: -f1");
-        c.sh(&format!("ip link add eth0 index {} type veth peer name other", index.trim()));
+        c.sh(&format!(
+            "ip link add eth0 index {} type veth peer name other",
+            index.trim()
+        ));
         c.create(host).ok();
-        c.sh("ip link set r0 down; ip link set r0 name mine address 02:11:22:33:44:55 mtu 1280
+        c.sh(
+            "ip link set r0 down; ip link set r0 name mine address 02:11:22:33:44:55 mtu 1280
             ip link property add dev mine altname r0-as-was
             ip address flush dev mine; ip address add 1.2.3.4/8 dev mine; ip link set mine up
-            echo 1 > /proc/sys/net/ipv4/conf/mine/forwarding; echo 0 > /proc/sys/net/ipv4/conf/mine/arp_ignore
-            ip link add br0 type bridge; ip link set r1 master br0; ip link set r1 promisc on allmulticast on
+            echo 1 > /proc/sys/net/ipv4/conf/mine/forwarding; echo 0 > \
+            /proc/sys/net/ipv4/conf/mine/arp_ignore
+            ip link add br0 type bridge; ip link set r1 master br0; ip link set r1 promisc on \
+            allmulticast on
             ip link set r1 down txqueuelen 5 alias stolen
-            ip link set r2 group 9; ip neighbour add 10.2.0.9 lladdr 02:00:00:00:00:09 dev r2 nud permanent");
+            ip link set r2 group 9; ip neighbour add 10.2.0.9 lladdr 02:00:00:00:00:09 dev r2 nud \
+            permanent",
+        );
         let said = c.stop(host).ok();
         assert_eq!(said.err, "");
         host.is_as(&before);
         host.is_clean();
         let notes = host.report("vandal")["notes"].to_string();
-        assert!(notes.contains("r0 had been renamed to mine") && notes.contains("r1 had been put into br0"), "{notes}");
+        assert!(
+            notes.contains("r0 had been renamed to mine")
+                && notes.contains("r1 had been put into br0"),
+            "{notes}"
+        );
         assert!(!notes.contains("after the restore"), "{notes}");
     });
 }
@@ -452,20 +595,37 @@ fn a_nic_moved_to_another_netns_is_found_and_no_other_nic() {
         host.prepare("r0,r1");
         let mut c = Container::new("vandal");
         c.create(host).ok();
-        let index = |c: &Container, dev: &str| c.sh(&format!("ip -o link show {dev} | cut -d: -f1")).trim().to_owned();
+        let index = |c: &Container, dev: &str| {
+            c.sh(&format!("ip -o link show {dev} | cut -d: -f1"))
+                .trim()
+                .to_owned()
+        };
         // Another container has a NIC of that name, kind and index.
         let bystander = Container::new("bystander");
-        bystander.sh(&format!("ip link add r1 index {} type veth peer name other", index(&c, "r1")));
+        bystander.sh(&format!(
+            "ip link add r1 index {} type veth peer name other",
+            index(&c, "r1")
+        ));
         let theirs = bystander.sh("ip -o link show r1");
         let nested = Container::new("nested");
-        c.sh(&format!("ip link set r1 netns {0}; ip link set r0 netns {0}", nested.pid()));
+        c.sh(&format!(
+            "ip link set r1 netns {0}; ip link set r0 netns {0}",
+            nested.pid()
+        ));
         let said = c.stop(host).ok();
         assert_eq!(said.err, "");
         host.is_as(&before);
         host.is_clean();
         let notes = host.report("vandal")["notes"].to_string();
-        assert!(notes.contains("r1 had been moved on to network namespace "), "{notes}");
-        same("the other container's NIC", &theirs, &bystander.sh("ip -o link show r1"));
+        assert!(
+            notes.contains("r1 had been moved on to network namespace "),
+            "{notes}"
+        );
+        same(
+            "the other container's NIC",
+            &theirs,
+            &bystander.sh("ip -o link show r1"),
+        );
     });
 }
 
@@ -480,12 +640,16 @@ fn a_nic_moved_on_is_found_behind_many_routes() {
         // Found first: the search goes by process.
         let decoy = Container::new("decoy");
         decoy.sh("ip link set lo up; python3 -c '
-for i in range(80000): print(\"route add 60.%d.%d.%d/32\" % (i >> 16, i >> 8 & 255, i & 255), \"nexthop dev lo \" * 100)' | ip -batch -");
+for i in range(80000): print(\"route add 60.%d.%d.%d/32\" % (i >> 16, i >> 8 & 255, i & \
+    255), \"nexthop dev lo \" * 100)' | ip -batch -");
         let nested = Container::new("nested");
         c.sh(&format!("ip link set r1 netns {}", nested.pid()));
         c.stop(host).ok();
         let notes = host.report("vandal")["notes"].to_string();
-        assert!(notes.contains("r1 had been moved on to network namespace "), "{notes}");
+        assert!(
+            notes.contains("r1 had been moved on to network namespace "),
+            "{notes}"
+        );
         host.is_clean();
     });
 }
@@ -499,8 +663,14 @@ fn notes_of_a_search_are_in_the_error() {
         let mut c = Container::new("vandal");
         c.create(host).ok();
         let nested = Container::new("nested");
-        c.sh(&format!("ip link set r1 netns {0}; ip link set r0 netns {0} name other", nested.pid()));
-        let said = ["r0 is neither", "r1 had been moved on to network namespace "];
+        c.sh(&format!(
+            "ip link set r1 netns {0}; ip link set r0 netns {0} name other",
+            nested.pid()
+        ));
+        let said = [
+            "r0 is neither",
+            "r1 had been moved on to network namespace ",
+        ];
         c.stop(host).fails(8, &said);
         nested.sh("ip link set other name r0");
         host.rdmaprep(&["restore", "--all"]).ok();
@@ -517,9 +687,13 @@ fn poststart_repeats_what_a_runtime_tore_down() {
         let mut c = Container::new("sandbox");
         c.create(host).ok();
         let look = || {
-            unnumbered(&c.sh("ip -o address; ip -o route show table all; ip -o -6 route show table all; ip rule; ip neighbour show nud permanent"))
+            unnumbered(&c.sh(
+                "ip -o address; ip -o route show table all; ip -o -6 route show \
+                table all; ip rule; ip neighbour show nud permanent",
+            ))
         };
-        // The kernel makes IPv6 local routes a moment after the address (addrconf_dad_work in net/ipv6/addrconf.c).
+        // The kernel makes IPv6 local routes a moment after the address (addrconf_dad_work in
+        // net/ipv6/addrconf.c).
         let mut inside = look();
         until("its network is at rest", || {
             std::thread::sleep(Duration::from_millis(300));
@@ -548,7 +722,10 @@ fn modes(folder: &Path, found: &mut Vec<(String, u32)>) {
         if entry.path().parent().is_some_and(|p| p.ends_with("netns")) {
             continue;
         }
-        found.push((entry.path().display().to_string(), meta.permissions().mode() & 0o7777));
+        found.push((
+            entry.path().display().to_string(),
+            meta.permissions().mode() & 0o7777,
+        ));
         if meta.is_dir() {
             modes(&entry.path(), found);
         }
@@ -563,18 +740,31 @@ fn files_are_private_although_a_runtime_calls_with_umask_0() {
         let mut c = Container::new("open").annotated(json!({}));
         let hook = host.command(&["hook", "createRuntime"]);
         let mut under_umask_0 = Command::new("sh");
-        under_umask_0.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(hook.get_program()).args(hook.get_args());
+        under_umask_0
+            .args(["-c", "umask 0; exec \"$@\"", "sh"])
+            .arg(hook.get_program())
+            .args(hook.get_args());
         run(&mut under_umask_0, &c.state()).ok();
         let mut found = Vec::new();
         modes(&host.run, &mut found);
         modes(&host.state, &mut found);
         assert!(found.len() >= 7, "{found:?}");
-        found.push(("log".into(), fs::metadata(&host.log).unwrap().permissions().mode() & 0o7777));
+        found.push((
+            "log".into(),
+            fs::metadata(&host.log).unwrap().permissions().mode() & 0o7777,
+        ));
         for dir in [&host.run, &host.state] {
-            assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o7777, 0o700);
+            assert_eq!(
+                fs::metadata(dir).unwrap().permissions().mode() & 0o7777,
+                0o700
+            );
         }
         for (path, mode) in &found {
-            let want = if Path::new(path).is_dir() { 0o700 } else { 0o600 };
+            let want = if Path::new(path).is_dir() {
+                0o700
+            } else {
+                0o600
+            };
             assert_eq!(*mode, want, "{path}: {mode:o}");
         }
         c.stop(host).ok();
@@ -610,17 +800,38 @@ fn a_broken_config_file_keeps_no_nic_away() {
         host.configure("nonsense");
         container.stop(host).ok();
         host.is_as(&before);
-        // Nor does an unknown key, or another state_dir, keep `--stale` from restoring NICs of dead containers.
+        // Nor does an unknown key, or another state_dir, keep `--stale` from restoring NICs of dead
+        // containers.
         let elsewhere = host.state.with_file_name("elsewhere");
         let config = format!("state_dir = {elsewhere:?}\n");
         host.configure(&config);
         let mut container = Container::new("c2");
-        let at = ["--run-dir".as_ref(), host.run.as_os_str(), "--config".as_ref(), host.config.as_os_str()];
+        let at = [
+            "--run-dir".as_ref(),
+            host.run.as_os_str(),
+            "--config".as_ref(),
+            host.config.as_os_str(),
+        ];
         let rdmaprep = |args: &[&str], stdin: &str| {
-            run(Command::new(env!("CARGO_BIN_EXE_rdmaprep")).env_clear().args(args).args(at), stdin)
+            run(
+                Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
+                    .env_clear()
+                    .args(args)
+                    .args(at),
+                stdin,
+            )
         };
-        rdmaprep(&["hook", "createRuntime", "--plan", "default"], &container.state()).ok();
-        assert!(fs::read_dir(elsewhere.join("records")).unwrap().next().is_some());
+        rdmaprep(
+            &["hook", "createRuntime", "--plan", "default"],
+            &container.state(),
+        )
+        .ok();
+        assert!(
+            fs::read_dir(elsewhere.join("records"))
+                .unwrap()
+                .next()
+                .is_some()
+        );
         host.configure(&(config + "no_such_key = 1\n"));
         container.kill();
         let said = rdmaprep(&["restore", "--all", "--stale"], "").ok();
@@ -635,11 +846,13 @@ fn a_broken_config_file_keeps_no_nic_away() {
 fn a_namespace_holds_one_plan() {
     alone(|host| {
         host.rails(2);
-        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"])
+            .ok();
         host.prepare("r0").ok();
         let mut first = Container::new("c1");
         first.create(host).ok();
-        let second = Container::beside("c2", &first).annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
+        let second = Container::beside("c2", &first)
+            .annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
         second.create(host).fails(3, &["plan default", "not other"]);
         first.stop(host).ok();
         host.is_clean();
@@ -651,12 +864,18 @@ fn frozen_lifetimes_do_not_run_down() {
     alone(|host| {
         let names = host.rails(1);
         host.ip("address add 203.0.113.7/24 dev r0 valid_lft 900 preferred_lft 600");
-        host.rdmaprep(&["prepare", "--ifaces", &names]).fails(4, &["finite_lifetime"]);
-        host.rdmaprep(&["prepare", "--ifaces", &names, "--freeze-lifetimes"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", &names])
+            .fails(4, &["finite_lifetime"]);
+        host.rdmaprep(&["prepare", "--ifaces", &names, "--freeze-lifetimes"])
+            .ok();
         let mut container = Container::new("c1");
         container.create(host).ok();
-        let inside = container.sh("ip -json address show dev r0 | jq '[.[].addr_info[] | select(.family == \"inet\") | .valid_life_time] | unique'");
-        assert_eq!(inside.split_whitespace().collect::<String>(), "[4294967295]");
+        let inside = container.sh("ip -json address show dev r0 | jq '[.[].addr_info[] | \
+            select(.family == \"inet\") | .valid_life_time] | unique'");
+        assert_eq!(
+            inside.split_whitespace().collect::<String>(),
+            "[4294967295]"
+        );
         container.stop(host).ok();
         host.is_clean();
     });
@@ -667,8 +886,10 @@ fn the_bootstrap_interface_is_named_where_it_is_known() {
     alone(|host| {
         let names = host.rails(1);
         let pod = Container::new("pod");
-        pod.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
-            ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+        pod.sh(
+            "ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+            ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1",
+        );
         let bundle = host.run.with_file_name("bundle");
         fs::create_dir(&bundle).unwrap();
         let config = |network: serde_json::Value| {
@@ -678,13 +899,21 @@ fn the_bootstrap_interface_is_named_where_it_is_known() {
                 "linux": {"namespaces": [network]},
             });
             fs::write(bundle.join("config.json"), config.to_string()).unwrap();
-            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()]).ok();
+            host.rdmaprep(&[
+                "prepare",
+                "--ifaces",
+                &names,
+                "--bundle",
+                bundle.to_str().unwrap(),
+            ])
+            .ok();
             fs::read_to_string(bundle.join("config.json")).unwrap()
         };
         let path = format!("/proc/{}/ns/net", pod.pid());
         let joined = config(serde_json::json!({"type": "network", "path": path}));
         assert!(
-            joined.contains("\"NCCL_SOCKET_IFNAME==eth0\"") && joined.contains("\"GLOO_SOCKET_IFNAME=eth0\""),
+            joined.contains("\"NCCL_SOCKET_IFNAME==eth0\"")
+                && joined.contains("\"GLOO_SOCKET_IFNAME=eth0\""),
             "{joined}"
         );
         let own = config(serde_json::json!({"type": "network"}));
@@ -692,7 +921,8 @@ fn the_bootstrap_interface_is_named_where_it_is_known() {
     });
 }
 
-/// NCCL fails without its interface: a warning where an engine may still add it, an error where none will.
+/// NCCL fails without its interface: a warning where an engine may still add it, an error where
+/// none will.
 #[test]
 fn a_bootstrap_without_a_route_is_reported_or_refused() {
     alone(|host| {
@@ -707,7 +937,13 @@ fn a_bootstrap_without_a_route_is_reported_or_refused() {
                 "linux": {"namespaces": [network]},
             });
             fs::write(bundle.join("config.json"), config.to_string()).unwrap();
-            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()])
+            host.rdmaprep(&[
+                "prepare",
+                "--ifaces",
+                &names,
+                "--bundle",
+                bundle.to_str().unwrap(),
+            ])
         };
         let read = || fs::read_to_string(bundle.join("config.json")).unwrap();
         let words = "NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used";
@@ -715,12 +951,14 @@ fn a_bootstrap_without_a_route_is_reported_or_refused() {
         assert!(warned.err.contains(words), "{}", warned.err);
         assert!(read().contains("createRuntime"));
         let path = format!("/proc/{}/ns/net", pod.pid());
-        prepare(serde_json::json!({"type": "network", "path": path})).fails(3, &["NCCL in this container", words]);
+        prepare(serde_json::json!({"type": "network", "path": path}))
+            .fails(3, &["NCCL in this container", words]);
         assert!(!read().contains("createRuntime"));
     });
 }
 
-/// Of NICs that another container has NCCL cannot be judged: the create hook waits for them, or says which container.
+/// Of NICs that another container has NCCL cannot be judged: the create hook waits for them, or
+/// says which container.
 #[test]
 fn a_pod_that_waits_for_nics_is_edited() {
     alone(|host| {
@@ -734,14 +972,20 @@ fn a_pod_that_waits_for_nics_is_edited() {
             "process": {"cwd": "/", "args": ["true"], "env": ["NCCL_SOCKET_IFNAME==r0"]},
             "linux": {"namespaces": [{"type": "network", "path": format!("/proc/{}/ns/net", pod.pid())}]},
         });
-        let edited = run(&mut host.command(&["spec", "--plan", "default"]), &config.to_string()).ok();
+        let edited = run(
+            &mut host.command(&["spec", "--plan", "default"]),
+            &config.to_string(),
+        )
+        .ok();
         assert!(edited.out.contains("createRuntime"), "{}", edited.out);
-        pod.create(host).fails(9, &["r0 is held by container first"]);
+        pod.create(host)
+            .fails(9, &["r0 is held by container first"]);
         first.stop(host).ok();
     });
 }
 
-/// What the host asks for in the name of all containers is not left out in silence, whatever else is wrong.
+/// What the host asks for in the name of all containers is not left out in silence, whatever else
+/// is wrong.
 #[test]
 fn containers_of_the_hosts_own_plan_do_not_start_without_it() {
     alone(|host| {
@@ -773,7 +1017,13 @@ fn empty_variables_and_annotations_without_a_plan() {
         let before = host.look();
         let plain = Container::new("plain").annotated(json!({}));
         let mut hook = host.command(&["hook", "createRuntime"]);
-        for name in ["RDMAPREP_WAIT", "RDMAPREP_DEADLINE", "RDMAPREP_HOOK_TIMEOUT", "RDMAPREP_RAIL", "RDMAPREP_PLAN"] {
+        for name in [
+            "RDMAPREP_WAIT",
+            "RDMAPREP_DEADLINE",
+            "RDMAPREP_HOOK_TIMEOUT",
+            "RDMAPREP_RAIL",
+            "RDMAPREP_PLAN",
+        ] {
             hook.env(name, "");
         }
         run(&mut hook, &plain.state()).ok();
@@ -784,7 +1034,8 @@ fn empty_variables_and_annotations_without_a_plan() {
     });
 }
 
-/// A NIC that a container has just given back is without a carrier, a GID or an address for a moment.
+/// A NIC that a container has just given back is without a carrier, a GID or an address for a
+/// moment.
 #[test]
 fn a_named_nic_that_comes_up_is_waited_for() {
     alone(|host| {
@@ -799,10 +1050,18 @@ fn a_named_nic_that_comes_up_is_waited_for() {
         std::thread::sleep(Duration::from_millis(1800));
         sh("ip address add 10.1.0.1/24 dev r1");
         let done = waiting.wait_with_output().unwrap();
-        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        let (out, err) = (
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr),
+        );
         assert!(done.status.success(), "{err}");
         assert!(out.ends_with("RDMA_PEER_IFACES=\"r0 r1\"\n"), "{out}");
-        assert_eq!(err.matches("rdmaprep: waiting up to 5 s: r1 has no IPv4 address\n").count(), 1, "{err}");
+        assert_eq!(
+            err.matches("rdmaprep: waiting up to 5 s: r1 has no IPv4 address\n")
+                .count(),
+            1,
+            "{err}"
+        );
     });
 }
 
@@ -813,32 +1072,57 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
         host.rails(2);
         sh("ip address flush dev r1");
         let before = host.look();
-        let why = ["--ifaces names NICs that cannot be taken", "r1 has no IPv4 address", "add one: ip address add"];
+        let why = [
+            "--ifaces names NICs that cannot be taken",
+            "r1 has no IPv4 address",
+            "add one: ip address add",
+        ];
         let begun = Instant::now();
-        host.rdmaprep(&["prepare", "--ifaces", "r0 r1"]).fails(4, &why);
+        host.rdmaprep(&["prepare", "--ifaces", "r0 r1"])
+            .fails(4, &why);
         assert!(begun.elapsed().as_secs() >= 5, "{:?}", begun.elapsed());
         assert!(!host.run.join("plans/default.json").exists());
         // Nor does a plan that the hook makes have fewer.
         let c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto"}));
-        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).fails(4, &why);
+        run(
+            &mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]),
+            &c.state(),
+        )
+        .fails(4, &why);
         host.is_as(&before);
         // What the container itself leaves out is not missed.
-        let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/exclude": "^r1$"}));
-        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).ok();
+        let mut c = Container::new("c")
+            .annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/exclude": "^r1$"}));
+        run(
+            &mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]),
+            &c.state(),
+        )
+        .ok();
         c.stop(host).ok();
         host.is_as(&before);
         // Nor if another container holds it.
         host.ip("address add 10.0.77.1/24 dev r1");
         let before = host.look();
         let mut other = Container::new("other").annotated(json!({"rdmaprep.io/plan": "auto"}));
-        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]), &other.state()).ok();
-        let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/ifaces": "r0"}));
-        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).ok();
+        run(
+            &mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]),
+            &other.state(),
+        )
+        .ok();
+        let mut c = Container::new("c")
+            .annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/ifaces": "r0"}));
+        run(
+            &mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]),
+            &c.state(),
+        )
+        .ok();
         c.stop(host).ok();
         other.stop(host).ok();
         host.is_as(&before);
         // One that only a peer's list leaves out is not, either.
-        let said = host.rdmaprep(&["prepare", "--ifaces", "r0 r1", "--peer-ifaces", "r0"]).ok();
+        let said = host
+            .rdmaprep(&["prepare", "--ifaces", "r0 r1", "--peer-ifaces", "r0"])
+            .ok();
         assert!(said.out.ends_with("RDMA_PEER_IFACES=\"r0\"\n"), "{said:?}");
     });
 }
@@ -853,10 +1137,16 @@ fn refused_namesake_leaves_the_first_ones_report() {
         first.create(host).ok();
         let before = host.report("twin");
         let second = Container::new("twin");
-        second.create(host).fails(9, &["r0 is held by container twin"]);
+        second
+            .create(host)
+            .fails(9, &["r0 is held by container twin"]);
         assert_eq!(host.report("twin"), before);
         let other = host.report("unknown@");
-        assert_eq!((&other["container"], &other["exit_code"]), (&"twin".into(), &9.into()), "{other}");
+        assert_eq!(
+            (&other["container"], &other["exit_code"]),
+            (&"twin".into(), &9.into()),
+            "{other}"
+        );
         first.stop(host).ok();
         host.is_clean();
     });

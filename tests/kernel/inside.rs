@@ -15,7 +15,8 @@ fn ipv6_that_is_off_on_the_host_is_off_inside() {
         for round in 0..ROUNDS {
             let mut c = Container::new("c");
             c.create(host).ok();
-            let seen = c.sh("cat /proc/sys/net/ipv6/conf/r0/disable_ipv6; ip -6 -o address show dev r0");
+            let seen =
+                c.sh("cat /proc/sys/net/ipv6/conf/r0/disable_ipv6; ip -6 -o address show dev r0");
             assert_eq!(seen, "1\n", "round {round}");
             c.stop(host).ok();
             host.is_as(&before);
@@ -30,20 +31,29 @@ fn router_is_heard_inside_where_the_host_hears_it() {
         let nics = host.rails(3);
         std::fs::write("/run/advertise.py", netstate::ADVERTISES).unwrap();
         sh(
-            "cd /proc/sys/net/ipv6/conf; echo 0 | tee r0/accept_ra p[012]/accept_ra; echo 1 > r2/forwarding; echo 7 > r1/router_solicitations",
+            "cd /proc/sys/net/ipv6/conf; echo 0 | tee r0/accept_ra p[012]/accept_ra; echo 1 > \
+            r2/forwarding; echo 7 > r1/router_solicitations",
         );
-        until("the routers' addresses", || sh("ip -6 address show tentative scope link").is_empty());
+        until("the routers' addresses", || {
+            sh("ip -6 address show tentative scope link").is_empty()
+        });
         let before = host.look();
         host.prepare(&nics);
         for round in 0..ROUNDS {
             let mut c = Container::new("c");
             let default = if round % 2 == 0 { 0 } else { 1 };
-            c.sh(&format!("echo {default} > /proc/sys/net/ipv6/conf/default/accept_ra"));
+            c.sh(&format!(
+                "echo {default} > /proc/sys/net/ipv6/conf/default/accept_ra"
+            ));
             c.create(host).ok();
-            let values = c.sh("cd /proc/sys/net/ipv6/conf; cat r[012]/accept_ra r1/router_solicitations r1/autoconf");
+            let values = c.sh("cd /proc/sys/net/ipv6/conf; cat r[012]/accept_ra \
+                r1/router_solicitations r1/autoconf");
             assert_eq!(values, "0\n1\n0\n7\n1\n", "round {round}");
             let learned = |nic: &str| {
-                c.sh(&format!("ip -6 -o address show dev {nic}; ip -6 route show dev {nic}; ip -6 route show default"))
+                c.sh(&format!(
+                    "ip -6 -o address show dev {nic}; ip -6 route show dev {nic}; ip -6 \
+                    route show default"
+                ))
             };
             until("the address by the router", || {
                 sh("PREFIX=2001:db8:5:: python3 /run/advertise.py 1800 p0 p1 p2");
@@ -51,7 +61,11 @@ fn router_is_heard_inside_where_the_host_hears_it() {
             });
             for nic in ["r0", "r2"] {
                 let found = learned(nic);
-                assert!(!found.contains("2001:db8:5:") && !found.contains(&format!("dev {nic} proto ra")), "{found}");
+                assert!(
+                    !found.contains("2001:db8:5:")
+                        && !found.contains(&format!("dev {nic} proto ra")),
+                    "{found}"
+                );
             }
             c.stop(host).ok();
             host.is_as(&before);
@@ -67,10 +81,17 @@ fn link_local_addresses_inside_are_the_hosts() {
         for (set, mode) in [
             ("true", "0"),
             (secret, "1"),
-            ("ip link set r0 down; echo 3 > addr_gen_mode; ip link set r0 up", "1"),
-            ("ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up", "1"),
             (
-                "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up; ip address add fe80::5/64 dev r0 nodad",
+                "ip link set r0 down; echo 3 > addr_gen_mode; ip link set r0 up",
+                "1",
+            ),
+            (
+                "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up",
+                "1",
+            ),
+            (
+                "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up; ip address add \
+                fe80::5/64 dev r0 nodad",
                 "1",
             ),
         ] {
@@ -79,17 +100,28 @@ fn link_local_addresses_inside_are_the_hosts() {
             let addresses = "ip -6 -o address show dev r0 | awk '{print $4}' | sort";
             let ends = |shell: &dyn Fn(&str) -> String| {
                 let none = set.ends_with("ip link set r0 up") && set.contains("echo 1");
-                until("the kernel's address", || none || shell(addresses).contains("fe80"));
+                until("the kernel's address", || {
+                    none || shell(addresses).contains("fe80")
+                });
                 shell(addresses)
             };
             let before = ends(&sh);
             host.prepare("r0");
             for default in ["0", "1", "3"] {
                 let mut c = Container::new("c");
-                c.sh(&format!("echo {default} > /proc/sys/net/ipv6/conf/default/addr_gen_mode"));
+                c.sh(&format!(
+                    "echo {default} > /proc/sys/net/ipv6/conf/default/addr_gen_mode"
+                ));
                 c.create(host).ok();
-                assert_eq!(ends(&|line| c.sh(line)), before, "{set:?} where the default is {default}");
-                assert_eq!(c.sh("cat /proc/sys/net/ipv6/conf/r0/addr_gen_mode").trim(), mode);
+                assert_eq!(
+                    ends(&|line| c.sh(line)),
+                    before,
+                    "{set:?} where the default is {default}"
+                );
+                assert_eq!(
+                    c.sh("cat /proc/sys/net/ipv6/conf/r0/addr_gen_mode").trim(),
+                    mode
+                );
                 c.stop(host).ok();
                 assert_eq!(ends(&sh), before, "{set:?} after the stop");
             }
@@ -101,7 +133,8 @@ fn link_local_addresses_inside_are_the_hosts() {
 
 /// Stores a plan with these NICs, although the host may use them itself.
 fn insist(host: &Host, nics: &str) -> Said {
-    host.rdmaprep(&["prepare", "--ifaces", nics, "--allow-bootstrap-iface"]).ok()
+    host.rdmaprep(&["prepare", "--ifaces", nics, "--allow-bootstrap-iface"])
+        .ok()
 }
 
 /// As netplan has it: a table for each rail, and a rule of the whole subnet, whose place the kernel
@@ -111,8 +144,10 @@ fn rule_of_a_whole_subnet_comes_along_with_its_table() {
     alone(|host| {
         let nics = host.rails(2);
         host.ip("address add fd00::1/64 dev r0 nodad");
-        sh("for i in 0 1; do ip route add default via 10.$i.0.9 dev r$i table 10$i; ip rule add from 10.$i.0.0/24 table 10$i; done
-            ip -6 route add default via fd00::9 dev r0 table 100; ip -6 rule add from fd00::/64 table 100 pref 7
+        sh("for i in 0 1; do ip route add default via 10.$i.0.9 dev r$i table 10$i; ip rule add \
+            from 10.$i.0.0/24 table 10$i; done
+            ip -6 route add default via fd00::9 dev r0 table 100; ip -6 rule add from fd00::/64 \
+            table 100 pref 7
             ip rule add tos 0x10 table 102; ip route add 172.16.0.0/12 via 10.0.0.9 dev r0 table 102
             ip rule add to 192.0.2.0/24 table 103; ip route add default via 10.1.0.9 dev r1 table 103
             ip rule add from 10.7.0.0/16 table 100 pref 9");
@@ -125,15 +160,25 @@ fn rule_of_a_whole_subnet_comes_along_with_its_table() {
             let mut c = Container::new(round);
             c.create(host).ok();
             let there = rules(&c.sh("ip -4 rule; ip -6 rule"));
-            let foreign: Vec<&String> = there.iter().filter(|rule| !of_host.contains(rule)).collect();
-            assert!(foreign.is_empty() && there.len() == of_host.len() - 1, "{there:#?}");
+            let foreign: Vec<&String> = there
+                .iter()
+                .filter(|rule| !of_host.contains(rule))
+                .collect();
+            assert!(
+                foreign.is_empty() && there.len() == of_host.len() - 1,
+                "{there:#?}"
+            );
             let way = |to: &str| c.sh(&format!("ip route get {to}"));
             assert!(way("198.51.100.1 from 10.0.0.1").contains("via 10.0.0.9 dev r0"));
             assert!(way("198.51.100.1 from 10.1.0.1").contains("via 10.1.0.9 dev r1"));
             assert!(way("2001:db8::1 from fd00::1").contains("via fd00::9 dev r0"));
             assert!(way("172.16.0.1 tos 0x10").contains("via 10.0.0.9 dev r0"));
             assert!(way("192.0.2.7").contains("via 10.1.0.9 dev r1"));
-            assert_eq!(rules(&sh("ip -4 rule; ip -6 rule")), of_host, "while they are away");
+            assert_eq!(
+                rules(&sh("ip -4 rule; ip -6 rule")),
+                of_host,
+                "while they are away"
+            );
             match round {
                 "stop" => drop(c.stop(host).ok()),
                 _ => {
@@ -152,12 +197,20 @@ fn rule_of_a_whole_subnet_comes_along_with_its_table() {
 fn rule_that_would_take_other_traffic_inside_stays_and_is_named() {
     alone(|host| {
         host.rails(2);
-        sh("ip route add default via 10.0.0.9 dev r0 table 200; ip rule add fwmark 0x1100 table 200 pref 80
+        sh(
+            "ip route add default via 10.0.0.9 dev r0 table 200; ip rule add fwmark 0x1100 table \
+            200 pref 80
             ip rule add uidrange 0-0 table 200 pref 81; ip rule add iif r1 table 200 pref 82
             ip rule add table 200 pref 83; ip rule add not from 10.1.0.0/24 table 200 pref 84
-            ip rule add from 10.0.0.0/8 table 200 pref 85; ip rule add to 10.0.0.0/8 table 200 pref 86");
+            ip rule add from 10.0.0.0/8 table 200 pref 85; ip rule add to 10.0.0.0/8 table 200 \
+            pref 86",
+        );
         let before = host.look();
-        let said = insist(host, "r0").err.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = insist(host, "r0")
+            .err
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         for rule in [
             "from all fwmark 0x1100 lookup 200 pref 80",
             "from all uidrange 0-0 lookup 200 pref 81",
@@ -165,15 +218,23 @@ fn rule_that_would_take_other_traffic_inside_stays_and_is_named() {
             "from all lookup 200 pref 83",
             "not from 10.1.0.0/24 lookup 200 pref 84",
         ] {
-            assert!(said.contains(&format!("the rule `{rule}` stays on the host: ")), "{rule}: {said}");
+            assert!(
+                said.contains(&format!("the rule `{rule}` stays on the host: ")),
+                "{rule}: {said}"
+            );
         }
         let mut c = Container::new("c");
-        c.sh("ip link add eth0 type veth peer name e0; ip link set eth0 up; ip address add 10.88.0.5/16 dev eth0");
+        c.sh(
+            "ip link add eth0 type veth peer name e0; ip link set eth0 up; ip address add \
+            10.88.0.5/16 dev eth0",
+        );
         c.create(host).ok();
         let notes = host.report("c")["notes"].to_string();
         for words in [
-            "from 10.0.0.0/8 lookup 200 pref 85` stays on the host: it would take what is sent from 10.88.0.5 as well",
-            "from all to 10.0.0.0/8 lookup 200 pref 86` stays on the host: it would take what is sent to 10.88.0.0/16 as well",
+            "from 10.0.0.0/8 lookup 200 pref 85` stays on the host: it would take what is sent \
+            from 10.88.0.5 as well",
+            "from all to 10.0.0.0/8 lookup 200 pref 86` stays on the host: it would take what is \
+            sent to 10.88.0.0/16 as well",
         ] {
             assert!(notes.contains(words), "{words}: {notes}");
         }
@@ -194,7 +255,10 @@ fn routes_that_are_equal_inside_are_one_there() {
         host.prepare("r0");
         let mut c = Container::new("c");
         c.create(host).ok();
-        assert_eq!(c.sh("ip route show 10.96.0.0/16").trim(), "10.96.0.0/16 via 10.0.0.9 dev r0");
+        assert_eq!(
+            c.sh("ip route show 10.96.0.0/16").trim(),
+            "10.96.0.0/16 via 10.0.0.9 dev r0"
+        );
         c.stop(host).ok();
         host.is_as(&before);
     });

@@ -1,20 +1,29 @@
-//! What a container leaves on its NIC at link level, on the real kernel: the host gets back what it gave.
+//! What a container leaves on its NIC at link level, on the real kernel: the host gets back what it
+//! gave.
 
 use crate::alone;
 use testkit::{Container, same, sh, until};
 
 /// As many names of 127 bytes as that, in one message of ip each.
 fn altnames(dev: &str, count: usize) -> String {
-    let name = |i: usize| format!("link property add dev {dev} altname {i:03}{}\n", "x".repeat(124));
+    let name = |i: usize| {
+        format!(
+            "link property add dev {dev} altname {i:03}{}\n",
+            "x".repeat(124)
+        )
+    };
     (0..count).map(name).collect()
 }
 
 /// What ip tells of the names of a link, whatever bytes they have.
 fn names(dev: &str) -> String {
-    sh(&format!("ip link show dev {dev} | grep -a -e alias -e altname | od -An -tx1"))
+    sh(&format!(
+        "ip link show dev {dev} | grep -a -e alias -e altname | od -An -tx1"
+    ))
 }
 
-/// A link message of more than 32 KiB, and one of nearly 64: the kernel leaves such a link out of a list, and all behind it.
+/// A link message of more than 32 KiB, and one of nearly 64: the kernel leaves such a link out of a
+/// list, and all behind it.
 #[test]
 fn nic_with_hundreds_of_altnames_comes_back() {
     alone(|host| {
@@ -25,13 +34,17 @@ fn nic_with_hundreds_of_altnames_comes_back() {
             let mut c = Container::new(how);
             c.create(host).ok();
             c.sh(&format!("ip -batch - <<END\n{}END", altnames("r0", count)));
-            assert_eq!(c.sh("ip link show dev r0 | grep -c altname").trim(), count.to_string());
+            assert_eq!(
+                c.sh("ip link show dev r0 | grep -c altname").trim(),
+                count.to_string()
+            );
             if how == "stop" {
                 c.stop(host).ok();
             } else {
                 c.kill();
                 // It is there, so it is not given up.
-                host.rdmaprep(&["restore", "--forget", how]).fails(3, &["can still be restored"]);
+                host.rdmaprep(&["restore", "--forget", how])
+                    .fails(3, &["can still be restored"]);
                 host.rdmaprep(&["restore", "--all"]).ok();
             }
             host.is_as(&before);
@@ -64,14 +77,18 @@ else:
     add(10, socket.inet_pton(10, "fd30::"), 32, [socket.inet_pton(10, f"fd00::{i + 256:x}") for i in range(count)])
 "#;
 
-/// A route of more than 32 KiB ends the kernel's list: what is behind would not be recorded, and lost.
+/// A route of more than 32 KiB ends the kernel's list: what is behind would not be recorded, and
+/// lost.
 #[test]
 fn route_that_hides_others_keeps_nics_on_the_host() {
     alone(|host| {
         host.rails(2);
         host.ip("address replace 10.0.0.1/16 dev r0\naddress add fd00::1/64 dev r0 nodad");
         std::fs::write("/run/legs.py", MANY_LEGS).unwrap();
-        for (family, few, many, delete) in [("4", 1000, 2100, "172.20.0.0/16"), ("6", 500, 1200, "fd30::/32")] {
+        for (family, few, many, delete) in [
+            ("4", 1000, 2100, "172.20.0.0/16"),
+            ("6", 500, 1200, "fd30::/32"),
+        ] {
             sh(&format!("python3 /run/legs.py {family} {few}"));
             let before = host.look();
             host.prepare("r0,r1");
@@ -79,11 +96,19 @@ fn route_that_hides_others_keeps_nics_on_the_host() {
             c.create(host).ok();
             c.stop(host).ok();
             host.is_as(&before);
-            sh(&format!("ip -{family} route delete {delete}; python3 /run/legs.py {family} {many}"));
-            let words = [&format!("an IPv{family} route of more than 32 KiB"), "they would be lost"];
+            sh(&format!(
+                "ip -{family} route delete {delete}; python3 /run/legs.py {family} {many}"
+            ));
+            let words = [
+                &format!("an IPv{family} route of more than 32 KiB"),
+                "they would be lost",
+            ];
             Container::new("many").create(host).fails(3, &words);
             let said = host.prepare("r0,r1");
-            assert!(words.iter().all(|w| said.err.contains(w)), "prepare gives no warning: {said:#?}");
+            assert!(
+                words.iter().all(|w| said.err.contains(w)),
+                "prepare gives no warning: {said:#?}"
+            );
             host.is_clean();
             sh(&format!("ip -{family} route delete {delete}"));
         }
@@ -97,7 +122,11 @@ fn host_link_with_hundreds_of_altnames_hides_no_other() {
         host.rails(3);
         host.ip(&altnames("r0", 300));
         let seen = host.normal();
-        assert!(["r0 ", "r1 ", "r2 ", "p2 "].iter().all(|dev| seen.lines().any(|l| l.starts_with(dev))));
+        assert!(
+            ["r0 ", "r1 ", "r2 ", "p2 "]
+                .iter()
+                .all(|dev| seen.lines().any(|l| l.starts_with(dev)))
+        );
         host.prepare("r0,r2");
         let before = host.look();
         let mut c = Container::new("c");
@@ -116,8 +145,10 @@ fn altnames_that_are_no_text_are_deleted() {
         for how in ["stop", "restore"] {
             let mut c = Container::new(how);
             c.create(host).ok();
-            c.sh("for name in '\\377\\376' '\\303' '\\364\\217\\277\\277' '?3'; do \
-                  ip link property add dev r0 altname \"$(printf \"$name\")\"; done");
+            c.sh(
+                "for name in '\\377\\376' '\\303' '\\364\\217\\277\\277' '?3'; do \
+                  ip link property add dev r0 altname \"$(printf \"$name\")\"; done",
+            );
             c.sh("ip link set r0 alias \"$(printf 'left \\377')\"");
             match how {
                 "stop" => drop(c.stop(host).ok()),
@@ -137,12 +168,22 @@ fn altnames_that_are_no_text_are_deleted() {
 #[test]
 fn link_name_with_a_question_mark_is_shown() {
     alone(|host| {
-        let index = |name: &str| sh(&format!("ip -o link show dev '{name}' | cut -d: -f1")).trim().to_owned();
-        sh("ip link add name 'a?b' type veth peer name '?3'; ip link add name '?' type veth peer name x");
+        let index = |name: &str| {
+            sh(&format!("ip -o link show dev '{name}' | cut -d: -f1"))
+                .trim()
+                .to_owned()
+        };
+        sh(
+            "ip link add name 'a?b' type veth peer name '?3'; ip link add name '?' type veth peer \
+            name x",
+        );
         let seen = host.normal();
         let is_there = |name: &str| seen.lines().any(|l| l.starts_with(&format!("{name} ")));
         // One that looks like ours for a link without a name goes by its index as well.
-        assert!(is_there("a?b") && is_there("?") && is_there(&format!("?{}", index("?3"))), "{seen}");
+        assert!(
+            is_there("a?b") && is_there("?") && is_there(&format!("?{}", index("?3"))),
+            "{seen}"
+        );
     });
 }
 
@@ -158,7 +199,10 @@ fn host_names_that_are_no_text_come_back() {
         host.prepare("r0");
         let mut c = Container::new("c");
         c.create(host).ok();
-        c.sh("ip link property del dev r0 altname \"$(printf 'rail\\377')\" altname plain; ip link set r0 alias x");
+        c.sh(
+            "ip link property del dev r0 altname \"$(printf 'rail\\377')\" altname plain; ip \
+            link set r0 alias x",
+        );
         c.stop(host).ok();
         // The kernel lists them in the order in which they were given.
         same("the names of r0", &before, &names("r0"));
@@ -166,7 +210,8 @@ fn host_names_that_are_no_text_come_back() {
     });
 }
 
-/// Sets IFLA_GSO_IPV4_MAX_SIZE and IFLA_GRO_IPV4_MAX_SIZE, which ip of today's distributions does not know.
+/// Sets IFLA_GSO_IPV4_MAX_SIZE and IFLA_GRO_IPV4_MAX_SIZE, which ip of today's distributions does
+/// not know.
 const SIZES: &str = "python3 - <<'END'
 import socket, struct
 index = socket.if_nametoindex('r0')
@@ -177,27 +222,37 @@ s.send(struct.pack('IHHII', 16 + len(body), 19, 5, 1, 0) + body)
 assert struct.unpack('i', s.recv(4096)[16:20])[0] == 0
 END";
 
-/// The peer cannot be reached without ARP, IPv6 has no neighbours without multicast, and a dormant link does not run.
+/// The peer cannot be reached without ARP, IPv6 has no neighbours without multicast, and a dormant
+/// link does not run.
 #[test]
 fn link_flags_mode_and_sizes_come_back() {
     alone(|host| {
         host.rails(3);
-        host.ip("address add fd00::1/64 dev r0 nodad\nneighbour add 10.0.0.9 lladdr 02:00:00:00:00:09 dev r0");
+        host.ip(
+            "address add fd00::1/64 dev r0 nodad\nneighbour add 10.0.0.9 lladdr \
+            02:00:00:00:00:09 dev r0",
+        );
         // An administrator's own.
         host.ip(
-            "link set r1 arp off multicast off dynamic on trailers off mode dormant gso_max_size 30000 gso_max_segs 9 \
+            "link set r1 arp off multicast off dynamic on trailers off mode dormant gso_max_size \
+            30000 gso_max_segs 9 \
              gro_max_size 20000 broadcast 01:00:00:00:00:01",
         );
         sh("ip link set r1 down; ip link set r1 up");
-        until("r1 is dormant", || sh("ip link show r1").contains("state DORMANT"));
+        until("r1 is dormant", || {
+            sh("ip link show r1").contains("state DORMANT")
+        });
         sh(
-            "ip link add link r2 name v2 type macvlan mode private; ip link set v2 arp off multicast off up; ip address add 10.2.0.2/24 dev v2",
+            "ip link add link r2 name v2 type macvlan mode private; ip link set v2 arp off \
+            multicast off up; ip address add 10.2.0.2/24 dev v2",
         );
         host.prepare("r0,r1,v2");
         let before = host.look();
-        let left = "ip link set r0 arp off multicast off dynamic on trailers off mode dormant gso_max_size 10000 \
+        let left = "ip link set r0 arp off multicast off dynamic on trailers off mode dormant \
+            gso_max_size 10000 \
              gso_max_segs 7 gro_max_size 20000 broadcast 01:02:03:04:05:06; \
-             ip link set r1 arp on multicast on dynamic off trailers on mode default gso_max_size 65536; \
+             ip link set r1 arp on multicast on dynamic off trailers on mode default gso_max_size \
+             65536; \
              ip link set r0 state dormant; ip link set v2 arp on";
         for how in ["stop", "restore", "moved"] {
             let mut c = Container::new(how);
@@ -209,7 +264,8 @@ fn link_flags_mode_and_sizes_come_back() {
                 "stop" => {
                     c.stop(host).ok();
                     let notes = host.report(how)["notes"].to_string();
-                    let note = "r0 had been given other settings: arp, multicast, other flags, link mode, broadcast address, \
+                    let note = "r0 had been given other settings: arp, multicast, other flags, \
+                        link mode, broadcast address, \
                          GSO or GRO sizes";
                     assert!(notes.contains(note), "{notes}");
                 }
@@ -221,7 +277,9 @@ fn link_flags_mode_and_sizes_come_back() {
                     // By hand, and up.
                     c.sh(&format!("ip link set r0 netns {}", std::process::id()));
                     host.ip("link set r0 up");
-                    until("r0 is dormant", || sh("ip link show r0").contains("state DORMANT"));
+                    until("r0 is dormant", || {
+                        sh("ip link show r0").contains("state DORMANT")
+                    });
                     c.stop(host).ok();
                 }
             }

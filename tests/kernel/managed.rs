@@ -1,4 +1,5 @@
-//! NICs that a manager configures: here a stand-in for systemd-networkd, of which there are only its state files.
+//! NICs that a manager configures: here a stand-in for systemd-networkd, of which there are only
+//! its state files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +23,10 @@ fn index() -> String {
 /// r0 is the manager's, and in a container; the manager has taken its file away, as networkd does.
 fn away(host: &Host, id: &str) -> (Container, Look) {
     host.rails(1);
-    host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 priority 1000");
+    host.ip(
+        "route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 \
+        priority 1000",
+    );
     says("1", "unmanaged");
     says(&index(), "configured");
     let before = host.look();
@@ -38,7 +42,11 @@ fn away(host: &Host, id: &str) -> (Container, Look) {
 fn stop_beside(host: &Host, c: &mut Container, state: &str) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            until("the NIC is back", || fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("r0:"));
+            until("the NIC is back", || {
+                fs::read_to_string("/proc/thread-self/net/dev")
+                    .unwrap()
+                    .contains("r0:")
+            });
             says(&index(), state);
         });
         c.stop(host).ok();
@@ -57,9 +65,18 @@ fn a_stop_leaves_to_the_timer_what_a_manager_has_yet_to_do() {
         assert_eq!(addresses(), "", "the manager has not set it yet");
         assert_eq!(host.records().len(), 1);
         let status = host.rdmaprep(&["status"]).ok().out;
-        assert!(status.contains("r0 is back; systemd-networkd is configuring it"), "{status}");
-        assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "", "the timer says nothing");
-        Container::new("next").create(host).fails(9, &["r0 has no 10.0.0.1/24 yet: systemd-networkd is still"]);
+        assert!(
+            status.contains("r0 is back; systemd-networkd is configuring it"),
+            "{status}"
+        );
+        assert_eq!(
+            host.rdmaprep(&["restore", "--all", "--stale"]).ok().out,
+            "",
+            "the timer says nothing"
+        );
+        Container::new("next")
+            .create(host)
+            .fails(9, &["r0 has no 10.0.0.1/24 yet: systemd-networkd is still"]);
         assert_eq!(host.records().len(), 1);
         host.ip("address add 10.0.0.1/24 dev r0");
         says(&index(), "configured");

@@ -1,12 +1,12 @@
-//! A host with many NICs: memory grows with their number, and no faster. 128 of them, or as many as RDMAPREP_MANY_NICS says
-//! (`scripts/test --all`: 512).
+//! A host with many NICs: memory grows with their number, and no faster. 128 of them, or as many as
+//! RDMAPREP_MANY_NICS says (`scripts/test --all`: 512).
 
 use crate::alone;
 use nix::sys::resource::{UsageWho, getrusage};
 use testkit::{Container, Host};
 
-/// Memory for each NIC beyond the first, in KiB: with it 512 of them take less than 64 MiB of what is released, the program's own
-/// 12 MiB and what it reads and prints at a time among that.
+/// Memory for each NIC beyond the first, in KiB: with it 512 of them take less than 64 MiB of what
+/// is released, the program's own 12 MiB and what it reads and prints at a time among that.
 const EACH: i64 = 92;
 /// What allocators, threads and tables keep, in KiB.
 const SLACK: i64 = 4 << 10;
@@ -16,14 +16,23 @@ fn peak() -> i64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss()
 }
 
-/// NICs of the host, as many as there are to be, with one address each and their far ends elsewhere.
+/// NICs of the host, as many as there are to be, with one address each and their far ends
+/// elsewhere.
 fn rails(host: &Host, far: &Container, from: usize, to: usize) {
     let pid = far.pid();
     let each = |line: &dyn Fn(usize) -> String| (from..to).map(line).collect::<Vec<_>>().join("\n");
-    host.ip(&each(&|i| format!("link add r{i} type veth peer name p{i} netns {pid}")));
+    host.ip(&each(&|i| {
+        format!("link add r{i} type veth peer name p{i} netns {pid}")
+    }));
     let up = each(&|i| format!("link set p{i} up"));
     far.sh(&format!("ip -batch - << END\n{up}\nEND"));
-    host.ip(&each(&|i| format!("link set r{i} up\naddress add 10.{}.{}.1/24 dev r{i}", i / 256, i % 256)));
+    host.ip(&each(&|i| {
+        format!(
+            "link set r{i} up\naddress add 10.{}.{}.1/24 dev r{i}",
+            i / 256,
+            i % 256
+        )
+    }));
 }
 
 fn there_and_back(host: &Host, count: usize) {
@@ -32,7 +41,9 @@ fn there_and_back(host: &Host, count: usize) {
     let before = host.normal();
     let mut c = Container::new("many");
     let deadline = ["--deadline", "600"];
-    let hook = |stage: &str, state: &str| testkit::run(host.command(&["hook", stage]).args(deadline), state).ok();
+    let hook = |stage: &str, state: &str| {
+        testkit::run(host.command(&["hook", stage]).args(deadline), state).ok()
+    };
     hook("createRuntime", &c.state());
     hook("poststart", &c.state());
     assert_eq!(c.sh("ip -o link show type veth").lines().count(), count);
@@ -45,7 +56,8 @@ fn there_and_back(host: &Host, count: usize) {
 
 #[test]
 fn memory_grows_with_the_number_of_nics() {
-    let many: usize = std::env::var("RDMAPREP_MANY_NICS").map_or(128, |count| count.parse().unwrap());
+    let many: usize =
+        std::env::var("RDMAPREP_MANY_NICS").map_or(128, |count| count.parse().unwrap());
     alone(|host| {
         let far = Container::new("far");
         rails(host, &far, 0, 1);
@@ -55,6 +67,9 @@ fn memory_grows_with_the_number_of_nics() {
         there_and_back(host, many);
         let (all, most) = (peak(), one + SLACK + EACH * many as i64);
         println!("1 NIC: {one} KiB; {many}: {all} KiB, at most {most}");
-        assert!(all <= most, "{many} NICs took {all} KiB, one {one} KiB: more than {EACH} KiB each");
+        assert!(
+            all <= most,
+            "{many} NICs took {all} KiB, one {one} KiB: more than {EACH} KiB each"
+        );
     });
 }

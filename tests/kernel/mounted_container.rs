@@ -1,5 +1,5 @@
-//! A container as `container::apply_mounts` finds it: its runtime has mounted everything below its root and not yet changed to
-//! it.
+//! A container as `container::apply_mounts` finds it: its runtime has mounted everything below its
+//! root and not yet changed to it.
 
 use rdma_model::nic::EnvVar;
 use rdmaprep::oci::bundle::ContainerRoot;
@@ -45,23 +45,38 @@ impl Container {
     /// Runs the shell lines `more` after the mounts, with the root as working directory.
     fn start(flags: &[&str], more: &str) -> Container {
         let script = format!(
-            "mount --rbind {ROOTFS} {ROOTFS}; cd {ROOTFS}; mount -t sysfs sysfs sys 2>/dev/null || mount --rbind /sys sys
+            "mount --rbind {ROOTFS} {ROOTFS}; cd {ROOTFS}; mount -t sysfs sysfs sys 2>/dev/null \
+            || mount --rbind /sys sys
             mount -t tmpfs -o mode=755 tmpfs dev; mkdir dev/infiniband; mount --rbind /proc proc
             {more}
             echo; exec cat"
         );
         let mut command = Command::new("unshare");
-        command.args(flags).args(["sh", "-ec", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(flags)
+            .args(["sh", "-ec", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut init = command.spawn().expect("unshare (util-linux) is needed");
         let mut line = String::new();
-        BufReader::new(init.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(init.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "\n", "the container did not start");
-        Container { init, apart: flags.contains(&"--user") }
+        Container {
+            init,
+            apart: flags.contains(&"--user"),
+        }
     }
 
     pub fn root(&self) -> ContainerRoot {
         let pid = i32::try_from(self.init.id()).unwrap();
-        ContainerRoot { pid, rootfs: ROOTFS.into(), readonly: false, label: None }
+        ContainerRoot {
+            pid,
+            rootfs: ROOTFS.into(),
+            readonly: false,
+            label: None,
+        }
     }
 
     pub fn dress(&self, additions: &ContainerMounts) -> AppliedMounts {
@@ -70,17 +85,25 @@ impl Container {
 
     /// Gives it these settings and returns what became of them.
     pub fn give(&self, settings: &[(&str, &str)]) -> AppliedMounts {
-        self.dress(&ContainerMounts { covers: Vec::new(), conf: vars(settings) })
+        self.dress(&ContainerMounts {
+            covers: Vec::new(),
+            conf: vars(settings),
+        })
     }
 
     /// Runs a shell line in it, in its root.
     pub fn said(&self, line: &str) -> Said {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--target={}", self.init.id())).arg("--mount");
+        command
+            .arg(format!("--target={}", self.init.id()))
+            .arg("--mount");
         if self.apart {
             command.args(["--user", "--net", "--preserve-credentials"]);
         }
-        run(command.args(["sh", "-ec", &format!("cd {ROOTFS}; {line}")]), "")
+        run(
+            command.args(["sh", "-ec", &format!("cd {ROOTFS}; {line}")]),
+            "",
+        )
     }
 
     pub fn sh(&self, line: &str) -> String {
@@ -100,22 +123,29 @@ impl Drop for Container {
 }
 
 pub fn vars(settings: &[(&str, &str)]) -> Vec<EnvVar> {
-    let var =
-        |(name, value): &(&str, &str)| EnvVar { name: (*name).into(), value: (*value).into(), why: String::new() };
+    let var = |(name, value): &(&str, &str)| EnvVar {
+        name: (*name).into(),
+        value: (*value).into(),
+        why: String::new(),
+    };
     settings.iter().map(var).collect()
 }
 
-/// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it. Mounts elsewhere
-/// may go away meanwhile, when another program removes what they are mounted on.
+/// Everything that could be left behind or changed: the host's mounts, the image, and what is
+/// outside of it. Mounts elsewhere may go away meanwhile, when another program removes what they
+/// are mounted on.
 pub fn outside() -> String {
     let places = ["/proc", "/sys", "/dev", "/run"];
     let ours = |line: &&str| {
         let point = line.split(' ').nth(4).unwrap_or_default();
-        point == "/" || places.iter().any(|place| point.starts_with(place)) || line.contains("rdmaprep")
+        point == "/"
+            || places.iter().any(|place| point.starts_with(place))
+            || line.contains("rdmaprep")
     };
     let all = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let mounts: Vec<&str> = all.lines().filter(ours).collect();
     let files = "cd /run; find rootfs canary -printf '%p %y %m %U %G %s %T@ %C@ %l\\n' | sort
-        find rootfs canary -type f -size -9999k -exec cksum {} + | sort; ls -d /nccl.conf /etc/nccl.conf 2>&1 || true";
+        find rootfs canary -type f -size -9999k -exec cksum {} + | sort; ls -d /nccl.conf \
+        /etc/nccl.conf 2>&1 || true";
     mounts.join("\n") + "\n" + &sh(files)
 }

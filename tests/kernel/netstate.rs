@@ -1,5 +1,5 @@
-//! Everything that an administrator can set on a NIC, on the real kernel: into a container and back, what `ip` and `tc` print of
-//! the host is what they printed before.
+//! Everything that an administrator can set on a NIC, on the real kernel: into a container and
+//! back, what `ip` and `tc` print of the host is what they printed before.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,14 @@ const PASSING: [&str; 7] = [
 
 /// Lines that the kernel makes by itself, some time after the call, or that come and go.
 fn derived(line: &str) -> bool {
-    let own = ["\"fe80::", "\"ff00::", "anycast", "\"multicast\"", "33:33:", "01:00:5e:"];
+    let own = [
+        "\"fe80::",
+        "\"ff00::",
+        "anycast",
+        "\"multicast\"",
+        "33:33:",
+        "01:00:5e:",
+    ];
     own.iter().any(|word| line.contains(word)) && !line.contains("\"permanent\"")
 }
 
@@ -44,8 +51,13 @@ fn settle(value: &mut Value) {
     match value {
         Value::Object(all) => {
             PASSING.iter().for_each(|key| drop(all.remove(*key)));
-            all.entry("expires").and_modify(|seconds| *seconds = "some".into());
-            let carrier = |f: &Value| ["LOWER_UP", "NO-CARRIER", "M-DOWN", "linkdown", "dead"].iter().any(|c| f == c);
+            all.entry("expires")
+                .and_modify(|seconds| *seconds = "some".into());
+            let carrier = |f: &Value| {
+                ["LOWER_UP", "NO-CARRIER", "M-DOWN", "linkdown", "dead"]
+                    .iter()
+                    .any(|c| f == c)
+            };
             if let Some(Value::Array(flags)) = all.get_mut("flags") {
                 flags.retain(|f| !carrier(f));
             }
@@ -65,9 +77,15 @@ fn printed() -> String {
     let mut text = String::new();
     for command in COMMANDS {
         let out = sh(command);
-        let mut all: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
+        let mut all: Value =
+            serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
         settle(&mut all);
-        let mut lines: Vec<String> = all.as_array().unwrap().iter().map(|v| format!("{command}: {v}\n")).collect();
+        let mut lines: Vec<String> = all
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| format!("{command}: {v}\n"))
+            .collect();
         lines.retain(|l| !derived(l));
         lines.sort();
         text.extend(lines);
@@ -89,7 +107,11 @@ fn journey(host: &Host, nics: &str, inside: impl Fn(&Container)) {
             "stop" => drop(c.stop(host).ok()),
             _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
         }
-        same(&format!("the normal form after {round}"), &normal, &host.normal());
+        same(
+            &format!("the normal form after {round}"),
+            &normal,
+            &host.normal(),
+        );
         is_as(&before);
         host.is_clean();
     }
@@ -110,23 +132,35 @@ fn legs_with_all_that_they_have() {
         let nics = host.rails(2);
         host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad");
         host.ip(
-            "route add 10.98.0.0/16 nexthop via 10.0.0.9 dev r0 weight 2 nexthop via 10.77.1.8 dev r1 onlink weight 200\n\
-             route add 10.97.0.0/16 nexthop via 10.0.0.9 dev r0 realms 5 nexthop via 10.1.0.9 dev r1 realms 6/7\n\
-             route add 10.96.0.0/16 realms 3/4 via 10.0.0.9 dev r0 mtu lock 1400 advmss 1300 initcwnd 20 quickack 1\n\
+            "route add 10.98.0.0/16 nexthop via 10.0.0.9 dev r0 weight 2 nexthop via 10.77.1.8 \
+            dev r1 onlink weight 200\n\
+             route add 10.97.0.0/16 nexthop via 10.0.0.9 dev r0 realms 5 nexthop via 10.1.0.9 dev \
+             r1 realms 6/7\n\
+             route add 10.96.0.0/16 realms 3/4 via 10.0.0.9 dev r0 mtu lock 1400 advmss 1300 \
+             initcwnd 20 quickack 1\n\
              route add 10.95.0.0/16 encap ip id 5 dst 10.0.0.9 src 10.0.0.1 ttl 7 tos 4 dev r0\n\
-             route add 10.94.0.0/16 nexthop encap ip id 6 dst 10.0.0.9 via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 weight 4\n\
+             route add 10.94.0.0/16 nexthop encap ip id 6 dst 10.0.0.9 via 10.0.0.9 dev r0 \
+             nexthop via 10.1.0.9 dev r1 weight 4\n\
              route add 10.93.0.0/16 via inet6 fd00::9 dev r0\n\
-             route add 10.92.0.0/16 nexthop via inet6 fd00::9 dev r0 nexthop via inet6 fd01::9 dev r1\n\
+             route add 10.92.0.0/16 nexthop via inet6 fd00::9 dev r0 nexthop via inet6 fd01::9 \
+             dev r1\n\
              route add fd05::/64 encap seg6 mode encap segs fc00::1,fc00::2 dev r0\n\
              route add fd06::/64 encap ip6 id 5 dst fd00::9 hoplimit 9 dev r0\n\
              route add fd07::/64 via fd00::9 dev r0 pref high expires 900\n\
-             route add fd08::/64 nexthop via fd00::9 dev r0 weight 3 nexthop via fd01::9 dev r1 weight 5",
+             route add fd08::/64 nexthop via fd00::9 dev r0 weight 3 nexthop via fd01::9 dev r1 \
+             weight 5",
         );
         journey(host, &nics, |c| {
             let routes = c.sh("ip -4 route; ip -6 route");
-            for words in
-                ["realms 6/7", "onlink", "weight 200", "encap ip id 6", "encap seg6", "pref high", "mtu lock 1400"]
-            {
+            for words in [
+                "realms 6/7",
+                "onlink",
+                "weight 200",
+                "encap ip id 6",
+                "encap seg6",
+                "pref high",
+                "mtu lock 1400",
+            ] {
                 assert!(routes.contains(words), "no {words} in {routes}");
             }
             assert!(!routes.contains("expires"), "{routes}");
@@ -134,7 +168,10 @@ fn legs_with_all_that_they_have() {
         // One of the two alone: IPv4 drops the whole route, IPv6 the leg.
         journey(host, "r1", |c| {
             let routes = c.sh("ip -4 route; ip -6 route");
-            for line in ["10.98.0.0/16 via 10.77.1.8 dev r1 onlink", "10.97.0.0/16 via 10.1.0.9 dev r1 realms 6/7"] {
+            for line in [
+                "10.98.0.0/16 via 10.77.1.8 dev r1 onlink",
+                "10.97.0.0/16 via 10.1.0.9 dev r1 realms 6/7",
+            ] {
                 assert!(routes.contains(line), "no {line} in {routes}");
             }
             assert!(!routes.contains("r0"), "{routes}");
@@ -157,7 +194,8 @@ fn nexthop_objects_and_their_groups() {
              nexthop add id 8 via 10.2.0.9 dev r2\n\
              nexthop add id 9 encap ip id 6 dst 10.0.0.9 via 10.0.0.9 dev r0\n\
              nexthop add id 20 group 1/2,3\n\
-             nexthop add id 21 group 1,4/8,200 type resilient buckets 8 idle_timer 10 unbalanced_timer 60\n\
+             nexthop add id 21 group 1,4/8,200 type resilient buckets 8 idle_timer 10 \
+             unbalanced_timer 60\n\
              nexthop add id 22 group 6/7,5\n\
              nexthop add id 23 group 8\n\
              route add 10.99.0.0/16 nhid 1\n\
@@ -169,24 +207,34 @@ fn nexthop_objects_and_their_groups() {
              route add 10.93.0.0/16 nhid 9\n\
              route add fd08::/64 nhid 22\n\
              route add fd09::/64 nhid 6 metric 30");
-        for (taken, route) in [(nics.as_str(), "10.98.0.0/16 metric 7"), ("r0", "10.99.0.0/16 via 10.0.0.9 dev r0")] {
+        for (taken, route) in [
+            (nics.as_str(), "10.98.0.0/16 metric 7"),
+            ("r0", "10.99.0.0/16 via 10.0.0.9 dev r0"),
+        ] {
             journey(host, taken, |c| {
                 assert_eq!(c.sh("ip nexthop").trim(), "");
                 let routes = c.sh("ip -4 route");
-                assert!(routes.contains(route) && !routes.contains("nhid"), "{routes}");
+                assert!(
+                    routes.contains(route) && !routes.contains("nhid"),
+                    "{routes}"
+                );
             });
         }
         // What the kernel does not tell, is in the objects.
         sh("echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode");
         journey(host, &nics, |c| {
             let routes = c.sh("ip -4 route");
-            assert!(routes.contains("nexthop via 10.1.0.9 dev r1 weight 3"), "{routes}");
+            assert!(
+                routes.contains("nexthop via 10.1.0.9 dev r1 weight 3"),
+                "{routes}"
+            );
         });
     });
 }
 
-/// A rule that leads to a table before `main` decides where the kernel looks for a gateway, too: the table's default route comes
-/// last. So it does where the NIC is on the host already, as after a hook that was killed before the move.
+/// A rule that leads to a table before `main` decides where the kernel looks for a gateway, too:
+/// the table's default route comes last. So it does where the NIC is on the host already, as after
+/// a hook that was killed before the move.
 #[test]
 fn a_default_route_comes_after_those_whose_gateway_it_covers() {
     alone(|host| {
@@ -223,25 +271,41 @@ fn tables_of_two_rails_may_lead_to_each_other() {
 
 #[test]
 fn a_default_route_by_a_nexthop_object_comes_last_too() {
-    alone(|host| takes_its_routes_again(host, &["table 104 fd00::/16 via fd00::fe dev r0", "table 104 ::/0 nhid 6"]));
+    alone(|host| {
+        takes_its_routes_again(
+            host,
+            &[
+                "table 104 fd00::/16 via fd00::fe dev r0",
+                "table 104 ::/0 nhid 6",
+            ],
+        )
+    });
 }
 
 fn takes_its_routes_again(host: &Host, routes: &[&str]) {
-    let rules = "ip -6 rule add oif r0 lookup 104 priority 20000; ip -6 rule add oif r1 lookup 105 priority 20001";
-    let routes = routes.iter().map(|route| format!("ip route add {route}\n")).collect::<String>();
+    let rules = "ip -6 rule add oif r0 lookup 104 priority 20000; ip -6 rule add oif r1 lookup \
+        105 priority 20001";
+    let routes = routes
+        .iter()
+        .map(|route| format!("ip route add {route}\n"))
+        .collect::<String>();
     let before = "ip address add fd00::1/64 dev r0 nodad; ip address add fd01::1/64 dev r1 nodad
                   ip nexthop add id 6 via fd00::fe dev r0";
     for compat in [1, 0] {
         // With 0 a route that names a nexthop object does not say its gateway.
-        sh(&format!("echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"));
+        sh(&format!(
+            "echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"
+        ));
         comes_back_whole(host, &format!("{before}\n{rules}\n{routes}"), rules);
         sh(
-            "ip link delete r0; ip link delete r1; ip nexthop flush; ip -6 rule flush; ip -6 rule add table main priority 32766",
+            "ip link delete r0; ip link delete r1; ip nexthop flush; ip -6 rule flush; ip -6 rule \
+            add table main priority 32766",
         );
     }
 }
 
-/// Two rails with that configuration, away and back: by `restore`, and after an administrator has moved them back and done that.
+/// Two rails with that configuration, away and back: by `restore`, and after an administrator has
+/// moved them back and done that.
 fn comes_back_whole(host: &Host, lines: &str, by_hand: &str) {
     let nics = host.rails(2);
     sh(lines);
@@ -252,7 +316,9 @@ fn comes_back_whole(host: &Host, lines: &str, by_hand: &str) {
         c.create(host).ok();
         if moved {
             let us = std::process::id();
-            c.sh(&format!("ip link set r0 netns {us}; ip link set r1 netns {us}"));
+            c.sh(&format!(
+                "ip link set r0 netns {us}; ip link set r1 netns {us}"
+            ));
             sh(by_hand);
         }
         host.rdmaprep(&["restore", "--all"]).ok();
@@ -262,7 +328,8 @@ fn comes_back_whole(host: &Host, lines: &str, by_hand: &str) {
     host.is_clean();
 }
 
-/// A rule of the host's own, which stays, leads to a table that covers the gateway of the NIC's other table.
+/// A rule of the host's own, which stays, leads to a table that covers the gateway of the NIC's
+/// other table.
 #[test]
 fn a_rule_that_stays_may_lead_to_what_covers_a_gateway() {
     let lines = "
@@ -271,10 +338,17 @@ fn a_rule_that_stays_may_lead_to_what_covers_a_gateway() {
         ip -6 rule add from fd00:1::1 lookup 105 priority 2000
         ip -6 route add fd00::/8 via fd00:1::fe dev r0 table 105
         ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200";
-    alone(|host| comes_back_whole(host, lines, "ip -6 rule add from fd00:1::1 lookup 105 priority 2000"));
+    alone(|host| {
+        comes_back_whole(
+            host,
+            lines,
+            "ip -6 rule add from fd00:1::1 lookup 105 priority 2000",
+        )
+    });
 }
 
-/// The rule came when both were there: now each covers the other one's gateway, and no order is left.
+/// The rule came when both were there: now each covers the other one's gateway, and no order is
+/// left.
 #[test]
 fn two_routes_that_cover_each_others_gateway_come_back() {
     let lines = "
@@ -283,7 +357,8 @@ fn two_routes_that_cover_each_others_gateway_come_back() {
         ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200
         ip -6 rule add to fd00::/8 lookup 200 priority 1000";
     let by_hand = "ip link set r0 up; ip address add fd00:1::1/64 dev r0 nodad; sleep 0.1
-        ip -6 rule delete to fd00::/8 lookup 200 priority 1000; ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200
+        ip -6 rule delete to fd00::/8 lookup 200 priority 1000; ip -6 route add fd00::/16 via \
+        fd00:1::fd dev r0 table 200
         ip -6 rule add to fd00::/8 lookup 200 priority 1000";
     alone(|host| comes_back_whole(host, lines, by_hand));
 }
@@ -315,11 +390,13 @@ fn the_gateway_of_a_nexthop_object_may_be_covered() {
         ip -6 rule add to fd00::/8 lookup 200 priority 1000
         {covers}"
     );
-    let by_hand = format!("ip link set r0 up; ip address add fd00:1::1/64 dev r0 nodad; sleep 0.1; {covers}");
+    let by_hand =
+        format!("ip link set r0 up; ip address add fd00:1::1/64 dev r0 nodad; sleep 0.1; {covers}");
     alone(|host| comes_back_whole(host, &lines, &by_hand));
 }
 
-/// The subnet of the first was renumbered; the link of the second is in a table that a rule of the host's leads to.
+/// The subnet of the first was renumbered; the link of the second is in a table that a rule of the
+/// host's leads to.
 #[test]
 fn an_ipv4_gateway_that_is_not_on_the_link_any_more_comes_back() {
     let lines = "
@@ -327,7 +404,8 @@ fn an_ipv4_gateway_that_is_not_on_the_link_any_more_comes_back() {
         ip nexthop add id 9 via 10.9.0.253 dev r0; ip route add 10.52.0.0/16 nhid 9
         ip route add 10.53.0.0/16 via 10.9.0.252 table 77; ip address delete 10.9.0.1/24 dev r0
         ip address add 10.66.0.1/24 dev r1 noprefixroute
-        ip route add 10.66.0.0/24 dev r1 scope link src 10.66.0.1 table 166; ip rule add to 10.66.0.0/24 lookup 166
+        ip route add 10.66.0.0/24 dev r1 scope link src 10.66.0.1 table 166; ip rule add to \
+        10.66.0.0/24 lookup 166
         ip route add 10.51.0.0/16 via 10.66.0.254 dev r1";
     alone(|host| comes_back_whole(host, lines, "true"));
 }
@@ -337,7 +415,8 @@ fn an_ipv4_gateway_that_is_not_on_the_link_any_more_comes_back() {
 fn a_subnets_route_with_metrics_comes_along() {
     let lines = "
         ip route change 10.0.0.0/24 dev r0 proto kernel scope link src 10.0.0.1 mtu 1400
-        ip address add fd00::1/64 dev r0 nodad; ip -6 route change fd00::/64 dev r0 proto kernel metric 256 mtu 1300";
+        ip address add fd00::1/64 dev r0 nodad; ip -6 route change fd00::/64 dev r0 proto kernel \
+        metric 256 mtu 1300";
     alone(|host| comes_back_whole(host, lines, "true"));
 }
 
@@ -346,8 +425,10 @@ fn a_subnets_route_with_metrics_comes_along() {
 fn link_local_routes_under_the_kernels_name_come_back() {
     let lines = "
         ip link set r0 down; ip link set r0 addrgenmode none; ip link set r0 up
-        ip address add fe80::abcd:1/64 dev r0 noprefixroute; ip -6 route add fe80::/64 dev r0 proto kernel metric 1024
-        ip -6 route add fe80::/10 dev r1 proto kernel metric 300; ip -6 route add fe80::/64 dev r1 proto kernel table 50";
+        ip address add fe80::abcd:1/64 dev r0 noprefixroute; ip -6 route add fe80::/64 dev r0 \
+        proto kernel metric 1024
+        ip -6 route add fe80::/10 dev r1 proto kernel metric 300; ip -6 route add fe80::/64 dev \
+        r1 proto kernel table 50";
     let routes = || sh("ip -6 route show table all | grep -E '^fe80.*(1024|300|table 50)' | sort");
     alone(|host| {
         comes_back_whole(host, lines, "true");
@@ -355,8 +436,8 @@ fn link_local_routes_under_the_kernels_name_come_back() {
     });
 }
 
-/// A router advertisement of that lifetime, as each of these interfaces sends it: ICMPV6 type 134, with hop limit 255. Where PREFIX is
-/// set, hosts make addresses of it.
+/// A router advertisement of that lifetime, as each of these interfaces sends it: ICMPV6 type 134,
+/// with hop limit 255. Where PREFIX is set, hosts make addresses of it.
 pub const ADVERTISES: &str = r#"
 import os, socket, struct, sys
 prefix = os.environ.get("PREFIX")
@@ -371,16 +452,19 @@ for name in sys.argv[2:]:
     s.sendto(b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0) + option, ("ff02::1", 0, 0, index))
 "#;
 
-/// Two rails whose switches advertise a default route. Added by netlink, the two would be one multipath route, or one with the
-/// uplink's, and no router could withdraw them.
+/// Two rails whose switches advertise a default route. Added by netlink, the two would be one
+/// multipath route, or one with the uplink's, and no router could withdraw them.
 #[test]
 fn routes_that_routers_advertise_are_left_to_the_routers() {
     alone(|host| {
         let nics = host.rails(2);
-        sh("echo 1 | tee /proc/sys/net/ipv6/conf/r[01]/accept_ra; ip link add up0 type veth peer name q0
+        sh(
+            "echo 1 | tee /proc/sys/net/ipv6/conf/r[01]/accept_ra; ip link add up0 type veth peer \
+            name q0
             ip link set up0 up; ip link set q0 up; ip address add fd99::2/64 dev up0 nodad
             ip address add fd00::1/64 dev r0 nodad; ip address add fd01::1/64 dev r1 nodad
-            ip -6 route add default via fd99::1 metric 100");
+            ip -6 route add default via fd99::1 metric 100",
+        );
         std::fs::write("/run/advertise.py", ADVERTISES).unwrap();
         let of_routers = || sh("ip -6 route show default proto ra");
         let advertise = |lifetime: u32| {
@@ -389,7 +473,9 @@ fn routes_that_routers_advertise_are_left_to_the_routers() {
                 of_routers().matches("expires").count() == if lifetime > 0 { 2 } else { 0 }
             });
         };
-        until("the routers' addresses", || sh("ip -6 address show tentative scope link").is_empty());
+        until("the routers' addresses", || {
+            sh("ip -6 address show tentative scope link").is_empty()
+        });
         advertise(1800);
         let (learned, normal) = (of_routers().lines().count(), host.normal());
         host.prepare(&nics);
@@ -397,11 +483,17 @@ fn routes_that_routers_advertise_are_left_to_the_routers() {
             let mut c = Container::new("c");
             c.create(host).ok();
             let inside = c.sh("ip -6 route show table all default");
-            assert_eq!(inside.matches("via fe80").count(), 2, "each rail's own table has its router: {inside}");
+            assert_eq!(
+                inside.matches("via fe80").count(),
+                2,
+                "each rail's own table has its router: {inside}"
+            );
             c.stop(host).ok();
             same("the normal form", &normal, &host.normal());
             assert!(!of_routers().contains("nexthop"), "{}", of_routers());
-            until("the routers' addresses", || sh("ip -6 address show tentative scope link").is_empty());
+            until("the routers' addresses", || {
+                sh("ip -6 address show tentative scope link").is_empty()
+            });
             advertise(1800);
             assert_eq!(of_routers().lines().count(), learned);
         }
@@ -410,20 +502,27 @@ fn routes_that_routers_advertise_are_left_to_the_routers() {
     });
 }
 
-/// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.
+/// An administrator moves a NIC back by hand and configures it otherwise: that is not the state
+/// that it had.
 #[test]
 fn what_came_meanwhile_goes() {
     alone(|host| {
         let nics = host.rails(2);
-        host.ip("nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 20 group 1\nroute add 10.99.0.0/16 nhid 20");
+        host.ip(
+            "nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 20 group 1\nroute add \
+            10.99.0.0/16 nhid 20",
+        );
         host.prepare(&nics);
         let (before, normal) = (printed(), host.normal());
         let c = Container::new("moved");
         c.create(host).ok();
         c.sh(&format!("ip link set r0 netns {}", std::process::id()));
         host.ip("link set r0 up\naddress add 10.0.0.1/24 dev r0");
-        host.ip("nexthop add id 1 dev r0\nnexthop add id 2 via 10.0.0.9 dev r0\nnexthop add id 21 group 2\n\
-             route add 10.88.0.0/16 nhid 21\nroute add 10.77.0.0/16 nhid 1");
+        host.ip(
+            "nexthop add id 1 dev r0\nnexthop add id 2 via 10.0.0.9 dev r0\nnexthop add id 21 \
+            group 2\n\
+             route add 10.88.0.0/16 nhid 21\nroute add 10.77.0.0/16 nhid 1",
+        );
         host.rdmaprep(&["restore", "--all"]).ok();
         same("the normal form", &normal, &host.normal());
         is_as(&before);
@@ -431,13 +530,15 @@ fn what_came_meanwhile_goes() {
     });
 }
 
-/// The kernel reuses the id of a nexthop that was moved: the new object keeps the id, and the report says so.
+/// The kernel reuses the id of a nexthop that was moved: the new object keeps the id, and the
+/// report says so.
 #[test]
 fn a_strangers_object_is_not_touched() {
     alone(|host| {
         host.rails(3);
         host.ip(
-            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add 192.168.9.2/24 dev up0\n\
+            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add \
+            192.168.9.2/24 dev up0\n\
              nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 2 via 10.1.0.9 dev r1\n\
              nexthop add id 3 via 10.2.0.9 dev r2\nnexthop add id 20 group 1/2\n\
              route add 10.98.0.0/16 nhid 1\nroute add 10.99.0.0/16 nhid 20",
@@ -446,10 +547,22 @@ fn a_strangers_object_is_not_touched() {
         let (before, normal) = (printed(), host.normal());
         let mut c = Container::new("c");
         c.create(host).ok();
-        host.ip("nexthop add id 1 via 192.168.9.1 dev up0\nroute add default nhid 1\nnexthop replace id 20 group 3");
+        host.ip(
+            "nexthop add id 1 via 192.168.9.1 dev up0\nroute add default nhid 1\nnexthop \
+            replace id 20 group 3",
+        );
         let theirs = sh("ip nexthop show id 1; ip nexthop show id 20; ip route show default");
-        c.stop(host).fails(8, &["r0 lacks its nexthop object 1", "r0 lacks its nexthop object 20"]);
-        assert_eq!(sh("ip nexthop show id 1; ip nexthop show id 20; ip route show default"), theirs);
+        c.stop(host).fails(
+            8,
+            &[
+                "r0 lacks its nexthop object 1",
+                "r0 lacks its nexthop object 20",
+            ],
+        );
+        assert_eq!(
+            sh("ip nexthop show id 1; ip nexthop show id 20; ip route show default"),
+            theirs
+        );
         assert!(sh("ip -o -4 address show dev r0").contains("10.0.0.1/24"));
         // As soon as they have gone, what lacks comes back.
         host.ip("route delete default\nnexthop delete id 1\nnexthop replace id 20 group 2");
@@ -460,13 +573,15 @@ fn a_strangers_object_is_not_touched() {
     });
 }
 
-/// A NIC that is back on the host gets into a group, or into a route, together with another one: a restore must not delete those.
+/// A NIC that is back on the host gets into a group, or into a route, together with another one: a
+/// restore must not delete those.
 #[test]
 fn legs_of_others_are_not_touched() {
     alone(|host| {
         host.rails(1);
         host.ip(
-            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add 192.168.9.2/24 dev up0",
+            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add \
+            192.168.9.2/24 dev up0",
         );
         host.prepare("r0");
         let normal = host.normal();
@@ -474,11 +589,15 @@ fn legs_of_others_are_not_touched() {
         c.create(host).ok();
         c.sh(&format!("ip link set r0 netns {}", std::process::id()));
         host.ip("link set r0 up\naddress add 10.0.0.1/24 dev r0\n\
-             nexthop add id 5 via 192.168.9.1 dev up0\nnexthop add id 6 via 10.0.0.9 dev r0\nnexthop add id 21 group 5/6\n\
+             nexthop add id 5 via 192.168.9.1 dev up0\nnexthop add id 6 via 10.0.0.9 dev \
+             r0\nnexthop add id 21 group 5/6\n\
              route add default nhid 21\n\
              route add 10.44.0.0/16 nexthop via 192.168.9.1 dev up0 nexthop via 10.0.0.9 dev r0");
         host.rdmaprep(&["restore", "--all"]).ok();
-        assert!(sh("ip route show default").contains("nhid 21"), "the host has lost its default route");
+        assert!(
+            sh("ip route show default").contains("nhid 21"),
+            "the host has lost its default route"
+        );
         assert!(sh("ip route show 10.44.0.0/16").contains("via 192.168.9.1 dev up0"));
         host.is_clean();
         host.ip("route delete 10.44.0.0/16\nroute delete default\nnexthop delete id 5");
@@ -486,20 +605,24 @@ fn legs_of_others_are_not_touched() {
     });
 }
 
-/// The route to a rail's own subnet, deleted so that others lead there, is added neither inside nor on the host.
+/// The route to a rail's own subnet, deleted so that others lead there, is added neither inside nor
+/// on the host.
 #[test]
 fn a_subnet_whose_route_was_deleted() {
     alone(|host| {
         let nics = host.rails(2);
         host.ip(
-            "address add fd00::1/64 dev r0 nodad\naddress add 10.0.0.2/24 dev r0\naddress add 10.0.9.1/24 dev r0\n\
+            "address add fd00::1/64 dev r0 nodad\naddress add 10.0.0.2/24 dev r0\naddress add \
+            10.0.9.1/24 dev r0\n\
              route delete 10.0.0.0/24 dev r0",
         );
         sh("ip -6 route delete fd00::/64 dev r0");
         journey(host, &nics, |c| {
             let routes = c.sh("ip route show dev r0; ip -6 route show dev r0");
             assert!(
-                routes.contains("10.0.9.0/24") && !routes.contains("10.0.0.0/24") && !routes.contains("fd00::/64"),
+                routes.contains("10.0.9.0/24")
+                    && !routes.contains("10.0.0.0/24")
+                    && !routes.contains("fd00::/64"),
                 "{routes}"
             );
         });
@@ -517,12 +640,18 @@ fn queueing_disciplines() {
             "root noqueue",
             "root handle 3: mq",
             "root handle 1: tbf rate 1mbit burst 32kb latency 400ms",
-            "root tbf rate 40gbit burst 4mb limit 8mb peakrate 90gbit mtu 9000 mpu 64 overhead 24 linklayer ethernet",
+            "root tbf rate 40gbit burst 4mb limit 8mb peakrate 90gbit mtu 9000 mpu 64 overhead 24 \
+            linklayer ethernet",
             "clsact",
             "ingress",
         ] {
-            sh("ip link add r0 numtxqueues 4 type veth peer name p0; ip link set p0 up; ip link set r0 up");
-            sh(&format!("ip address add 10.0.0.1/24 dev r0; tc qdisc replace dev r0 {qdisc}"));
+            sh(
+                "ip link add r0 numtxqueues 4 type veth peer name p0; ip link set p0 up; ip link \
+                set r0 up",
+            );
+            sh(&format!(
+                "ip address add 10.0.0.1/24 dev r0; tc qdisc replace dev r0 {qdisc}"
+            ));
             journey(host, "r0", |c| {
                 let inside = c.sh("tc qdisc show dev r0");
                 assert_eq!(inside.trim(), "qdisc noqueue 0: root refcnt 2", "{qdisc}");
@@ -530,9 +659,14 @@ fn queueing_disciplines() {
             sh("ip link delete r0");
         }
         // Two at once, on a NIC that is down, and one of the container's own.
-        sh("ip link add r0 type veth peer name p0; ip link set p0 up; ip address add 10.0.0.1/24 dev r0");
+        sh(
+            "ip link add r0 type veth peer name p0; ip link set p0 up; ip address add 10.0.0.1/24 \
+            dev r0",
+        );
         sh("tc qdisc replace dev r0 root handle 7: pfifo limit 5; tc qdisc replace dev r0 clsact");
-        journey(host, "r0", |c| drop(c.sh("tc qdisc replace dev r0 root handle 9: htb; tc qdisc add dev r0 clsact")));
+        journey(host, "r0", |c| {
+            drop(c.sh("tc qdisc replace dev r0 root handle 9: htb; tc qdisc add dev r0 clsact"))
+        });
     });
 }
 
@@ -543,18 +677,25 @@ fn a_discipline_that_could_not_be_given_back_keeps_its_nic_here() {
         host.prepare("r0");
         let filter = "protocol ip u32 match ip dst 10.0.0.0/8";
         for (set, why) in [
-            ("tc qdisc add dev r0 root handle 1: htb", "its queueing discipline htb 1:"),
+            (
+                "tc qdisc add dev r0 root handle 1: htb",
+                "its queueing discipline htb 1:",
+            ),
             (
                 "tc qdisc add dev r0 root handle 1: tbf rate 1mbit burst 32kb limit 9000; \
                  tc qdisc add dev r0 parent 1:1 handle 10: bfifo limit 9000",
                 "its queueing discipline bfifo 10: below 1:1",
             ),
             (
-                "tc qdisc add dev r0 root handle 1: stab mtu 2047 tsize 512 mpu 0 overhead 8 linklayer ethernet \
+                "tc qdisc add dev r0 root handle 1: stab mtu 2047 tsize 512 mpu 0 overhead 8 \
+                linklayer ethernet \
                  tbf rate 1mbit burst 32kb limit 9000",
                 "the size table of its queueing discipline tbf 1:",
             ),
-            ("tc qdisc add dev r0 ingress_block 3 clsact", "the shared block of its queueing discipline clsact ffff:"),
+            (
+                "tc qdisc add dev r0 ingress_block 3 clsact",
+                "the shared block of its queueing discipline clsact ffff:",
+            ),
             (
                 &format!("tc qdisc add dev r0 ingress; tc filter add dev r0 ingress {filter}"),
                 "the filters of its queueing discipline ingress ffff:",
@@ -568,10 +709,16 @@ fn a_discipline_that_could_not_be_given_back_keeps_its_nic_here() {
             let before = printed();
             let sentence = format!("a move would take {why} from r0");
             // Where it was there already when the plan was made, and where it came later.
-            host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r0"]).fails(4, &[&sentence]);
-            Container::new("refused").create(host).fails(3, &[&format!("{sentence}; delete it first")]);
+            host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r0"])
+                .fails(4, &[&sentence]);
+            Container::new("refused")
+                .create(host)
+                .fails(3, &[&format!("{sentence}; delete it first")]);
             same("the host", &before, &printed());
-            sh("for at in root ingress clsact; do tc qdisc delete dev r0 $at 2>/dev/null || :; done");
+            sh(
+                "for at in root ingress clsact; do tc qdisc delete dev r0 $at 2>/dev/null || :; \
+                done",
+            );
             host.is_clean();
         }
     });
@@ -600,32 +747,57 @@ fn addresses_and_neighbours() {
         sh("ip token set ::5 dev r0");
         // What the kernel itself knows of multicast groups is no setting.
         sh("ip route add 239.1.1.1 dev r0; echo x > /dev/udp/239.1.1.1/9 2>/dev/null || :");
-        sh("ip link set r0 txqueuelen 77 alias 'the first' group 5 promisc on allmulticast on mtu 2000");
+        sh(
+            "ip link set r0 txqueuelen 77 alias 'the first' group 5 promisc on allmulticast on \
+            mtu 2000",
+        );
         sh("ip link property add dev r0 altname fabric0 altname fabric1");
-        sh("ip rule add iif r0 table 100 priority 1000; ip rule add from 10.0.0.1 table 100 fwmark 1/3; \
-            ip -6 rule add to fd00::1 lookup 100 suppress_prefixlength 0");
+        sh(
+            "ip rule add iif r0 table 100 priority 1000; ip rule add from 10.0.0.1 table 100 \
+            fwmark 1/3; \
+            ip -6 rule add to fd00::1 lookup 100 suppress_prefixlength 0",
+        );
         journey(host, "r0", |c| {
-            let all = c
-                .sh("ip -d address show dev r0; ip neighbour; ip -6 neighbour show proxy; ip neighbour show nud noarp");
-            for words in ["r0:second", "peer 10.0.6.2/30", "noprefixroute", "home", "router", "10.0.0.51"] {
+            let all = c.sh(
+                "ip -d address show dev r0; ip neighbour; ip -6 neighbour show proxy; ip \
+                    neighbour show nud noarp",
+            );
+            for words in [
+                "r0:second",
+                "peer 10.0.6.2/30",
+                "noprefixroute",
+                "home",
+                "router",
+                "10.0.0.51",
+            ] {
                 assert!(all.contains(words), "no {words} in {all}");
             }
         });
     });
 }
 
-/// The kernel leaves a group when its address is deleted, not when the link leaves, and joins none twice by one index.
+/// The kernel leaves a group when its address is deleted, not when the link leaves, and joins none
+/// twice by one index.
 #[test]
 fn multicast_addresses_are_joined_again() {
     alone(|host| {
         host.rails(1);
-        host.ip("address add 239.1.1.7/32 dev r0 autojoin\naddress add ff05::77/128 dev r0 autojoin");
+        host.ip(
+            "address add 239.1.1.7/32 dev r0 autojoin\naddress add ff05::77/128 dev r0 autojoin",
+        );
         let groups = || sh("ip maddr show dev r0 | grep -e 239.1.1.7 -e ff05::77 | sort");
         let before = groups();
         assert_eq!(before.lines().count(), 2, "{before}");
         journey(host, "r0", |c| {
-            assert_eq!(c.sh("ip address show dev r0 | grep -c autojoin").trim(), "2");
-            same("the groups inside", &before, &c.sh("ip maddr show dev r0 | grep -e 239.1.1.7 -e ff05::77 | sort"));
+            assert_eq!(
+                c.sh("ip address show dev r0 | grep -c autojoin").trim(),
+                "2"
+            );
+            same(
+                "the groups inside",
+                &before,
+                &c.sh("ip maddr show dev r0 | grep -e 239.1.1.7 -e ff05::77 | sort"),
+            );
         });
         same("the groups", &before, &groups());
         // By the same container: its namespace, too, has to leave the groups.
@@ -638,21 +810,29 @@ fn multicast_addresses_are_joined_again() {
     });
 }
 
-/// Neighbours as `ip` shows them, without what passes: how far the kernel is with asking for one, and what it has heard.
+/// Neighbours as `ip` shows them, without what passes: how far the kernel is with asking for one,
+/// and what it has heard.
 fn neighbours() -> String {
     let mut all = Vec::new();
-    for command in
-        ["ip -4 -j neighbour", "ip -6 -j neighbour", "ip -4 -j neighbour show proxy", "ip -6 -j neighbour show proxy"]
-    {
+    for command in [
+        "ip -4 -j neighbour",
+        "ip -6 -j neighbour",
+        "ip -4 -j neighbour show proxy",
+        "ip -6 -j neighbour show proxy",
+    ] {
         let out = sh(command);
-        let listed: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
+        let listed: Value =
+            serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
         for mut one in listed.as_array().unwrap().clone() {
             let is_set = |key: &str| one.get(key).is_some();
-            if !["managed", "extern_learn", "proxy"].iter().any(|k| is_set(k)) {
+            if !["managed", "extern_learn", "proxy"]
+                .iter()
+                .any(|k| is_set(k))
+            {
                 continue;
             }
-            let lasting =
-                one["state"] == serde_json::json!(["PERMANENT"]) || one["state"] == serde_json::json!(["NOARP"]);
+            let lasting = one["state"] == serde_json::json!(["PERMANENT"])
+                || one["state"] == serde_json::json!(["NOARP"]);
             let managed = is_set("managed");
             let fields = one.as_object_mut().unwrap();
             if !lasting {
@@ -679,7 +859,8 @@ fn neighbours_of_programs_return_with_their_flags() {
             neighbour add 10.0.0.53 dev r0 managed extern_learn
             neighbour add 10.0.0.54 dev r0 use managed
             neighbour add 10.0.0.58 lladdr 02:00:00:00:00:58 dev r0 extern_learn nud noarp
-            neighbour add 10.0.0.59 lladdr 02:00:00:00:00:59 dev r0 extern_learn nud stale protocol zebra
+            neighbour add 10.0.0.59 lladdr 02:00:00:00:00:59 dev r0 extern_learn nud stale \
+            protocol zebra
             neighbour add proxy 10.0.0.60 dev r0 extern_learn
             neighbour add fd00::50 lladdr 02:00:00:00:00:5a dev r0 extern_learn router
             neighbour add fd00::51 lladdr 02:00:00:00:00:5b dev r0 extern_learn router nud stale");
@@ -695,13 +876,18 @@ fn neighbours_of_programs_return_with_their_flags() {
                 _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
             }
             same(&format!("neighbours after {round}"), &before, &neighbours());
-            same(&format!("the normal form after {round}"), &normal, &host.normal());
+            same(
+                &format!("the normal form after {round}"),
+                &normal,
+                &host.normal(),
+            );
             host.is_clean();
         }
     });
 }
 
-/// By whatever mode the kernel makes link-local addresses: after several stops they are those from before the first.
+/// By whatever mode the kernel makes link-local addresses: after several stops they are those from
+/// before the first.
 #[test]
 fn link_local_addresses_stay_the_same_after_many_stops() {
     alone(|host| {
@@ -715,13 +901,15 @@ fn link_local_addresses_stay_the_same_after_many_stops() {
             &format!("ip link set r0 down; {secret}; ip link set r0 up; echo 0 > addr_gen_mode"),
             secret,
             "ip link set r0 address 02:00:00:00:00:77",
-            "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up; ip address add fe80::5/64 dev r0 nodad",
+            "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up; ip address add \
+            fe80::5/64 dev r0 nodad",
         ] {
             host.rails(1);
             sh(&format!("cd /proc/sys/net/ipv6/conf/r0; {set}"));
             let all = || {
                 sh(
-                    "ip -6 -o address show dev r0 | awk '{print $4}' | sort; cat /proc/sys/net/ipv6/conf/r0/addr_gen_mode",
+                    "ip -6 -o address show dev r0 | awk '{print $4}' | sort; cat \
+                    /proc/sys/net/ipv6/conf/r0/addr_gen_mode",
                 )
             };
             // The kernel makes them when it has seen the carrier.
@@ -732,8 +920,14 @@ fn link_local_addresses_stay_the_same_after_many_stops() {
                 let mut c = Container::new("c");
                 c.create(host).ok();
                 c.stop(host).ok();
-                until("they are there again", || all().lines().count() >= before.lines().count());
-                same(&format!("addresses of {set:?} after stop {round}"), &before, &all());
+                until("they are there again", || {
+                    all().lines().count() >= before.lines().count()
+                });
+                same(
+                    &format!("addresses of {set:?} after stop {round}"),
+                    &before,
+                    &all(),
+                );
             }
             host.is_clean();
             host.ip("link delete r0");
@@ -749,7 +943,9 @@ fn a_token_that_could_not_be_given_back() {
         sh("ip token set ::77 dev r0; echo 0 > /proc/sys/net/ipv6/conf/r0/accept_ra");
         let before = host.look();
         host.prepare("r0");
-        Container::new("c").create(host).fails(3, &["would not take the IPv6 token of r0 again"]);
+        Container::new("c")
+            .create(host)
+            .fails(3, &["would not take the IPv6 token of r0 again"]);
         host.is_as(&before);
     });
 }
@@ -758,8 +954,10 @@ fn a_token_that_could_not_be_given_back() {
 fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
     alone(|host| {
         host.rails(2);
-        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
-            route add 172.22.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1");
+        host.ip(
+            "address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
+            route add 172.22.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1",
+        );
         let attempt = |nics: &str, words: &[&str]| {
             let before = host.look();
             host.prepare(nics);
@@ -768,17 +966,27 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             host.is_clean();
         };
         host.ip("link set r0 down");
-        let words = ["a leg of the route 172.22.0.0/16 nexthop via", "is over r0, which is down", "ip link set r0 up"];
+        let words = [
+            "a leg of the route 172.22.0.0/16 nexthop via",
+            "is over r0, which is down",
+            "ip link set r0 up",
+        ];
         attempt("r0", &words);
         // Its other leg cannot leave, either: the route is made as a whole.
         attempt("r1", &words);
-        host.ip("link set r0 up\nroute del 172.22.0.0/16\naddress replace fd00::1/64 dev r0 nodad
-            route append fd21::/32 via fd00::9 dev r0\nroute append fd21::/32 via fd01::9 dev r1");
+        host.ip(
+            "link set r0 up\nroute del 172.22.0.0/16\naddress replace fd00::1/64 dev r0 nodad
+            route append fd21::/32 via fd00::9 dev r0\nroute append fd21::/32 via fd01::9 dev r1",
+        );
         sh("echo 1 > /proc/sys/net/ipv6/conf/r1/disable_ipv6");
         if sh("ip -6 route show fd21::/32").contains("dev r1") {
             attempt(
                 "r0,r1",
-                &["a leg of the route fd21::/32 nexthop via", "is over r1, which is without IPv6", "disable_ipv6=0"],
+                &[
+                    "a leg of the route fd21::/32 nexthop via",
+                    "is over r1, which is without IPv6",
+                    "disable_ipv6=0",
+                ],
             );
         }
     });

@@ -1,5 +1,5 @@
-//! The order of equals on the real kernel: rules of one priority, and routes of one key. The kernel goes by it, so `ip` shows the
-//! host afterwards in the order in which it showed it before.
+//! The order of equals on the real kernel: rules of one priority, and routes of one key. The kernel
+//! goes by it, so `ip` shows the host afterwards in the order in which it showed it before.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,22 +8,29 @@ use crate::alone;
 use serde_json::Value;
 use testkit::{Container, Host, same, sh};
 
-/// What `ip` shows, in its order. The kernel makes link-local and multicast routes again some time after a link goes up, and
-/// each is asked for by interface.
+/// What `ip` shows, in its order. The kernel makes link-local and multicast routes again some time
+/// after a link goes up, and each is asked for by interface.
 fn listed() -> String {
     let mut text = String::new();
-    for command in
-        ["ip -4 -d -j rule", "ip -6 -d -j rule", "ip -4 -d -j route show table all", "ip -6 -d -j route show table all"]
-    {
+    for command in [
+        "ip -4 -d -j rule",
+        "ip -6 -d -j rule",
+        "ip -4 -d -j route show table all",
+        "ip -6 -d -j route show table all",
+    ] {
         let out = sh(command);
-        let all: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
+        let all: Value =
+            serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
         for mut one in all.as_array().unwrap().clone() {
-            let by_kernel = one["protocol"] == "kernel" && one["type"] != "unicast" && command.contains("-6");
+            let by_kernel =
+                one["protocol"] == "kernel" && one["type"] != "unicast" && command.contains("-6");
             if by_kernel || one["dst"].as_str().is_some_and(|d| d.starts_with("fe80")) {
                 continue;
             }
             let flags = one.get_mut("flags").and_then(Value::as_array_mut);
-            flags.into_iter().for_each(|all| all.retain(|f| f != "linkdown"));
+            flags
+                .into_iter()
+                .for_each(|all| all.retain(|f| f != "linkdown"));
             text.push_str(&format!("{command}: {one}\n"));
         }
     }
@@ -32,7 +39,10 @@ fn listed() -> String {
 
 /// What the kernel answers for these destinations.
 fn answers(destinations: &[&str]) -> String {
-    destinations.iter().map(|to| format!("{to}: {}", sh(&format!("ip -o route get {to} 2>&1 || :")))).collect()
+    destinations
+        .iter()
+        .map(|to| format!("{to}: {}", sh(&format!("ip -o route get {to} 2>&1 || :"))))
+        .collect()
 }
 
 /// The host's lists, its answers and its normal form.
@@ -46,13 +56,26 @@ struct Was {
 
 impl Was {
     fn seen(host: &Host, asked: &[&'static str]) -> Was {
-        Was { listed: listed(), answers: answers(asked), normal: host.normal(), asked: asked.to_vec() }
+        Was {
+            listed: listed(),
+            answers: answers(asked),
+            normal: host.normal(),
+            asked: asked.to_vec(),
+        }
     }
 
     fn is_again(&self, host: &Host, when: &str) {
-        same(&format!("answers, {when}"), &self.answers, &answers(&self.asked));
+        same(
+            &format!("answers, {when}"),
+            &self.answers,
+            &answers(&self.asked),
+        );
         same(&format!("what ip lists, {when}"), &self.listed, &listed());
-        same(&format!("the normal form, {when}"), &self.normal, &host.normal());
+        same(
+            &format!("the normal form, {when}"),
+            &self.normal,
+            &host.normal(),
+        );
         host.is_clean();
     }
 }
@@ -80,12 +103,18 @@ fn one_subnet(host: &Host, nics: &[&str]) {
         let n = i + 1;
         host.ip(&format!(
             "link add {nic} type veth peer name p{nic}\nlink set {nic} up\nlink set p{nic} up\n\
-             address add 192.168.1.{n}/24 broadcast 192.168.1.255 dev {nic}\naddress add fd00::{n}/64 dev {nic} nodad"
+             address add 192.168.1.{n}/24 broadcast 192.168.1.255 dev {nic}\naddress add \
+             fd00::{n}/64 dev {nic} nodad"
         ));
     }
 }
 
-const SUBNET: [&str; 4] = ["192.168.1.77", "192.168.1.255", "fd00::77", "192.168.1.77 oif up0"];
+const SUBNET: [&str; 4] = [
+    "192.168.1.77",
+    "192.168.1.255",
+    "fd00::77",
+    "192.168.1.77 oif up0",
+];
 
 #[test]
 fn subnet_of_several_nics_keeps_its_first() {
@@ -127,10 +156,15 @@ fn route_of_another_nic_is_never_absent() {
             });
             let mut asked = 0;
             while !over.load(Ordering::Relaxed) {
-                let out =
-                    sh("for i in 1 2 3 4 5 6 7 8 9; do for to in 192.168.1.88 fd00::88; do for dev in up0 up1; do \
-                     ip -o route get $to oif $dev || echo LOST; done; done; done 2>&1");
-                assert!(!out.contains("LOST") && !out.contains("unreachable"), "{out}");
+                let out = sh(
+                    "for i in 1 2 3 4 5 6 7 8 9; do for to in 192.168.1.88 fd00::88; do for dev \
+                    in up0 up1; do \
+                     ip -o route get $to oif $dev || echo LOST; done; done; done 2>&1",
+                );
+                assert!(
+                    !out.contains("LOST") && !out.contains("unreachable"),
+                    "{out}"
+                );
                 asked += out.lines().count();
             }
             journeys.join().unwrap();
@@ -153,9 +187,20 @@ fn rule_of_equal_priority_returns_to_its_place() {
             rule add to 10.8.0.0/16 prohibit priority 999
             rule add oif r0 table 100 priority 1001
             rule add from 10.0.0.0/8 goto 1001 priority 1000");
-        sh("ip -6 rule add iif r0 table 100 priority 7; ip -6 rule add from all table 101 priority 7");
-        let asked = ["10.9.0.1 from 10.0.0.1", "10.9.0.1 from 10.1.0.1", "10.9.0.1"];
-        assert!(answers(&asked[..1]).contains("via 10.0.0.254"), "{}", answers(&asked));
+        sh(
+            "ip -6 rule add iif r0 table 100 priority 7; ip -6 rule add from all table 101 \
+            priority 7",
+        );
+        let asked = [
+            "10.9.0.1 from 10.0.0.1",
+            "10.9.0.1 from 10.1.0.1",
+            "10.9.0.1",
+        ];
+        assert!(
+            answers(&asked[..1]).contains("via 10.0.0.254"),
+            "{}",
+            answers(&asked)
+        );
         journeys(host, &["r0", "r1", "r1,r0"], &asked);
     });
 }
@@ -187,12 +232,26 @@ fn routes_of_one_key_keep_their_order() {
             route add 10.94.0.0/16 nhid 7
             route append 10.94.0.0/16 via 10.1.0.9 dev r1
             route append 10.94.0.0/16 via 192.168.9.9 dev up0");
-        sh("ip -6 route append fd98::/64 dev r0 metric 5; ip -6 route append fd98::/64 dev up0 metric 5
-            ip -6 route append fd98::/64 dev r1 metric 5; ip -6 route append fd97::/64 via fd00::9 dev r0 metric 5
-            ip -6 route append fd97::/64 dev up0 metric 5; ip -6 route append fd96::/64 dev up0 table 100
-            ip -6 route append fd96::/64 via fd00::9 dev r0 table 100; ip -6 route append fd96::/64 dev r0 table 100
-            ip -6 route append fd96::/64 dev r2 table 100");
-        let asked = ["10.98.0.1", "10.97.0.1", "10.96.0.1 tos 0x10", "10.95.0.1", "10.94.0.1", "fd98::1", "fd97::1"];
+        sh(
+            "ip -6 route append fd98::/64 dev r0 metric 5; ip -6 route append fd98::/64 dev up0 \
+            metric 5
+            ip -6 route append fd98::/64 dev r1 metric 5; ip -6 route append fd97::/64 via \
+            fd00::9 dev r0 metric 5
+            ip -6 route append fd97::/64 dev up0 metric 5; ip -6 route append fd96::/64 dev up0 \
+            table 100
+            ip -6 route append fd96::/64 via fd00::9 dev r0 table 100; ip -6 route append \
+            fd96::/64 dev r0 table 100
+            ip -6 route append fd96::/64 dev r2 table 100",
+        );
+        let asked = [
+            "10.98.0.1",
+            "10.97.0.1",
+            "10.96.0.1 tos 0x10",
+            "10.95.0.1",
+            "10.94.0.1",
+            "fd98::1",
+            "fd97::1",
+        ];
         journeys(host, &["r0", "r1", "r2", "r0,r1", "r2,r1,r0"], &asked);
     });
 }
@@ -208,10 +267,13 @@ fn container_has_the_order_of_the_host() {
             rule add oif r0 table 101 priority 5
             rule add oif r2 table 100 priority 5");
         let was = Was::seen(host, &SUBNET);
-        let order = "ip -4 route show 192.168.1.0/24 | cut -d' ' -f1-3; ip -4 route show 10.98.0.0/16
-            ip -6 route show fd00::/64 | cut -d' ' -f1-3; ip rule show priority 5; ip route get 192.168.1.77 | head -1";
+        let order = "ip -4 route show 192.168.1.0/24 | cut -d' ' -f1-3; ip -4 route show \
+            10.98.0.0/16
+            ip -6 route show fd00::/64 | cut -d' ' -f1-3; ip rule show priority 5; ip route get \
+            192.168.1.77 | head -1";
         let want = sh(order);
-        host.rdmaprep(&["prepare", "--ifaces", "r0,r1,r2", "--arp-profile", "off"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0,r1,r2", "--arp-profile", "off"])
+            .ok();
         let mut c = Container::new("c");
         c.create(host).ok();
         same("order inside", &want, &c.sh(order));
@@ -227,7 +289,11 @@ fn several_containers_give_back_one_order() {
     alone(|host| {
         one_subnet(host, &["r0", "r1", "up0", "r2"]);
         let was = Was::seen(host, &SUBNET);
-        for (taken, returned) in [([0, 1, 2], [0, 1, 2]), ([1, 0, 2], [1, 0, 2]), ([2, 1, 0], [0, 2, 1])] {
+        for (taken, returned) in [
+            ([0, 1, 2], [0, 1, 2]),
+            ([1, 0, 2], [1, 0, 2]),
+            ([2, 1, 0], [0, 2, 1]),
+        ] {
             let mut all: Vec<Option<Container>> = (0..3).map(|_| None).collect();
             for i in taken {
                 host.prepare(&format!("r{i}"));
@@ -248,7 +314,10 @@ fn several_containers_give_back_one_order() {
 fn what_was_added_meanwhile_stays() {
     alone(|host| {
         one_subnet(host, &["r0", "up0"]);
-        host.ip("rule add from 192.168.1.1 table 100 priority 5\nrule add from all table 101 priority 5");
+        host.ip(
+            "rule add from 192.168.1.1 table 100 priority 5\nrule add from all table 101 \
+            priority 5",
+        );
         let was = Was::seen(host, &SUBNET);
         host.prepare("r0");
         let mut c = Container::new("c");
@@ -257,8 +326,14 @@ fn what_was_added_meanwhile_stays() {
             rule add from 10.7.7.7 table 102 priority 5");
         c.stop(host).ok();
         host.is_clean();
-        let lines = sh("ip route show 192.168.1.0/24 | cut -d' ' -f3-5; ip rule show priority 5 | cut -d' ' -f2");
-        assert_eq!(lines, "r0 proto kernel\nup0 proto kernel\nup0 proto static\n192.168.1.1\nall\n10.7.7.7\n");
+        let lines = sh(
+            "ip route show 192.168.1.0/24 | cut -d' ' -f3-5; ip rule show priority 5 | cut -d' ' \
+            -f2",
+        );
+        assert_eq!(
+            lines,
+            "r0 proto kernel\nup0 proto kernel\nup0 proto static\n192.168.1.1\nall\n10.7.7.7\n"
+        );
         host.ip("route delete 192.168.1.0/24 dev up0 proto static scope link
             rule delete from 10.7.7.7 table 102 priority 5");
         was.is_again(host, "without what was added");
@@ -272,18 +347,22 @@ fn normal_form_shows_the_order() {
         one_subnet(host, &["r0", "r1"]);
         host.ip("rule add from all table 100 priority 5\nrule add oif r0 table 100 priority 5");
         let normal = host.normal();
-        host.ip("rule delete from all table 100 priority 5\nrule add from all table 100 priority 5");
+        host.ip(
+            "rule delete from all table 100 priority 5\nrule add from all table 100 priority 5",
+        );
         assert_ne!(normal, host.normal());
         host.ip("rule delete oif r0 table 100 priority 5\nrule add oif r0 table 100 priority 5");
         same("normal form", &normal, &host.normal());
         sh(
-            "ip route delete 192.168.1.0/24 dev r0 && ip route append 192.168.1.0/24 dev r0 proto kernel scope link src 192.168.1.1",
+            "ip route delete 192.168.1.0/24 dev r0 && ip route append 192.168.1.0/24 dev r0 proto \
+            kernel scope link src 192.168.1.1",
         );
         assert_ne!(normal, host.normal());
     });
 }
 
-/// The legs of a route are in two containers: each stop brings back those that can be back, at once, and blocks nothing.
+/// The legs of a route are in two containers: each stop brings back those that can be back, at
+/// once, and blocks nothing.
 #[test]
 fn multipath_over_two_containers_is_whole_at_the_end() {
     alone(|host| {
@@ -291,23 +370,35 @@ fn multipath_over_two_containers_is_whole_at_the_end() {
         for i in 0..3 {
             host.ip(&format!("address add fd0{i}::1/64 dev r{i} nodad"));
         }
-        host.ip("route add 10.98.0.0/16 nexthop via 10.0.0.9 dev r0 weight 2 nexthop via 10.1.0.9 dev r1 weight 3
-            route add 10.97.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 nexthop via 10.2.0.9 dev r2
+        host.ip(
+            "route add 10.98.0.0/16 nexthop via 10.0.0.9 dev r0 weight 2 nexthop via 10.1.0.9 \
+            dev r1 weight 3
+            route add 10.97.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 \
+            nexthop via 10.2.0.9 dev r2
             route append 10.97.0.0/16 via 10.2.0.8 dev r2
             route add 10.96.0.0/16 dev r2 scope link src 10.0.0.1
-            route add fd98::/64 nexthop via fd00::9 dev r0 weight 2 nexthop via fd01::9 dev r1 weight 3
-            route add fd97::/64 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via fd02::9 dev r2
+            route add fd98::/64 nexthop via fd00::9 dev r0 weight 2 nexthop via fd01::9 dev r1 \
+            weight 3
+            route add fd97::/64 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via \
+            fd02::9 dev r2
             nexthop add id 1 via 10.0.0.9 dev r0
             nexthop add id 2 via 10.1.0.9 dev r1
             nexthop add id 3 via 10.2.0.9 dev r2
             nexthop add id 10 group 1,2/2,3
             nexthop add id 20 group 1/2
             route add 10.95.0.0/16 nhid 10
-            route add 10.94.0.0/16 nhid 20");
+            route add 10.94.0.0/16 nhid 20",
+        );
         let groups = || sh("ip nexthop");
         let (was, objects) = (Was::seen(host, &["10.96.0.1"]), groups());
-        let kept = |dev: &str| sh("ip route show 10.97.0.0/16; ip -6 route show fd97::/64").contains(dev);
-        let orders = [([0, 1, 2], [0, 1, 2]), ([0, 1, 2], [2, 1, 0]), ([2, 0, 1], [1, 0, 2]), ([1, 2, 0], [1, 2, 0])];
+        let kept =
+            |dev: &str| sh("ip route show 10.97.0.0/16; ip -6 route show fd97::/64").contains(dev);
+        let orders = [
+            ([0, 1, 2], [0, 1, 2]),
+            ([0, 1, 2], [2, 1, 0]),
+            ([2, 0, 1], [1, 0, 2]),
+            ([1, 2, 0], [1, 2, 0]),
+        ];
         for (taken, returned) in orders {
             let mut all: Vec<Option<Container>> = (0..3).map(|_| None).collect();
             for i in taken {
@@ -319,7 +410,10 @@ fn multipath_over_two_containers_is_whole_at_the_end() {
             for i in returned {
                 let begun = Instant::now();
                 all[i].take().unwrap().stop(host).ok();
-                assert!(begun.elapsed() < Duration::from_secs(4), "it waits for what cannot be there");
+                assert!(
+                    begun.elapsed() < Duration::from_secs(4),
+                    "it waits for what cannot be there"
+                );
                 assert!(kept(&format!("dev r{i}")), "its leg is missing");
             }
             was.is_again(host, &format!("taken {taken:?}, returned {returned:?}"));
@@ -329,9 +423,11 @@ fn multipath_over_two_containers_is_whole_at_the_end() {
         host.prepare("r0");
         let mut first = Container::new("first");
         first.create(host).ok();
-        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"]).ok();
+        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"])
+            .ok();
         for _ in 0..2 {
-            let mut second = Container::new("second").annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
+            let mut second = Container::new("second")
+                .annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
             second.create(host).ok();
             second.stop(host).ok();
         }

@@ -1,4 +1,5 @@
-//! Many hooks at once over the same NICs: each NIC has one holder at any time, and no hook waits for ever.
+//! Many hooks at once over the same NICs: each NIC has one holder at any time, and no hook waits
+//! for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +19,8 @@ const HOOKS: usize = 64;
 const NICS: usize = 16;
 /// How often, without RDMAPREP_RACE_ROUNDS.
 const ROUNDS: usize = 1;
-/// What the dice begin with, without RDMAPREP_RACE_SEED: copies that run beside one another are to differ.
+/// What the dice begin with, without RDMAPREP_RACE_SEED: copies that run beside one another are to
+/// differ.
 const SEED: u64 = 1;
 
 /// Numbers that look random and are the same in every run.
@@ -26,7 +28,10 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % n
     }
 }
@@ -45,7 +50,12 @@ fn begin(host: &Host, container: &Container, wait: Option<&str>) -> Child {
 
 fn start(host: &Host, args: &[&str], state: &str) -> Child {
     let mut command = host.command(args);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let _ = child.stdin.take().unwrap().write_all(state.as_bytes());
     child
 }
@@ -56,21 +66,30 @@ fn end(child: Child) -> Said {
 
 /// The NICs of each record, as far as it can be read just now.
 fn records(run: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let Ok(entries) = fs::read_dir(run.join("records")) else { return BTreeMap::new() };
+    let Ok(entries) = fs::read_dir(run.join("records")) else {
+        return BTreeMap::new();
+    };
     let read = |path: &Path| -> Option<BTreeSet<String>> {
         let record: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
         let name = |h: &Value| Some(h["nic"]["identity"]["name"].as_str()?.to_owned());
         record["held"].as_array()?.iter().map(name).collect()
     };
-    let paths = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "json"));
-    paths.filter_map(|p| Some((p.file_name()?.to_str()?.to_owned(), read(&p)?))).collect()
+    let paths = entries
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "json"));
+    paths
+        .filter_map(|p| Some((p.file_name()?.to_str()?.to_owned(), read(&p)?)))
+        .collect()
 }
 
-/// NICs that two records held at once. Each container holds only once in a round: one that is seen before and after the other has
-/// been seen twice held all the while.
+/// NICs that two records held at once. Each container holds only once in a round: one that is seen
+/// before and after the other has been seen twice held all the while.
 fn doubles(run: &Path) -> BTreeSet<String> {
     let (first, second) = (records(run), records(run));
-    let both = first.iter().filter_map(|(name, nics)| Some((name, nics & second.get(name)?)));
+    let both = first
+        .iter()
+        .filter_map(|(name, nics)| Some((name, nics & second.get(name)?)));
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let mut twice = BTreeSet::new();
     for nic in both.flat_map(|(_, nics)| nics) {
@@ -84,10 +103,15 @@ fn doubles(run: &Path) -> BTreeSet<String> {
 /// NICs in a container's network namespace.
 fn inside(container: &Container) -> BTreeSet<String> {
     let links = container.sh("ls /proc/sys/net/ipv4/conf");
-    links.split_whitespace().filter(|l| !matches!(*l, "all" | "default" | "lo")).map(str::to_owned).collect()
+    links
+        .split_whitespace()
+        .filter(|l| !matches!(*l, "all" | "default" | "lo"))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Reads the records until `stop`. Counts the reads in `looks`, and returns the NICs that were in two records.
+/// Reads the records until `stop`. Counts the reads in `looks`, and returns the NICs that were in
+/// two records.
 fn watch(run: &Path, stop: &AtomicBool, looks: &AtomicUsize) -> BTreeSet<String> {
     let mut twice = BTreeSet::new();
     while !stop.load(Ordering::Relaxed) {
@@ -145,7 +169,11 @@ impl Round<'_> {
             list.push((i, begin(host, container, waits.then_some("50"))));
         }
         for _ in 0..4 {
-            let victims = if self.dice.below(2) == 0 { &mut patient } else { &mut hasty };
+            let victims = if self.dice.below(2) == 0 {
+                &mut patient
+            } else {
+                &mut hasty
+            };
             let victim = self.dice.below(victims.len());
             std::thread::sleep(Duration::from_millis(self.dice.below(150) as u64));
             let _ = victims[victim].1.kill();
@@ -156,7 +184,10 @@ impl Round<'_> {
                 winners.push(i);
             }
         }
-        let stops: Vec<Child> = winners.iter().map(|&i| stop(host, &mut containers[i])).collect();
+        let stops: Vec<Child> = winners
+            .iter()
+            .map(|&i| stop(host, &mut containers[i]))
+            .collect();
         self.count.won += stops.len();
         stops.into_iter().for_each(|c| drop(end(c).ok()));
         while !patient.is_empty() {
@@ -180,7 +211,9 @@ impl Round<'_> {
     /// What a killed hook left would keep the patient ones waiting.
     fn clear(&self, container: &Container) {
         let member = |path: &Path| {
-            let record: Option<Value> = fs::read_to_string(path).ok().and_then(|t| serde_json::from_str(&t).ok());
+            let record: Option<Value> = fs::read_to_string(path)
+                .ok()
+                .and_then(|t| serde_json::from_str(&t).ok());
             record.is_some_and(|r| r["members"][0]["id"] == container.id)
         };
         if self.host.records().iter().any(|path| member(path)) {
@@ -192,7 +225,11 @@ impl Round<'_> {
 /// Ends a container as a runtime does; another of the same name takes its place.
 fn stop(host: &Host, container: &mut Container) -> Child {
     container.kill();
-    let child = start(host, &["hook", "poststop", "--deadline", "60"], &container.stopped());
+    let child = start(
+        host,
+        &["hook", "poststop", "--deadline", "60"],
+        &container.stopped(),
+    );
     *container = asking(&container.id.clone());
     child
 }
@@ -200,16 +237,24 @@ fn stop(host: &Host, container: &mut Container) -> Child {
 #[test]
 fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
     let said = abreast(1, |host, _| {
-        fs::write(&host.config, format!("hook_log = {:?}\nlock_timeout_ms = 60000\n", host.log)).unwrap();
+        fs::write(
+            &host.config,
+            format!("hook_log = {:?}\nlock_timeout_ms = 60000\n", host.log),
+        )
+        .unwrap();
         host.rails(NICS);
         let rounds = std::env::var("RDMAPREP_RACE_ROUNDS").map_or(ROUNDS, |n| n.parse().unwrap());
-        let mut dice = Dice(std::env::var("RDMAPREP_RACE_SEED").map_or(SEED, |n| n.parse().unwrap()));
+        let mut dice =
+            Dice(std::env::var("RDMAPREP_RACE_SEED").map_or(SEED, |n| n.parse().unwrap()));
         let mut plans = Vec::new();
         let mut containers = Vec::new();
         for i in 0..HOOKS {
-            let nics: BTreeSet<String> = (0..=dice.below(4)).map(|_| format!("r{}", dice.below(NICS))).collect();
+            let nics: BTreeSet<String> = (0..=dice.below(4))
+                .map(|_| format!("r{}", dice.below(NICS)))
+                .collect();
             let list = nics.iter().cloned().collect::<Vec<_>>().join(",");
-            host.rdmaprep(&["prepare", "--plan", &format!("c{i}"), "--ifaces", &list]).ok();
+            host.rdmaprep(&["prepare", "--plan", &format!("c{i}"), "--ifaces", &list])
+                .ok();
             plans.push(nics);
             containers.push(asking(&format!("c{i}")));
         }
@@ -217,7 +262,12 @@ fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
         let (done, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
         let twice = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| watch(&host.run, &done, &looks));
-            let mut round = Round { host, plans: &plans, dice, count: Count::default() };
+            let mut round = Round {
+                host,
+                plans: &plans,
+                dice,
+                count: Count::default(),
+            };
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 for _ in 0..rounds {
                     round.run(&mut containers);
@@ -227,14 +277,23 @@ fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
             done.store(true, Ordering::Relaxed);
             let twice = watcher.join().unwrap();
             ran.unwrap_or_else(|e| std::panic::resume_unwind(e));
-            let Count { won, lost, waited, killed } = round.count;
+            let Count {
+                won,
+                lost,
+                waited,
+                killed,
+            } = round.count;
             println!(
-                "{rounds} rounds of {HOOKS} hooks over {NICS} NICs: {won} won at once, {waited} after a wait, {lost} lost, \
+                "{rounds} rounds of {HOOKS} hooks over {NICS} NICs: {won} won at once, {waited} \
+                after a wait, {lost} lost, \
                  {killed} killed; {} looks, {} double holders",
                 looks.load(Ordering::Relaxed),
                 twice.len()
             );
-            assert!(won >= rounds && waited >= rounds && lost >= rounds, "no race");
+            assert!(
+                won >= rounds && waited >= rounds && lost >= rounds,
+                "no race"
+            );
             twice
         });
         assert!(twice.is_empty(), "held twice: {twice:?}");
@@ -260,9 +319,13 @@ fn a_hook_waits_for_a_held_nic_until_its_timeout() {
         let mut first = Container::new("first");
         first.create(host).ok();
         let mut second = Container::new("second");
-        second
-            .create(host)
-            .fails(9, &["r0 is held by container first", "--wait, or hook_wait_s in /etc/rdmaprep/config.toml"]);
+        second.create(host).fails(
+            9,
+            &[
+                "r0 is held by container first",
+                "--wait, or hook_wait_s in /etc/rdmaprep/config.toml",
+            ],
+        );
         // Too short a wait ends as none does.
         let said = end(begin(host, &second, Some("1")));
         said.fails(9, &["r0 is held by container first"]);

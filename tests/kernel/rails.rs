@@ -1,5 +1,5 @@
-//! Two containers on the real kernel, four or eight rails each, in one subnet, in a subnet per rail, or behind a leaf router per
-//! rail: which rail reaches which, by which NIC.
+//! Two containers on the real kernel, four or eight rails each, in one subnet, in a subnet per
+//! rail, or behind a leaf router per rail: which rail reaches which, by which NIC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -14,10 +14,11 @@ use testkit::{Container, Host, Said, same, sh};
 enum Layout {
     /// All of both nodes in one subnet.
     OneSubnet,
-    /// Rail i of both nodes in subnet i; still one bridge, on which every rail receives every ARP request.
+    /// Rail i of both nodes in subnet i; still one bridge, on which every rail receives every ARP
+    /// request.
     Apart,
-    /// Rail i of each node in a subnet of its own, with a leaf router between both that has routes to no other rail; each has a route
-    /// to its own leaf's subnets.
+    /// Rail i of each node in a subnet of its own, with a leaf router between both that has routes
+    /// to no other rail; each has a route to its own leaf's subnets.
     Leaves,
     /// The same, with one route to everything for each rail.
     Overlapping,
@@ -57,7 +58,11 @@ impl Fabric {
     /// Its leaf's.
     fn gateway(&self, v6: bool, node: usize, i: usize) -> String {
         let (net, node) = (i + 1, node + 1);
-        if v6 { format!("fd00:{net}:{node}::fe") } else { format!("10.{net}.{node}.254") }
+        if v6 {
+            format!("fd00:{net}:{node}::fe")
+        } else {
+            format!("10.{net}.{node}.254")
+        }
     }
 
     /// What its leaf leads to.
@@ -79,13 +84,18 @@ impl Fabric {
             batch += "link add br0 type bridge mcast_snooping 0\nlink set br0 up\n";
         }
         let count = if self.routed() { self.rails } else { 0 };
-        let leaves: Vec<Container> = (0..count).map(|i| undetecting(&format!("leaf{i}"))).collect();
+        let leaves: Vec<Container> = (0..count)
+            .map(|i| undetecting(&format!("leaf{i}")))
+            .collect();
         for (n, node) in NODES.iter().enumerate() {
             for i in 0..self.rails {
-                let to = leaves.get(i).map_or("master br0 up".to_owned(), |leaf| format!("netns {}", leaf.pid()));
+                let to = leaves.get(i).map_or("master br0 up".to_owned(), |leaf| {
+                    format!("netns {}", leaf.pid())
+                });
                 let (v4, v6) = (self.ip(V4, n, i), self.ip(V6, n, i));
                 batch += &format!(
-                    "link add {node}{i} type veth peer name p{node}{i}\nlink set p{node}{i} {to}\nlink set {node}{i} up\n\
+                    "link add {node}{i} type veth peer name p{node}{i}\nlink set p{node}{i} \
+                    {to}\nlink set {node}{i} up\n\
                      address add {v4}/24 dev {node}{i}\naddress add {v6}/64 dev {node}{i} nodad\n"
                 );
             }
@@ -95,10 +105,14 @@ impl Fabric {
             let port = |n: usize| {
                 let (v4, v6) = (self.gateway(V4, n, i), self.gateway(V6, n, i));
                 let dev = format!("p{}{i}", NODES[n]);
-                format!("address add {v4}/24 dev {dev}\naddress add {v6}/64 dev {dev} nodad\nlink set {dev} up\n")
+                format!(
+                    "address add {v4}/24 dev {dev}\naddress add {v6}/64 dev {dev} nodad\nlink set \
+                    {dev} up\n"
+                )
             };
             leaf.sh(&format!(
-                "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+                "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > \
+                /proc/sys/net/ipv6/conf/all/forwarding
                 ip -batch - << E\n{}{}E",
                 port(0),
                 port(1)
@@ -113,13 +127,16 @@ impl Fabric {
         if !self.routed() {
             return String::new();
         }
-        let mut batch = "link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up\n\
+        let mut batch =
+            "link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up\n\
             address add 192.168.9.2/24 dev up0\naddress add fd99::2/64 dev up0 nodad\n\
-            route add 0.0.0.0/0 via 192.168.9.1 dev up0 metric 10\nroute add ::/0 via fd99::1 dev up0 metric 10\n"
-            .to_owned();
+            route add 0.0.0.0/0 via 192.168.9.1 dev up0 metric 10\nroute add ::/0 via fd99::1 dev \
+            up0 metric 10\n"
+                .to_owned();
         for (n, node) in NODES.iter().enumerate() {
             for (i, v6) in (0..self.rails).flat_map(|i| [(i, V4), (i, V6)]) {
-                let (far, gateway, metric) = (self.far(v6, i), self.gateway(v6, n, i), 100 + 20 * n + i);
+                let (far, gateway, metric) =
+                    (self.far(v6, i), self.gateway(v6, n, i), 100 + 20 * n + i);
                 batch += &format!("route add {far} via {gateway} dev {node}{i} metric {metric}\n");
             }
         }
@@ -128,7 +145,15 @@ impl Fabric {
 
     fn prepare(&self, host: &Host, node: &str, profile: &str) -> Said {
         let rails: Vec<String> = (0..self.rails).map(|i| format!("{node}{i}")).collect();
-        let args = ["prepare", "--plan", node, "--ifaces", &rails.join(","), "--arp-profile", profile];
+        let args = [
+            "prepare",
+            "--plan",
+            node,
+            "--ifaces",
+            &rails.join(","),
+            "--arp-profile",
+            profile,
+        ];
         host.rdmaprep(&args).ok()
     }
 
@@ -147,7 +172,14 @@ impl Fabric {
     /// Which of the rails reach their peers, in both directions.
     fn reached(&self, nodes: &[Container; 2], v6: bool) -> [Vec<usize>; 2] {
         [(0, 1), (1, 0)].map(|(near, far)| {
-            let probe = |i| answered(&nodes[near], &nodes[far], &self.ip(v6, near, i), &self.ip(v6, far, i));
+            let probe = |i| {
+                answered(
+                    &nodes[near],
+                    &nodes[far],
+                    &self.ip(v6, near, i),
+                    &self.ip(v6, far, i),
+                )
+            };
             let yes: Vec<bool> = std::thread::scope(|threads| {
                 let all: Vec<_> = (0..self.rails)
                     .map(|i| {
@@ -163,27 +195,58 @@ impl Fabric {
         })
     }
 
-    /// Each rail has learnt the link-layer address of its peer rail, or of its own leaf; on itself alone, where rules say so.
-    fn right_neighbours(&self, nodes: &[Container; 2], leaves: &[Container], v6: bool, on_itself: bool) {
-        let links: Vec<String> = nodes.iter().chain(leaves).map(|c| c.sh("ip -o link")).collect();
+    /// Each rail has learnt the link-layer address of its peer rail, or of its own leaf; on itself
+    /// alone, where rules say so.
+    fn right_neighbours(
+        &self,
+        nodes: &[Container; 2],
+        leaves: &[Container],
+        v6: bool,
+        on_itself: bool,
+    ) {
+        let links: Vec<String> = nodes
+            .iter()
+            .chain(leaves)
+            .map(|c| c.sh("ip -o link"))
+            .collect();
         for (near, far) in [(0, 1), (1, 0)] {
-            let known = nodes[near].sh(if v6 { "ip -6 neighbour" } else { "ip -4 neighbour" });
+            let known = nodes[near].sh(if v6 {
+                "ip -6 neighbour"
+            } else {
+                "ip -4 neighbour"
+            });
             for i in 0..self.rails {
                 let (next, dev, links) = match self.routed() {
-                    true => (self.gateway(v6, near, i), format!("p{}{i}", NODES[near]), &links[2 + i]),
-                    false => (self.ip(v6, far, i), format!("{}{i}", NODES[far]), &links[far]),
+                    true => (
+                        self.gateway(v6, near, i),
+                        format!("p{}{i}", NODES[near]),
+                        &links[2 + i],
+                    ),
+                    false => (
+                        self.ip(v6, far, i),
+                        format!("{}{i}", NODES[far]),
+                        &links[far],
+                    ),
                 };
                 let (mac, of) = (mac(links, &dev), format!("{next} dev "));
-                let mut entries = known.lines().filter(|l| l.starts_with(&of) && !l.ends_with("FAILED"));
+                let mut entries = known
+                    .lines()
+                    .filter(|l| l.starts_with(&of) && !l.ends_with("FAILED"));
                 let here = format!("{of}{}{i} ", NODES[near]);
-                let right = |l: &str| l.contains(&format!(" lladdr {mac} ")) && (!on_itself || l.starts_with(&here));
-                assert!(entries.clone().next().is_some() && entries.all(right), "not {here}{mac} but {known}");
+                let right = |l: &str| {
+                    l.contains(&format!(" lladdr {mac} ")) && (!on_itself || l.starts_with(&here))
+                };
+                assert!(
+                    entries.clone().next().is_some() && entries.all(right),
+                    "not {here}{mac} but {known}"
+                );
             }
         }
     }
 }
 
-/// A container whose link-local addresses can be used at once: without one, the kernel sends no neighbour solicitation.
+/// A container whose link-local addresses can be used at once: without one, the kernel sends no
+/// neighbour solicitation.
 fn undetecting(id: &str) -> Container {
     let c = Container::new(id);
     c.sh("echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad");
@@ -192,14 +255,25 @@ fn undetecting(id: &str) -> Container {
 
 /// The link-layer address of a link, in what `ip -o link` says.
 fn mac(links: &str, dev: &str) -> String {
-    let line = links.lines().find(|l| l.contains(&format!(": {dev}@"))).unwrap();
-    line.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
+    let line = links
+        .lines()
+        .find(|l| l.contains(&format!(": {dev}@")))
+        .unwrap();
+    line.split_whitespace()
+        .skip_while(|w| *w != "link/ether")
+        .nth(1)
+        .unwrap()
+        .to_owned()
 }
 
-/// The host in normal form, and its rules as iproute2 sees them: what it shows of a bridge has clocks in it.
+/// The host in normal form, and its rules as iproute2 sees them: what it shows of a bridge has
+/// clocks in it.
 fn look(host: &Host) -> String {
     host.normal()
-        + &sh("ip rule; ip -6 rule; ip -4 route show table all | sort; ip -6 route show table all | grep fd00 | sort")
+        + &sh(
+            "ip rule; ip -6 rule; ip -4 route show table all | sort; ip -6 route show table all | \
+            grep fd00 | sort",
+        )
 }
 
 /// Whether a datagram from that address comes back from the other container's.
@@ -207,10 +281,16 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
     let socket = |c: &Container, ip: &str| {
         let bind = || Ok(UdpSocket::bind(at(ip))?);
-        Netns::of_process(c.pid() as i32).unwrap().visit(bind).unwrap()
+        Netns::of_process(c.pid() as i32)
+            .unwrap()
+            .visit(bind)
+            .unwrap()
     };
     let (near, far) = (socket(a, from), socket(b, to));
-    let wait = |s: &UdpSocket| s.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+    let wait = |s: &UdpSocket| {
+        s.set_read_timeout(Some(Duration::from_millis(1500)))
+            .unwrap()
+    };
     wait(&near);
     wait(&far);
     if near.connect(far.local_addr().unwrap()).is_err() {
@@ -219,7 +299,9 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let mut buffer = [0; 8];
-            let Ok((_, sender)) = far.recv_from(&mut buffer) else { return };
+            let Ok((_, sender)) = far.recv_from(&mut buffer) else {
+                return;
+            };
             assert_eq!(sender, near.local_addr().unwrap());
             let _ = far.send_to(b"pong", sender);
         });
@@ -227,8 +309,8 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     })
 }
 
-/// Every rail of both nodes reaches its peer under these profiles, and the host is afterwards what it was. `says` is in what
-/// `prepare` says of strict profiles.
+/// Every rail of both nodes reaches its peer under these profiles, and the host is afterwards what
+/// it was. `says` is in what `prepare` says of strict profiles.
 fn everyone(host: &Host, fabric: Fabric, profiles: &[&str], says: &[&str]) {
     let leaves = fabric.build(host);
     let before = look(host);
@@ -239,15 +321,30 @@ fn everyone(host: &Host, fabric: Fabric, profiles: &[&str], says: &[&str]) {
         let lines = says.iter().filter(|_| strict);
         lines.for_each(|line| assert!(said.lines().any(|l| l == *line), "no {line:?} in {said}"));
         let tables = strict && !matches!(fabric.layout, Layout::Apart | Layout::Leaves);
-        let rules = nodes[0].sh("ip rule; ip -6 rule").lines().filter(|l| l.starts_with("29")).count();
-        assert_eq!(rules, if tables { 2 * fabric.rails } else { 0 }, "{profile}");
+        let rules = nodes[0]
+            .sh("ip rule; ip -6 rule")
+            .lines()
+            .filter(|l| l.starts_with("29"))
+            .count();
+        assert_eq!(
+            rules,
+            if tables { 2 * fabric.rails } else { 0 },
+            "{profile}"
+        );
         for v6 in [V4, V6] {
-            assert_eq!(fabric.reached(&nodes, v6), [all.clone(), all.clone()], "{profile}, IPv6 {v6}");
+            assert_eq!(
+                fabric.reached(&nodes, v6),
+                [all.clone(), all.clone()],
+                "{profile}, IPv6 {v6}"
+            );
             fabric.right_neighbours(&nodes, &leaves, v6, strict);
         }
         let table = if tables { ", table 29001" } else { "" };
         let values = if strict { "2/1/1/1" } else { "2/1/0/2" };
-        assert_eq!(host.report("a")["rails"][1], format!("a1: effective ARP profile {values}{table}"));
+        assert_eq!(
+            host.report("a")["rails"][1],
+            format!("a1: effective ARP profile {values}{table}")
+        );
         nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
         same("the host", &before, &look(host));
         host.is_clean();
@@ -265,15 +362,34 @@ fn four_rails_of_one_subnet() {
             "10.0.0.0/24 is shared by a0, a1, a2, a3",
             "a3: from 10.0.0.13, fd00::13 by its own table: 10.0.0.0/24, fd00::/64",
         ];
-        everyone(host, Fabric { rails: 4, layout: Layout::OneSubnet }, &PROFILES, &says);
+        everyone(
+            host,
+            Fabric {
+                rails: 4,
+                layout: Layout::OneSubnet,
+            },
+            &PROFILES,
+            &says,
+        );
     });
 }
 
 #[test]
 fn eight_rails_of_one_subnet() {
     alone(|host| {
-        let says = [TABLES, "10.0.0.0/24 is shared by a0, a1, a2, a3, a4, a5, a6, a7"];
-        everyone(host, Fabric { rails: 8, layout: Layout::OneSubnet }, &PROFILES, &says);
+        let says = [
+            TABLES,
+            "10.0.0.0/24 is shared by a0, a1, a2, a3, a4, a5, a6, a7",
+        ];
+        everyone(
+            host,
+            Fabric {
+                rails: 8,
+                layout: Layout::OneSubnet,
+            },
+            &PROFILES,
+            &says,
+        );
     });
 }
 
@@ -281,22 +397,62 @@ const APART: &str = "ARP profile 2/1/1/1 (strict): no two rails share a subnet o
 
 #[test]
 fn four_rails_of_a_subnet_each() {
-    alone(|host| everyone(host, Fabric { rails: 4, layout: Layout::Apart }, &PROFILES, &[APART]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 4,
+                layout: Layout::Apart,
+            },
+            &PROFILES,
+            &[APART],
+        )
+    });
 }
 
 #[test]
 fn eight_rails_of_a_subnet_each() {
-    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Apart }, &PROFILES, &[APART]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 8,
+                layout: Layout::Apart,
+            },
+            &PROFILES,
+            &[APART],
+        )
+    });
 }
 
 #[test]
 fn four_rails_with_a_leaf_each() {
-    alone(|host| everyone(host, Fabric { rails: 4, layout: Layout::Leaves }, &PROFILES, &[APART]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 4,
+                layout: Layout::Leaves,
+            },
+            &PROFILES,
+            &[APART],
+        )
+    });
 }
 
 #[test]
 fn eight_rails_with_a_leaf_each() {
-    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Leaves }, &["auto"], &[APART]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 8,
+                layout: Layout::Leaves,
+            },
+            &["auto"],
+            &[APART],
+        )
+    });
 }
 
 #[test]
@@ -307,13 +463,31 @@ fn four_rails_whose_leaves_lead_to_one_destination() {
             "routes into 10.0.0.0/8 lead over a0, a1, a2, a3",
             "routes into fd00::/16 lead over a0, a1, a2, a3",
         ];
-        everyone(host, Fabric { rails: 4, layout: Layout::Overlapping }, &["auto", "strict"], &says);
+        everyone(
+            host,
+            Fabric {
+                rails: 4,
+                layout: Layout::Overlapping,
+            },
+            &["auto", "strict"],
+            &says,
+        );
     });
 }
 
 #[test]
 fn eight_rails_whose_leaves_lead_to_one_destination() {
-    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Overlapping }, &["auto"], &[TABLES]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 8,
+                layout: Layout::Overlapping,
+            },
+            &["auto"],
+            &[TABLES],
+        )
+    });
 }
 
 #[test]
@@ -324,13 +498,31 @@ fn four_rails_whose_leaves_lead_everywhere() {
             "IPv4 default routes of the host lead over a0, a1, a2, a3",
             "IPv6 default routes of the host lead over a0, a1, a2, a3",
         ];
-        everyone(host, Fabric { rails: 4, layout: Layout::Defaults }, &["auto", "strict"], &says);
+        everyone(
+            host,
+            Fabric {
+                rails: 4,
+                layout: Layout::Defaults,
+            },
+            &["auto", "strict"],
+            &says,
+        );
     });
 }
 
 #[test]
 fn eight_rails_whose_leaves_lead_everywhere() {
-    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Defaults }, &["auto"], &[TABLES]));
+    alone(|host| {
+        everyone(
+            host,
+            Fabric {
+                rails: 8,
+                layout: Layout::Defaults,
+            },
+            &["auto"],
+            &[TABLES],
+        )
+    });
 }
 
 /// How many of the rails reach their peers by IPv4 under 2/1/1/1 alone, the known recipe.
@@ -345,60 +537,126 @@ fn without_rules(host: &Host, fabric: Fabric) -> [usize; 2] {
     reached.map(|rails| rails.len())
 }
 
-/// Why there are rules: the recipe leaves all rails of a subnet but one unable to resolve their peers.
+/// Why there are rules: the recipe leaves all rails of a subnet but one unable to resolve their
+/// peers.
 #[test]
 fn without_rules_one_of_four_rails_reaches_its_peer() {
-    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::OneSubnet }), [1, 1]));
+    alone(|host| {
+        assert_eq!(
+            without_rules(
+                host,
+                Fabric {
+                    rails: 4,
+                    layout: Layout::OneSubnet
+                }
+            ),
+            [1, 1]
+        )
+    });
 }
 
 #[test]
 fn without_rules_one_of_eight_rails_reaches_its_peer() {
-    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 8, layout: Layout::OneSubnet }), [1, 1]));
+    alone(|host| {
+        assert_eq!(
+            without_rules(
+                host,
+                Fabric {
+                    rails: 8,
+                    layout: Layout::OneSubnet
+                }
+            ),
+            [1, 1]
+        )
+    });
 }
 
 #[test]
 fn without_rules_all_rails_use_one_leaf() {
-    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::Overlapping }), [1, 1]));
+    alone(|host| {
+        assert_eq!(
+            without_rules(
+                host,
+                Fabric {
+                    rails: 4,
+                    layout: Layout::Overlapping
+                }
+            ),
+            [1, 1]
+        )
+    });
 }
 
 #[test]
 fn without_rules_no_rail_has_a_default_route() {
-    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::Defaults }), [0, 0]));
+    alone(|host| {
+        assert_eq!(
+            without_rules(
+                host,
+                Fabric {
+                    rails: 4,
+                    layout: Layout::Defaults
+                }
+            ),
+            [0, 0]
+        )
+    });
 }
 
-/// The namespace of a pod outlives a container: it gets back its own values, and nothing of ours stays.
+/// The namespace of a pod outlives a container: it gets back its own values, and nothing of ours
+/// stays.
 #[test]
 fn a_pod_gets_back_what_would_have_defeated_the_profile() {
     alone(|host| {
-        let fabric = Fabric { rails: 4, layout: Layout::OneSubnet };
+        let fabric = Fabric {
+            rails: 4,
+            layout: Layout::OneSubnet,
+        };
         fabric.build(host);
         let before = look(host);
         fabric.prepare(host, "a", "auto");
         let pod = Container::new("pod");
         let mut c = Container::beside("a", &pod).annotated(json!({"rdmaprep.io/plan": "a"}));
-        let all = "cd /proc/sys/net/ipv4/conf/all; echo $(cat arp_announce arp_ignore arp_filter rp_filter)";
-        c.sh("cd /proc/sys/net/ipv4/conf/all; echo 2 > rp_filter; echo 2 > arp_ignore; echo 1 > arp_announce
-            ip rule add from 10.9.9.9 table 29002 priority 7");
+        let all = "cd /proc/sys/net/ipv4/conf/all; echo $(cat arp_announce arp_ignore arp_filter \
+            rp_filter)";
+        c.sh(
+            "cd /proc/sys/net/ipv4/conf/all; echo 2 > rp_filter; echo 2 > arp_ignore; echo 1 > \
+            arp_announce
+            ip rule add from 10.9.9.9 table 29002 priority 7",
+        );
         let inside = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all";
         let pods = pod.sh(inside);
         assert_eq!(pod.sh(all), "1 2 0 2\n");
         c.create(host).ok();
         assert_eq!(c.sh(all), "1 1 0 1\n");
         let rails = host.report("a")["rails"].clone();
-        let line = |i: usize, table: u32| format!("a{i}: effective ARP profile 2/1/1/1, table {table}");
-        assert_eq!(rails, json!([line(0, 29000), line(1, 29001), line(2, 29003), line(3, 29004)]));
+        let line =
+            |i: usize, table: u32| format!("a{i}: effective ARP profile 2/1/1/1, table {table}");
+        assert_eq!(
+            rails,
+            json!([
+                line(0, 29000),
+                line(1, 29001),
+                line(2, 29003),
+                line(3, 29004)
+            ])
+        );
         c.stop(host).ok();
         assert_eq!((pod.sh(all), pod.sh(inside)), ("1 2 0 2\n".into(), pods));
         same("the host", &before, &look(host));
         host.is_clean();
 
-        // A setting that was changed meanwhile stays; poststart reports what it does to the ARP profile.
+        // A setting that was changed meanwhile stays; poststart reports what it does to the ARP
+        // profile.
         let mut again = Container::beside("a", &pod).annotated(json!({"rdmaprep.io/plan": "a"}));
         again.create(host).ok();
         pod.sh("echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter");
         host.hook("poststart", &again.state()).ok();
         let note = host.report("a")["notes"][0].to_string();
-        assert!(note.contains("a0 effective ipv4/conf/rp_filter: 2 instead of 1"), "{note}");
+        assert!(
+            note.contains("a0 effective ipv4/conf/rp_filter: 2 instead of 1"),
+            "{note}"
+        );
         pod.sh("echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter");
         again.stop(host).ok();
         assert_eq!(pod.sh(all), "1 2 0 0\n");

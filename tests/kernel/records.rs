@@ -9,7 +9,8 @@ fn stale(host: &Host) -> String {
     host.rdmaprep(&["restore", "--all", "--stale"]).ok().out
 }
 
-/// The copy of the record cannot be removed; what an administrator sets after the stop stays all the same.
+/// The copy of the record cannot be removed; what an administrator sets after the stop stays all
+/// the same.
 #[test]
 fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
     alone(|host| {
@@ -20,18 +21,26 @@ fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
         c.create(host).ok();
         let copies = host.state.join("records");
         let copies = copies.display();
-        sh(&format!("touch {copies}/.new-left; mount --bind {copies} {copies}; mount -o remount,bind,ro {copies}"));
+        sh(&format!(
+            "touch {copies}/.new-left; mount --bind {copies} {copies}; mount -o remount,bind,ro \
+            {copies}"
+        ));
         c.stop(host).ok();
         host.is_as(&before);
         let notes = host.report("c")["notes"].to_string();
-        assert!(notes.contains("Read-only file system") && notes.contains("it does not count"), "{notes}");
+        assert!(
+            notes.contains("Read-only file system") && notes.contains("it does not count"),
+            "{notes}"
+        );
         host.ip("address add 10.77.0.1/24 dev r0");
         assert_eq!(stale(host), "");
         host.rdmaprep(&["restore", "--all"]).ok();
         assert!(sh("ip -o address show dev r0").contains("10.77.0.1"));
         host.ip("address delete 10.77.0.1/24 dev r0");
         // No container is without its record, so none starts.
-        Container::new("next").create(host).fails(1, &["Read-only file system"]);
+        Container::new("next")
+            .create(host)
+            .fails(1, &["Read-only file system"]);
         sh(&format!("umount {copies}"));
         // What could not be removed is removed as soon as it can be.
         let mut next = Container::new("next");
@@ -42,7 +51,8 @@ fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
     });
 }
 
-/// The hook of a pod's container was killed before the NICs were attached. The pod's sandbox, which lives on, was promised none.
+/// The hook of a pod's container was killed before the NICs were attached. The pod's sandbox, which
+/// lives on, was promised none.
 #[test]
 fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {
     alone(|host| {
@@ -57,7 +67,11 @@ fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {
         assert!(text.contains("\"phase\":\"attached\""), "{text}");
         c.kill();
         assert_eq!(stale(host), "", "the sandbox has NICs");
-        fs::write(&record, text.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\"")).unwrap();
+        fs::write(
+            &record,
+            text.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\""),
+        )
+        .unwrap();
         assert!(stale(host).contains("container=c"));
         host.is_as(&before);
         host.is_clean();
@@ -76,7 +90,11 @@ fn read_only_run_folder_is_named_and_stops_without_nics_pass() {
         sh("mount -o remount,ro /run");
         let others = Container::new("other").stopped();
         assert_eq!(host.hook("poststop", &others).ok().err, "");
-        let words = ["/run/run is read-only here", "make it writable", "rdmaprep restore --all"];
+        let words = [
+            "/run/run is read-only here",
+            "make it writable",
+            "rdmaprep restore --all",
+        ];
         c.stop(host).fails(3, &words);
         host.rdmaprep(&["restore", "c"]).fails(3, &words);
         Container::new("next").create(host).fails(3, &words);

@@ -1,4 +1,5 @@
-//! NICs that are back, on a host where another program configures links: what is put back, and what is said.
+//! NICs that are back, on a host where another program configures links: what is put back, and what
+//! is said.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +12,10 @@ use testkit::{Container, Host, Look, Said, sh, until};
 /// A NIC with an address, a route and a rule, in a container; and what the host was.
 fn away(host: &Host) -> (Container, Look) {
     host.rails(1);
-    host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 priority 1000");
+    host.ip(
+        "route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 \
+        priority 1000",
+    );
     let before = host.look();
     host.prepare("r0");
     let c = Container::new("fought");
@@ -21,10 +25,13 @@ fn away(host: &Host) -> (Container, Look) {
 
 /// Whether the last of the NIC's routes is back.
 fn routed() -> bool {
-    fs::read_to_string("/proc/thread-self/net/route").unwrap().contains("\t0000140A\t")
+    fs::read_to_string("/proc/thread-self/net/route")
+        .unwrap()
+        .contains("\t0000140A\t")
 }
 
-/// Stops the container; as soon as its NIC is back, does that, until it says that it has done enough.
+/// Stops the container; as soon as its NIC is back, does that, until it says that it has done
+/// enough.
 fn fought(host: &Host, c: &mut Container, mut act: impl FnMut() -> bool + Send) -> Said {
     fs::create_dir_all("/run/udev").unwrap();
     fs::write("/run/udev/queue", "").unwrap();
@@ -46,7 +53,10 @@ fn fought(host: &Host, c: &mut Container, mut act: impl FnMut() -> bool + Send) 
 
 fn flush() {
     // Between its coming and going the NIC may be where it cannot be flushed.
-    let _ = Command::new("ip").args(["address", "flush", "dev", "r0"]).output().unwrap();
+    let _ = Command::new("ip")
+        .args(["address", "flush", "dev", "r0"])
+        .output()
+        .unwrap();
 }
 
 /// What the report of its stop hook notes.
@@ -67,8 +77,14 @@ fn addresses_that_are_flushed_once_are_restored() {
         host.is_as(&before);
         host.is_clean();
         let notes = notes(host);
-        assert!(notes.contains("r0 changed after the restore (address 10.0.0.1/24"), "{notes}");
-        assert!(notes.contains("NetworkManager, unless unmanaged-devices+=interface-name:r0 "), "{notes}");
+        assert!(
+            notes.contains("r0 changed after the restore (address 10.0.0.1/24"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("NetworkManager, unless unmanaged-devices+=interface-name:r0 "),
+            "{notes}"
+        );
     });
 }
 
@@ -79,7 +95,10 @@ fn a_name_that_is_changed_once_is_restored() {
         fs::write("/run/udev/control", "").unwrap();
         let (mut c, before) = away(host);
         fought(host, &mut c, || {
-            sh("ip link set r0 down; ip link set r0 name ens7; ip link set ens7 up; ip link property add dev ens7 altname r0");
+            sh(
+                "ip link set r0 down; ip link set r0 name ens7; ip link set ens7 up; ip link \
+                property add dev ens7 altname r0",
+            );
             true
         })
         .ok();
@@ -87,7 +106,8 @@ fn a_name_that_is_changed_once_is_restored() {
         host.is_clean();
         let notes = notes(host);
         assert!(
-            notes.contains("r0 changed after the restore (") && notes.contains("udev, unless a .link file"),
+            notes.contains("r0 changed after the restore (")
+                && notes.contains("udev, unless a .link file"),
             "{notes}"
         );
     });
@@ -108,7 +128,8 @@ fn foreign_rules_and_routes_deleted_once_are_restored() {
         host.is_clean();
         let notes = notes(host);
         assert!(
-            notes.contains("route 10.20.0.0/16 table 254 #0") && notes.contains("ManageForeignRoutes=no"),
+            notes.contains("route 10.20.0.0/16 table 254 #0")
+                && notes.contains("ManageForeignRoutes=no"),
             "{notes}"
         );
     });
@@ -132,14 +153,19 @@ fn endless_changes_are_reported_and_the_record_stays() {
             if said.code == Some(8) {
                 break;
             }
-            // A busy machine may let the restore look on and end before the first flush: then once more, on a new host.
+            // A busy machine may let the restore look on and end before the first flush: then once
+            // more, on a new host.
             sh("ip link delete r0; ip rule delete priority 1000");
             (c, before) = away(host);
             said = fight(host, &mut c);
         }
         said.fails(
             8,
-            &["r0 address 10.0.0.1/24", "and again after it was put back: NetworkManager, unless ", "rdmaprep restore"],
+            &[
+                "r0 address 10.0.0.1/24",
+                "and again after it was put back: NetworkManager, unless ",
+                "rdmaprep restore",
+            ],
         );
         assert_eq!(host.records().len(), 1);
         host.rdmaprep(&["restore", "--all"]).ok();

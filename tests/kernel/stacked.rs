@@ -1,4 +1,5 @@
-//! Macvlans on the real kernel: the kernel deletes them with the container's namespace, and a restore re-creates them.
+//! Macvlans on the real kernel: the kernel deletes them with the container's namespace, and a
+//! restore re-creates them.
 
 use crate::alone;
 use testkit::{Container, Host, Look, same, sh};
@@ -6,7 +7,8 @@ use testkit::{Container, Host, Look, same, sh};
 /// m0 and m1 on r0, each with something in all its properties; m1 is down.
 fn stacked(host: &Host) -> String {
     host.rails(1);
-    host.ip("link add link r0 name m0 address 02:00:00:00:aa:00 type macvlan mode bridge bcqueuelen 500
+    host.ip(
+        "link add link r0 name m0 address 02:00:00:00:aa:00 type macvlan mode bridge bcqueuelen 500
         link add link r0 name m1 type macvlan mode private
         link set m0 mtu 1400 txqueuelen 77 group 5 alias \"tenant 0\" up
         link property add dev m0 altname tenant-zero
@@ -16,7 +18,8 @@ fn stacked(host: &Host) -> String {
         address add 10.6.0.1/24 dev m1
         route add 10.50.0.0/16 via 10.5.0.9 dev m0 metric 5
         neighbour add 10.5.0.77 lladdr 02:00:00:00:00:77 dev m0 nud permanent
-        rule add from 10.5.0.1 table 100 priority 1000");
+        rule add from 10.5.0.1 table 100 priority 1000",
+    );
     sh("echo 1 > /proc/sys/net/ipv4/conf/m0/arp_ignore");
     details()
 }
@@ -24,7 +27,8 @@ fn stacked(host: &Host) -> String {
 /// What macvlans are made of.
 fn details() -> String {
     sh(
-        "ip -d -o link show type macvlan | sed 's/ promiscuity [0-9]*//; s/ state [A-Z]*//; s/,LOWER_UP//; s/qdisc [a-z]*//'",
+        "ip -d -o link show type macvlan | sed 's/ promiscuity [0-9]*//; s/ state [A-Z]*//; \
+        s/,LOWER_UP//; s/qdisc [a-z]*//'",
     )
 }
 
@@ -37,7 +41,10 @@ fn lost(host: &Host, pinned: bool, mischief: &str) -> (String, Look) {
     c.create(host).ok();
     assert_eq!(sh("ip -o link show type macvlan"), "");
     let said = c.sh("ip -o -4 address show dev m0");
-    assert!(said.contains("10.5.0.1/24") && said.contains("10.5.0.2/24"), "{said}");
+    assert!(
+        said.contains("10.5.0.1/24") && said.contains("10.5.0.2/24"),
+        "{said}"
+    );
     if !mischief.is_empty() {
         c.sh(mischief);
     }
@@ -68,8 +75,11 @@ fn a_namespace_takes_macvlans_along() {
 #[test]
 fn a_container_changes_and_deletes_them() {
     alone(|host| {
-        let (made, before) =
-            lost(host, true, "ip link delete m1; ip link set m0 type macvlan bcqueuelen 9; ip link set m0 name x");
+        let (made, before) = lost(
+            host,
+            true,
+            "ip link delete m1; ip link set m0 type macvlan bcqueuelen 9; ip link set m0 name x",
+        );
         let said = home(host, &made, &before);
         assert!(said.contains("m1 had been deleted"), "{said}");
     });
@@ -98,23 +108,31 @@ fn a_macvlan_keeps_the_nic_below() {
         host.ip("link add link r0 name m0 type macvlan");
         let before = host.look();
         let c = Container::new("c");
-        c.create(host).fails(3, &["m0 (macvlan) sits on r0 now, and would be left without it; delete it first"]);
-        host.rdmaprep(&["prepare", "--ifaces", "r0"])
-            .fails(4, &["m0 (macvlan) sits on r0, and would be left without it"]);
+        c.create(host).fails(
+            3,
+            &["m0 (macvlan) sits on r0 now, and would be left without it; delete it first"],
+        );
+        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(
+            4,
+            &["m0 (macvlan) sits on r0, and would be left without it"],
+        );
         host.is_as(&before);
     });
 }
 
-/// A device with the same name, index and address, on a lower device of the container's own, is not moved to the host.
+/// A device with the same name, index and address, on a lower device of the container's own, is not
+/// moved to the host.
 #[test]
 fn an_impostor_stays_inside() {
     alone(|host| {
         let (made, before) = lost(
             host,
             true,
-            "index=$(cat /sys/class/net/m0/ifindex 2>/dev/null || ip -o link show m0 | cut -d: -f1); ip link delete m0
+            "index=$(cat /sys/class/net/m0/ifindex 2>/dev/null || ip -o link show m0 | cut -d: \
+            -f1); ip link delete m0
              ip link add y0 type veth peer name y1
-             ip link add link y0 name m0 index $index address 02:00:00:00:aa:00 type macvlan mode bridge bcqueuelen 500",
+             ip link add link y0 name m0 index $index address 02:00:00:00:aa:00 type macvlan mode \
+             bridge bcqueuelen 500",
         );
         home(host, &made, &before);
         let below = sh("ip -o link show m0");
@@ -127,7 +145,8 @@ fn an_impostor_stays_inside() {
 fn the_nic_below_stays_while_the_macvlan_is_away() {
     alone(|host| {
         host.rails(1);
-        host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "older"]).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "older"])
+            .ok();
         host.ip("link add link r0 name m0 type macvlan mode bridge
             link set m0 up
             address add 10.5.0.1/24 dev m0");
@@ -135,9 +154,11 @@ fn the_nic_below_stays_while_the_macvlan_is_away() {
         host.prepare("m0");
         let mut a = Container::new("a");
         a.create(host).ok();
-        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &["m0, which container a holds, sits on r0"]);
+        host.rdmaprep(&["prepare", "--ifaces", "r0"])
+            .fails(4, &["m0, which container a holds, sits on r0"]);
         let b = Container::new("b").annotated(serde_json::json!({"rdmaprep.io/plan": "older"}));
-        b.create(host).fails(9, &["m0, on r0, is held by container a", "--wait"]);
+        b.create(host)
+            .fails(9, &["m0, on r0, is held by container a", "--wait"]);
         a.stop(host).ok();
         host.is_as(&before);
     });
@@ -159,7 +180,9 @@ fn one_that_sits_elsewhere_by_now_is_another() {
         host.prepare("m0");
         host.ip("link delete m0");
         make("r1");
-        Container::new("c").create(host).fails(3, &["m0 sits on another device now"]);
+        Container::new("c")
+            .create(host)
+            .fails(3, &["m0 sits on another device now"]);
     });
 }
 
@@ -195,8 +218,14 @@ fn a_stacked_nic_that_was_moved_on_is_deleted_there() {
         host.is_as(&before);
         host.is_clean();
         let notes = host.report("c")["notes"].to_string();
-        assert!(notes.contains("m0 (macvlan) of another network namespace"), "{notes}");
-        assert!(notes.contains("had been moved on and is deleted"), "{notes}");
+        assert!(
+            notes.contains("m0 (macvlan) of another network namespace"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("had been moved on and is deleted"),
+            "{notes}"
+        );
         assert!(!notes.contains("m0 had been deleted"), "{notes}");
     });
 }
@@ -214,7 +243,10 @@ fn a_sibling_in_a_namespace_that_lives_on_is_deleted() {
         host.is_as(&before);
         host.is_clean();
         let notes = host.report("c")["notes"].to_string();
-        assert!(notes.contains("spy (macvlan)") && notes.contains("had been put on r0 and is deleted"), "{notes}");
+        assert!(
+            notes.contains("spy (macvlan)") && notes.contains("had been put on r0 and is deleted"),
+            "{notes}"
+        );
     });
 }
 
@@ -224,11 +256,28 @@ fn a_sibling_in_an_unknown_namespace_holds_the_nic_back() {
     alone(|host| {
         let (before, mut c) = given(host);
         let nested = Container::new("nested");
-        c.sh(&format!("ip link add link m0 name spy type macvlan mode bridge; ip link set spy netns {}", nested.pid()));
+        c.sh(&format!(
+            "ip link add link m0 name spy type macvlan mode bridge; ip link set spy netns {}",
+            nested.pid()
+        ));
         let keeper = format!("process {}", nested.pid());
-        c.stop(host).fails(8, &["spy (macvlan)", &keeper, "has been put on r0 since", "delete it there"]);
+        c.stop(host).fails(
+            8,
+            &[
+                "spy (macvlan)",
+                &keeper,
+                "has been put on r0 since",
+                "delete it there",
+            ],
+        );
         assert_eq!(parts(&nested), "spy ");
-        assert!(host.status()[0]["held_back"].to_string().contains("spy (macvlan)"), "{}", host.status());
+        assert!(
+            host.status()[0]["held_back"]
+                .to_string()
+                .contains("spy (macvlan)"),
+            "{}",
+            host.status()
+        );
         nested.sh("ip link delete spy");
         host.rdmaprep(&["restore", "--all"]).ok();
         host.is_as(&before);
@@ -236,14 +285,17 @@ fn a_sibling_in_an_unknown_namespace_holds_the_nic_back() {
     });
 }
 
-/// Engines give pods macvlans of a card that is shared: those that were there before, those in a namespace that has a name, and
-/// those of a container with a PID namespace.
+/// Engines give pods macvlans of a card that is shared: those that were there before, those in a
+/// namespace that has a name, and those of a container with a PID namespace.
 #[test]
 fn a_macvlan_of_another_container_stays() {
     alone(|host| {
         host.rails(1);
         let give = |name: &str, netns: &str| {
-            host.ip(&format!("link add link r0 name {name} type macvlan mode bridge\nlink set {name} netns {netns}"));
+            host.ip(&format!(
+                "link add link r0 name {name} type macvlan mode bridge\nlink set \
+                {name} netns {netns}"
+            ));
         };
         let early = Container::new("early");
         give("a0", &early.pid().to_string());
@@ -259,7 +311,9 @@ fn a_macvlan_of_another_container_stays() {
             "late",
             std::process::Command::new("unshare").args(["--pid", "--fork", "unshare", "--net"]),
         );
-        let init = sh(&format!("cat /proc/{0}/task/{0}/children", late.pid())).trim().to_owned();
+        let init = sh(&format!("cat /proc/{0}/task/{0}/children", late.pid()))
+            .trim()
+            .to_owned();
         give("a2", &init);
         c.stop(host).ok();
         assert_eq!(parts(&early), "a0 ");
@@ -269,6 +323,10 @@ fn a_macvlan_of_another_container_stays() {
         host.is_as(&before);
         host.is_clean();
         let notes = host.report("c")["notes"].to_string();
-        assert!(!notes.contains("a0 ") && notes.matches("is another container's: it stays").count() == 2, "{notes}");
+        assert!(
+            !notes.contains("a0 ")
+                && notes.matches("is another container's: it stays").count() == 2,
+            "{notes}"
+        );
     });
 }

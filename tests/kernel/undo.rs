@@ -29,8 +29,15 @@ link property add dev r{i} altname rail{i}"
 
 /// The lock in the hands of another process, as far as rdmaprep can tell.
 fn hold_lock(host: &Host) -> Flock<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(host.run.join("lock")).unwrap();
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e).unwrap()
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(host.run.join("lock"))
+        .unwrap();
+    Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|(_, e)| e)
+        .unwrap()
 }
 
 /// A create that runs beside the test.
@@ -40,9 +47,17 @@ fn start(host: &Host, c: &Container) -> Child {
 
 fn start_with(host: &Host, c: &Container, args: &[&str]) -> Child {
     let mut hook = host.command(&["hook", "createRuntime"]);
-    let hook = hook.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let hook = hook
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut hook = hook.spawn().unwrap();
-    hook.stdin.take().unwrap().write_all(c.state().as_bytes()).unwrap();
+    hook.stdin
+        .take()
+        .unwrap()
+        .write_all(c.state().as_bytes())
+        .unwrap();
     hook
 }
 
@@ -60,12 +75,14 @@ fn arrives(c: &Container, hook: &Child) {
     }
 }
 
-/// Waits until it has the lock file open, that is, has looked at the container and waits for the lock.
+/// Waits until it has the lock file open, that is, has looked at the container and waits for the
+/// lock.
 fn waits(host: &Host, hook: &Child) {
     let lock = host.run.join("lock");
     until("the hook waits for the lock", || {
         let open = fs::read_dir(format!("/proc/{}/fd", hook.id())).unwrap();
-        open.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == lock))
+        open.flatten()
+            .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == lock))
     });
 }
 
@@ -79,17 +96,24 @@ fn a_name_that_is_taken_inside_is_found_before_anything_moves() {
         let before = prepared(host, 2);
         let c = Container::new("taken");
         c.sh("ip link add r1 type veth peer name x");
-        c.create(host).fails(3, &["the container has an interface r1 already"]);
+        c.create(host)
+            .fails(3, &["the container has an interface r1 already"]);
         host.is_as(&before);
         host.is_clean();
         // Altnames are names, on either side.
         for (name, link) in [
-            ("r0", "ip link add aa type veth peer name bb; ip link property add dev aa altname r0"),
+            (
+                "r0",
+                "ip link add aa type veth peer name bb; ip link property add dev aa altname r0",
+            ),
             ("rail1", "ip link add rail1 type veth peer name bb"),
         ] {
             let c = Container::new("taken too");
             c.sh(link);
-            c.create(host).fails(3, &[&format!("the container has an interface {name} already")]);
+            c.create(host).fails(
+                3,
+                &[&format!("the container has an interface {name} already")],
+            );
             host.is_as(&before);
             host.is_clean();
         }
@@ -104,12 +128,22 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
             let mut c = Container::new("away");
             c.create(host).ok();
             host.ip(&format!("link add {name} type veth peer name q0"));
-            let words =
-                ["r0 cannot be restored", &format!("another interface {name}"), "rename", "rdmaprep restore \"away\""];
+            let words = [
+                "r0 cannot be restored",
+                &format!("another interface {name}"),
+                "rename",
+                "rdmaprep restore \"away\"",
+            ];
             let start = Instant::now();
             c.stop(host).fails(8, &words);
-            assert!(start.elapsed() < Duration::from_secs(4), "it waits for what cannot happen");
-            assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
+            assert!(
+                start.elapsed() < Duration::from_secs(4),
+                "it waits for what cannot happen"
+            );
+            assert!(
+                sh("ip -br link").contains("r1@"),
+                "the other NIC must not wait"
+            );
             host.rdmaprep(&["restore", "away"]).fails(8, &words);
             assert_eq!(host.records().len(), 1);
             host.ip(&format!("link set {name} name other"));
@@ -128,7 +162,8 @@ fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
         let c = Container::new("late");
         let stale = |why: &str| {
             let before = host.look();
-            c.create(host).fails(3, &["out of date", why, "rdmaprep prepare --plan default"]);
+            c.create(host)
+                .fails(3, &["out of date", why, "rdmaprep prepare --plan default"]);
             host.is_as(&before);
             host.is_clean();
         };
@@ -138,7 +173,8 @@ fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
         stale("r1 is not on the host");
         host.ip("link set else name r1");
         let path = host.run.join("plans/default.json");
-        let mut plan: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let mut plan: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         plan["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
         fs::write(&path, plan.to_string()).unwrap();
         stale("before the last boot");
@@ -159,7 +195,8 @@ fn lock_of_another_rdmaprep_is_awaited_until_the_deadline() {
         let mut hook = host.command(&["hook", "createRuntime", "--deadline", "1"]);
         testkit::run(&mut hook, &c.state()).fails(9, &["another rdmaprep holds"]);
         assert!((900..3000).contains(&start_time.elapsed().as_millis()));
-        host.rdmaprep(&["restore", "--all"]).fails(9, &["another rdmaprep holds"]);
+        host.rdmaprep(&["restore", "--all"])
+            .fails(9, &["another rdmaprep holds"]);
         host.is_as(&before);
         // One that lets go in time is no obstacle.
         let hook = start(host, &c);
@@ -192,11 +229,20 @@ fn an_init_that_dies_while_its_hook_waits_gets_nothing() {
 fn a_refusal_of_the_kernel_undoes_every_nic() {
     alone(|host| {
         let before = prepared(host, 3);
-        // A container whose first rule hides the gateway of the last NIC: the kernel finds no way to it and refuses the route.
+        // A container whose first rule hides the gateway of the last NIC: the kernel finds no way
+        // to it and refuses the route.
         let c = Container::new("refused");
-        c.sh("ip rule add lookup local priority 1; ip rule delete lookup local priority 0
-            ip rule add to 10.2.0.9 unreachable priority 0");
-        c.create(host).fails(6, &["adding route 10.22.0.0/16 via 10.2.0.9 dev r2 in the container", "unreachable"]);
+        c.sh(
+            "ip rule add lookup local priority 1; ip rule delete lookup local priority 0
+            ip rule add to 10.2.0.9 unreachable priority 0",
+        );
+        c.create(host).fails(
+            6,
+            &[
+                "adding route 10.22.0.0/16 via 10.2.0.9 dev r2 in the container",
+                "unreachable",
+            ],
+        );
         host.is_as(&before);
         host.is_clean();
         assert_eq!(host.report("refused")["outcome"], "kernel");
@@ -215,7 +261,8 @@ fn a_refusal_of_the_kernel_undoes_every_nic() {
 fn a_deadline_that_passes_in_the_middle_undoes_everything() {
     alone(|host| {
         let before = prepared(host, 8);
-        // A busy machine may let the whole hook pass before we see the first NIC inside: then once more.
+        // A busy machine may let the whole hook pass before we see the first NIC inside: then once
+        // more.
         let timed_out = (0..5).any(|_| {
             let mut c = Container::new("slow");
             let hook = start_with(host, &c, &["--deadline", "1"]);
@@ -281,23 +328,35 @@ fn a_hook_that_is_killed_at_any_moment_loses_nothing() {
             if hook.wait().unwrap().code().is_none() {
                 killed += 1;
             } else {
-                // The machine is less busy than when it was measured: the next one is killed earlier.
+                // The machine is less busy than when it was measured: the next one is killed
+                // earlier.
                 whole = whole * 3 / 4;
             }
             c.kill();
             // In every second round the restore is interrupted as well.
             if round % 2 == 1 {
-                let mut restore =
-                    host.command(&["restore", "--all"]).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+                let mut restore = host
+                    .command(&["restore", "--all"])
+                    .stderr(Stdio::null())
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap();
                 std::thread::sleep(whole * (round % 8) / 8);
                 restore.kill().unwrap();
                 restore.wait().unwrap();
             }
             host.rdmaprep(&["restore", "--all"]).ok();
-            same(&format!("round {round}: normal form"), &before.normal, &host.normal());
+            same(
+                &format!("round {round}: normal form"),
+                &before.normal,
+                &host.normal(),
+            );
             host.is_clean();
         }
-        assert!(killed >= 10, "{killed} of 25 were killed: the delays miss the work");
+        assert!(
+            killed >= 10,
+            "{killed} of 25 were killed: the delays miss the work"
+        );
         host.is_as(&before);
     });
 }
@@ -322,15 +381,16 @@ fn what_a_killed_writer_left_is_removed() {
     });
 }
 
-/// The kernel makes a temporary address for one that manages them, as soon as that is added. To delete it again would take the
-/// anycast address of the subnet along, on a link that forwards.
+/// The kernel makes a temporary address for one that manages them, as soon as that is added. To
+/// delete it again would take the anycast address of the subnet along, on a link that forwards.
 #[test]
 fn an_address_that_manages_temporary_ones_comes_back_alone() {
     alone(|host| {
         host.rails(1);
         host.ip("address add fd00:4::1/64 dev r0 nodad mngtmpaddr");
         ipv6::settled(sh);
-        sh("echo 1 > /proc/sys/net/ipv6/conf/r0/forwarding; echo 1 > /proc/sys/net/ipv6/conf/r0/use_tempaddr");
+        sh("echo 1 > /proc/sys/net/ipv6/conf/r0/forwarding; echo 1 > \
+            /proc/sys/net/ipv6/conf/r0/use_tempaddr");
         let anycast = || sh("ip -6 route show table local type anycast dev r0 | sort");
         let (before, was) = (host.look(), anycast());
         assert!(was.contains("fd00:4::"), "{was}");
@@ -345,7 +405,8 @@ fn an_address_that_manages_temporary_ones_comes_back_alone() {
     });
 }
 
-/// The kernel rejected an address in the middle of a restore: those behind it are there, and one of them has its place.
+/// The kernel rejected an address in the middle of a restore: those behind it are there, and one of
+/// them has its place.
 #[test]
 fn addresses_come_back_in_their_order() {
     alone(|host| {
@@ -402,7 +463,10 @@ fn without_room_for_the_record_nothing_moves() {
     alone(|host| {
         let before = prepared(host, 2);
         let records = host.state.join("records");
-        sh(&format!("mount -t tmpfs -o size=16k,mode=700 tmpfs {}", records.display()));
+        sh(&format!(
+            "mount -t tmpfs -o size=16k,mode=700 tmpfs {}",
+            records.display()
+        ));
         {
             let mut full = File::create(records.join("full")).unwrap();
             while full.write_all(&[0; 4096]).is_ok() {}
@@ -410,7 +474,11 @@ fn without_room_for_the_record_nothing_moves() {
         let c = Container::new("full");
         c.create(host).fails(1, &["records", "No space left"]);
         host.is_as(&before);
-        assert_eq!(fs::read_dir(&records).unwrap().count(), 1, "a temporary file is left");
+        assert_eq!(
+            fs::read_dir(&records).unwrap().count(),
+            1,
+            "a temporary file is left"
+        );
         assert_eq!(host.records(), Vec::<std::path::PathBuf>::new());
         sh(&format!("umount {}", records.display()));
         host.is_clean();

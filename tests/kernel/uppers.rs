@@ -1,4 +1,5 @@
-//! What sits on a NIC, on the real kernel: it keeps the NIC on the host, and is still whole after the refusal.
+//! What sits on a NIC, on the real kernel: it keeps the NIC on the host, and is still whole after
+//! the refusal.
 
 use crate::alone;
 use testkit::{Container, Host, same, sh};
@@ -6,18 +7,22 @@ use testkit::{Container, Host, same, sh};
 /// Everything of the vxlan x0: link, addresses, routes, forwarding entries.
 fn vxlan() -> String {
     sh(
-        "ip -d link show x0 | sed 's/ promiscuity [0-9]*//'; ip -o address show dev x0; ip route show dev x0; bridge fdb show dev x0",
+        "ip -d link show x0 | sed 's/ promiscuity [0-9]*//'; ip -o address show dev x0; ip route \
+        show dev x0; bridge fdb show dev x0",
     )
 }
 
 /// x0 over r0, by a link attribute of its kind alone.
 fn lay_vxlan(host: &Host) -> String {
-    host.ip("link add x0 type vxlan id 5 dev r0 remote 10.0.0.9 dstport 4789
+    host.ip(
+        "link add x0 type vxlan id 5 dev r0 remote 10.0.0.9 dstport 4789
         address add 10.9.0.1/24 dev x0
         link set x0 up
-        route add 10.90.0.0/16 via 10.9.0.9 dev x0");
+        route add 10.90.0.0/16 via 10.9.0.9 dev x0",
+    );
     sh(
-        "bridge fdb append 00:00:00:00:00:00 dev x0 dst 10.0.0.8; bridge fdb append 02:00:00:00:00:07 dev x0 dst 10.0.0.7",
+        "bridge fdb append 00:00:00:00:00:00 dev x0 dst 10.0.0.8; bridge fdb append \
+        02:00:00:00:00:07 dev x0 dst 10.0.0.7",
     );
     vxlan()
 }
@@ -30,9 +35,13 @@ fn vxlan_over_a_nic_keeps_it_and_stays_whole() {
         let before = lay_vxlan(host);
         let look = host.look();
         let c = Container::new("c");
-        c.create(host).fails(3, &["x0 (vxlan) sits on r0 now, and would be deleted, with all that is set on it"]);
+        c.create(host).fails(
+            3,
+            &["x0 (vxlan) sits on r0 now, and would be deleted, with all that is set on it"],
+        );
         let why = "x0 (vxlan) sits on r0, and would be deleted, with all that is set on it";
-        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &[why, "delete the upper netdev first"]);
+        host.rdmaprep(&["prepare", "--ifaces", "r0"])
+            .fails(4, &[why, "delete the upper netdev first"]);
         same("the vxlan", &before, &vxlan());
         host.is_as(&look);
         host.is_clean();
@@ -51,13 +60,15 @@ fn vxlan_is_deleted_when_its_nic_moves() {
     });
 }
 
-/// A placeholder that is named in --ifaces goes as a NIC of its own, and must not vanish with the NIC below before its turn.
+/// A placeholder that is named in --ifaces goes as a NIC of its own, and must not vanish with the
+/// NIC below before its turn.
 #[test]
 fn vxlan_that_is_asked_for_keeps_the_nic_below() {
     alone(|host| {
         host.rails(1);
         let before = lay_vxlan(host);
-        host.rdmaprep(&["prepare", "--ifaces", "r0,x0"]).fails(4, &["--ifaces names NICs", "x0 (vxlan) sits on r0"]);
+        host.rdmaprep(&["prepare", "--ifaces", "r0,x0"])
+            .fails(4, &["--ifaces names NICs", "x0 (vxlan) sits on r0"]);
         same("the vxlan", &before, &vxlan());
     });
 }
@@ -72,14 +83,27 @@ fn snapshot_names_lowers_and_tunnel_ends() {
             link add x1 type vxlan id 6 dev r0 group 239.1.1.1 local 10.0.0.1 dstport 4790");
         let snapshot: serde_json::Value =
             serde_json::from_str(&host.rdmaprep(&["snapshot", "--json"]).ok().out).unwrap();
-        let dev =
-            |name: &str| snapshot["netdevs"].as_array().unwrap().iter().find(|d| d["name"] == name).unwrap().clone();
+        let dev = |name: &str| {
+            snapshot["netdevs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|d| d["name"] == name)
+                .unwrap()
+                .clone()
+        };
         let r0 = dev("r0")["ifindex"].clone();
         for name in ["x0", "m0", "x1"] {
             assert_eq!(dev(name)["lowers"], serde_json::json!([r0]), "{name}");
         }
-        assert_eq!(dev("x0")["tunnel"], serde_json::json!({"local": null, "remote": "10.0.0.9"}));
-        assert_eq!(dev("x1")["tunnel"], serde_json::json!({"local": "10.0.0.1", "remote": "239.1.1.1"}));
+        assert_eq!(
+            dev("x0")["tunnel"],
+            serde_json::json!({"local": null, "remote": "10.0.0.9"})
+        );
+        assert_eq!(
+            dev("x1")["tunnel"],
+            serde_json::json!({"local": "10.0.0.1", "remote": "239.1.1.1"})
+        );
         assert_eq!(dev("r0").get("lowers"), None, "a pair's peer is not below");
     });
 }
@@ -106,10 +130,18 @@ fn macvlan_of_a_pod_keeps_the_nic() {
         let keeper = format!("process {}", pod.pid());
         c.create(host).fails(
             3,
-            &["net1 (macvlan) of another network namespace", &keeper, "sits on r0 now: two would share the card"],
+            &[
+                "net1 (macvlan) of another network namespace",
+                &keeper,
+                "sits on r0 now: two would share the card",
+            ],
         );
-        let said = ["net1 (macvlan) of another network namespace", "sits on r0: two would share the card"];
-        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &said);
+        let said = [
+            "net1 (macvlan) of another network namespace",
+            "sits on r0: two would share the card",
+        ];
+        host.rdmaprep(&["prepare", "--ifaces", "r0"])
+            .fails(4, &said);
         host.is_as(&look);
         host.is_clean();
         assert!(pod.sh("ip -d -o link show net1").contains("macvlan"));
@@ -126,19 +158,28 @@ fn macvlan_on_another_device_of_that_index_does_not_count() {
     alone(|host| {
         host.rails(1);
         host.prepare("r0");
-        let index: u32 = sh("ip -o link show r0 | cut -d: -f1").trim().parse().unwrap();
+        let index: u32 = sh("ip -o link show r0 | cut -d: -f1")
+            .trim()
+            .parse()
+            .unwrap();
         let (pod, other) = (pod(), Container::new("other"));
         pod.sh(&format!(
-            "ip link add y0 index {index} type veth peer name y1; ip link add link y0 name m0 type macvlan"
+            "ip link add y0 index {index} type veth peer name y1; ip link add link y0 name m0 \
+            type macvlan"
         ));
-        sh(&format!("nsenter -t {} -n ip link set m0 netns {}", pod.pid(), other.pid()));
+        sh(&format!(
+            "nsenter -t {} -n ip link set m0 netns {}",
+            pod.pid(),
+            other.pid()
+        ));
         let there = other.sh("ip -o link show m0");
         assert!(there.contains(&format!("@if{index}")), "{there}");
         Container::new("c").create(host).ok();
     });
 }
 
-/// What a container made on its NIC and put elsewhere keeps talking after the container has ended, unless it is deleted.
+/// What a container made on its NIC and put elsewhere keeps talking after the container has ended,
+/// unless it is deleted.
 #[test]
 fn macvlan_that_a_container_put_elsewhere_is_deleted() {
     alone(|host| {
@@ -149,24 +190,35 @@ fn macvlan_that_a_container_put_elsewhere_is_deleted() {
         let mut c = Container::new("c");
         c.create(host).ok();
         c.sh("ip link add link r0 name spy type macvlan mode bridge");
-        sh(&format!("nsenter -t {} -n ip link set spy netns {}", c.pid(), other.pid()));
+        sh(&format!(
+            "nsenter -t {} -n ip link set spy netns {}",
+            c.pid(),
+            other.pid()
+        ));
         other.sh("ip link set spy up");
         c.stop(host).ok();
         assert_eq!(other.sh("ip -o link show type macvlan"), "");
         let notes = host.report("c")["notes"].to_string();
-        assert!(notes.contains("spy (macvlan) of another network namespace"), "{notes}");
-        assert!(notes.contains("had been put on r0 and is deleted"), "{notes}");
+        assert!(
+            notes.contains("spy (macvlan) of another network namespace"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("had been put on r0 and is deleted"),
+            "{notes}"
+        );
         host.is_as(&look);
         host.is_clean();
-        // The next one gets the NIC alone: a passthru macvlan is refused as long as there is another.
+        // The next one gets the NIC alone: a passthru macvlan is refused as long as there is
+        // another.
         host.ip("link add link r0 name probe type macvlan mode passthru");
         host.ip("link delete probe");
         Container::new("d").create(host).ok();
     });
 }
 
-/// A link that was added after the NIC was back, but before its record was removed, may be another program's: it stays, and the NIC
-/// is held back.
+/// A link that was added after the NIC was back, but before its record was removed, may be another
+/// program's: it stays, and the NIC is held back.
 #[test]
 fn macvlan_that_came_after_the_nic_holds_it_back() {
     alone(|host| {
@@ -185,8 +237,13 @@ fn macvlan_that_came_after_the_nic_holds_it_back() {
             link delete r1",
             pod.pid()
         ));
-        host.rdmaprep(&["restore", "--all"])
-            .fails(8, &["m0 (macvlan) of another network namespace", "sits on r0: delete it there"]);
+        host.rdmaprep(&["restore", "--all"]).fails(
+            8,
+            &[
+                "m0 (macvlan) of another network namespace",
+                "sits on r0: delete it there",
+            ],
+        );
         assert_eq!(host.records().len(), 1);
         assert!(pod.sh("ip -o link show m0").contains("m0"));
         pod.sh("ip link delete m0");

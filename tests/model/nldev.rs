@@ -1,5 +1,5 @@
-//! The nldev codec against literal bytes, laid out by hand from include/uapi/rdma/rdma_netlink.h, and against random
-//! ones.
+//! The nldev codec against literal bytes, laid out by hand from include/uapi/rdma/rdma_netlink.h,
+//! and against random ones.
 #![cfg(target_endian = "little")]
 
 use nix::errno::Errno;
@@ -120,27 +120,55 @@ fn devices_ports_and_nodes_are_read() {
     };
     assert_eq!(Device::parse(&DEVICE).unwrap(), device);
     let port = Port::parse(&PORT).unwrap();
-    assert_eq!((port.device, port.number, port.state_name(), port.phys_state), (3, 1, Some("ACTIVE"), Some(5)));
-    assert_eq!((port.ifindex, port.netdev.as_deref(), port.lid), (Some(7), Some("rdma0"), None));
+    assert_eq!(
+        (port.device, port.number, port.state_name(), port.phys_state),
+        (3, 1, Some("ACTIVE"), Some(5))
+    );
+    assert_eq!(
+        (port.ifindex, port.netdev.as_deref(), port.lid),
+        (Some(7), Some("rdma0"), None)
+    );
     let uverbs = CharDev::parse(&UVERBS).unwrap();
-    assert_eq!((uverbs.name.as_str(), uverbs.major, uverbs.minor, uverbs.abi), ("uverbs1", 231, 193, Some(2)));
+    assert_eq!(
+        (uverbs.name.as_str(), uverbs.major, uverbs.minor, uverbs.abi),
+        ("uverbs1", 231, 193, Some(2))
+    );
     assert_eq!(uverbs.software(), Some("rxe"));
-    assert_eq!(netns_mode(&[5, 0, 66, 0, 1, 0, 0, 0]).unwrap(), Some(RdmaMode::Shared));
-    assert_eq!(netns_mode(&[5, 0, 66, 0, 0, 0, 0, 0]).unwrap(), Some(RdmaMode::Exclusive));
+    assert_eq!(
+        netns_mode(&[5, 0, 66, 0, 1, 0, 0, 0]).unwrap(),
+        Some(RdmaMode::Shared)
+    );
+    assert_eq!(
+        netns_mode(&[5, 0, 66, 0, 0, 0, 0, 0]).unwrap(),
+        Some(RdmaMode::Exclusive)
+    );
     assert_eq!(netns_mode(&[]).unwrap(), None);
     assert!(netns_mode(&[5, 0, 66, 0, 9, 0, 0, 0]).is_err());
 }
 
 /// An attribute with its padding.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = [&((4 + value.len()) as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    let mut bytes = [
+        &((4 + value.len()) as u16).to_ne_bytes()[..],
+        &kind.to_ne_bytes(),
+        value,
+    ]
+    .concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
 }
 
-/// An entry of RES_CM_ID: port 1, the queue pair, its type, RDMA_PS_TCP, the state, both ends, and a module.
+/// An entry of RES_CM_ID: port 1, the queue pair, its type, RDMA_PS_TCP, the state, both ends, and
+/// a module.
 fn connection(number: u32, state: u8, user: &[u8]) -> Vec<u8> {
-    let end = |last: u8| [&2u16.to_ne_bytes()[..], &[0x11, 0x44, 10, 0, 0, last], &[0; 120]].concat();
+    let end = |last: u8| {
+        [
+            &2u16.to_ne_bytes()[..],
+            &[0x11, 0x44, 10, 0, 0, last],
+            &[0; 120],
+        ]
+        .concat()
+    };
     let all = [
         attribute(3, &1u32.to_ne_bytes()),
         attribute(21, &number.to_ne_bytes()),
@@ -172,7 +200,10 @@ fn kernel_connections_are_distinguished_from_those_of_processes() {
         ],
     );
     let seen = kernel_uses(&connections).unwrap();
-    let seen: Vec<_> = seen.iter().map(|u| (u.user.as_str(), u.port, u.peer.map(|p| p.to_string()))).collect();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|u| (u.user.as_str(), u.port, u.peer.map(|p| p.to_string())))
+        .collect();
     let expected = [("nvme_rdma", Some(1), Some("10.0.0.9".to_owned()))];
     assert_eq!(seen, expected);
     assert!(kernel_uses(&[]).unwrap().is_empty());
@@ -182,8 +213,14 @@ fn kernel_connections_are_distinguished_from_those_of_processes() {
 
 #[test]
 fn wide_device_numbers_are_decoded() {
-    // Linux spreads a minor above 255 around the major: 510:70000 is 0x1111fe70 in new_encode_dev().
-    let bytes = [&UVERBS[8..12], &0x1111_fe70_u64.to_ne_bytes(), &UVERBS[32..]].concat();
+    // Linux spreads a minor above 255 around the major: 510:70000 is 0x1111fe70 in
+    // new_encode_dev().
+    let bytes = [
+        &UVERBS[8..12],
+        &0x1111_fe70_u64.to_ne_bytes(),
+        &UVERBS[32..],
+    ]
+    .concat();
     let dev = CharDev::parse(&bytes).unwrap();
     assert_eq!((dev.major, dev.minor, dev.software()), (510, 70000, None));
 }
@@ -191,20 +228,28 @@ fn wide_device_numbers_are_decoded() {
 #[test]
 fn a_payload_cut_anywhere_is_an_error_or_lacks_its_tail() {
     for (whole, parse) in [
-        (&DEVICE[..], (|b: &[u8]| Device::parse(b).map(drop)) as fn(&[u8]) -> anyhow::Result<()>),
+        (
+            &DEVICE[..],
+            (|b: &[u8]| Device::parse(b).map(drop)) as fn(&[u8]) -> anyhow::Result<()>,
+        ),
         (&PORT[..], |b| Port::parse(b).map(drop)),
         (&UVERBS[..], |b| CharDev::parse(b).map(drop)),
     ] {
         let ends: Vec<usize> = attribute_ends(whole);
         for cut in 1..whole.len() {
             // Padding after the last attribute is no loss.
-            let at_end = ends.iter().any(|end| (*end..=end.next_multiple_of(4)).contains(&cut));
+            let at_end = ends
+                .iter()
+                .any(|end| (*end..=end.next_multiple_of(4)).contains(&cut));
             assert!(at_end || parse(&whole[..cut]).is_err(), "cut at {cut}");
         }
     }
     assert!(Device::parse(&DEVICE[8..]).is_err(), "no index");
     assert!(Port::parse(&[8, 0, 1, 0, 3, 0, 0, 0]).is_err(), "no number");
-    assert!(Device::parse(&[6, 0, 1, 0, 3, 0, 0, 0]).is_err(), "an index of two bytes");
+    assert!(
+        Device::parse(&[6, 0, 1, 0, 3, 0, 0, 0]).is_err(),
+        "an index of two bytes"
+    );
 }
 
 fn attribute_ends(payload: &[u8]) -> Vec<usize> {
@@ -221,7 +266,12 @@ fn attribute_ends(payload: &[u8]) -> Vec<usize> {
 fn a_list_ends_with_done_and_skips_strangers() {
     let mut replies = Request::Devices.replies(5);
     let stale = message(0x1401, 2, 4, &PORT);
-    let first = [stale, message(0x1401, 2, 5, &DEVICE), message(0x1401, 2, 5, &DEVICE)].concat();
+    let first = [
+        stale,
+        message(0x1401, 2, 5, &DEVICE),
+        message(0x1401, 2, 5, &DEVICE),
+    ]
+    .concat();
     assert!(!replies.feed(&first).unwrap());
     assert!(replies.feed(&message(3, 2, 5, &[0; 4])).unwrap());
     assert_eq!(replies.payloads(), [DEVICE.to_vec(), DEVICE.to_vec()]);
@@ -229,13 +279,19 @@ fn a_list_ends_with_done_and_skips_strangers() {
 
     let mut replies = Request::Devices.replies(5);
     assert!(replies.feed(&message(3, 2 | 0x10, 5, &[])).unwrap());
-    assert!(replies.interrupted(), "NLM_F_DUMP_INTR counts on the last message too");
+    assert!(
+        replies.interrupted(),
+        "NLM_F_DUMP_INTR counts on the last message too"
+    );
 }
 
 #[test]
 fn refusals_keep_errno_and_explanation() {
     // A dump that fails midway says so in NLMSG_DONE.
-    let e = Request::Devices.replies(1).feed(&message(3, 2, 1, &(-22i32).to_ne_bytes())).unwrap_err();
+    let e = Request::Devices
+        .replies(1)
+        .feed(&message(3, 2, 1, &(-22i32).to_ne_bytes()))
+        .unwrap_err();
     assert_eq!(errno(&e), Some(Errno::EINVAL));
 
     let request = Request::LinkDelete { device: 3 }.encode(1);
@@ -243,14 +299,34 @@ fn refusals_keep_errno_and_explanation() {
     let capped = [&(-1i32).to_ne_bytes()[..], &request[..16], &said].concat();
     let whole = [&(-1i32).to_ne_bytes()[..], &request, &said].concat();
     for (payload, flags) in [(capped, 0x300), (whole, 0x200)] {
-        let e = Request::LinkDelete { device: 3 }.replies(1).feed(&message(2, flags, 1, &payload)).unwrap_err();
+        let e = Request::LinkDelete { device: 3 }
+            .replies(1)
+            .feed(&message(2, flags, 1, &payload))
+            .unwrap_err();
         assert_eq!(errno(&e), Some(Errno::EPERM));
-        assert!(format!("{e:#}").starts_with("the kernel says: no device: "), "{e:#}");
+        assert!(
+            format!("{e:#}").starts_with("the kernel says: no device: "),
+            "{e:#}"
+        );
     }
     let ack = [&[0; 4][..], &request[..16]].concat();
-    assert!(Request::LinkDelete { device: 3 }.replies(1).feed(&message(2, 0x100, 1, &ack)).unwrap());
-    assert!(Request::System.replies(1).feed(&message(0x10, 0, 1, &[])).is_err(), "another family");
-    assert!(Request::System.replies(1).feed(&[16, 0, 0, 0]).is_err(), "half a header");
+    assert!(
+        Request::LinkDelete { device: 3 }
+            .replies(1)
+            .feed(&message(2, 0x100, 1, &ack))
+            .unwrap()
+    );
+    assert!(
+        Request::System
+            .replies(1)
+            .feed(&message(0x10, 0, 1, &[]))
+            .is_err(),
+        "another family"
+    );
+    assert!(
+        Request::System.replies(1).feed(&[16, 0, 0, 0]).is_err(),
+        "half a header"
+    );
 }
 
 proptest! {
@@ -277,7 +353,10 @@ proptest! {
 #[test]
 fn this_kernel_answers_or_has_no_rdma() {
     if let Some(mut rdma) = Rdma::open().unwrap() {
-        std::thread::spawn(move || rdma.facts()).join().unwrap().unwrap();
+        std::thread::spawn(move || rdma.facts())
+            .join()
+            .unwrap()
+            .unwrap();
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whatever the PCI tree is like, a topology file is one that NCCL reads, with every kept NIC in it once; and the model of
-//! NCCL's parser refuses what NCCL does.
+//! Whatever the PCI tree is like, a topology file is one that NCCL reads, with every kept NIC in it
+//! once; and the model of NCCL's parser refuses what NCCL does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,29 @@ use rdmaprep::drawing::{self, picture};
 use serde_json::json;
 use testkit::topo_xml::{Node, parse, read};
 
-/// What a function is made of: its class, what it is below, how its address goes on from that of the one before, its node and link.
-type Seed = (u32, Option<Index>, u8, Option<i32>, (Option<String>, Option<u32>));
+/// What a function is made of: its class, what it is below, how its address goes on from that of
+/// the one before, its node and link.
+type Seed = (
+    u32,
+    Option<Index>,
+    u8,
+    Option<i32>,
+    (Option<String>, Option<u32>),
+);
 
 fn seed() -> impl Strategy<Value = Seed> {
-    let class =
-        select(vec![0x060400_u32, 0x060400, 0x060400, 0x020000, 0x020700, 0x0c0600, 0x030200, 0x030200, 0, 0x010802]);
+    let class = select(vec![
+        0x060400_u32,
+        0x060400,
+        0x060400,
+        0x020000,
+        0x020700,
+        0x0c0600,
+        0x030200,
+        0x030200,
+        0,
+        0x010802,
+    ]);
     let speed = select(vec![
         "8.0 GT/s PCIe",
         "16.0 GT/s PCIe",
@@ -29,56 +46,114 @@ fn seed() -> impl Strategy<Value = Seed> {
         "1 GT/s <",
         "",
     ]);
-    let link =
-        (proptest::option::of(speed.prop_map(str::to_owned)), proptest::option::of(select(vec![0_u32, 1, 16, 255])));
-    (class, proptest::option::weighted(0.9, any::<Index>()), 0_u8..4, proptest::option::of(-1..3_i32), link)
+    let link = (
+        proptest::option::of(speed.prop_map(str::to_owned)),
+        proptest::option::of(select(vec![0_u32, 1, 16, 255])),
+    );
+    (
+        class,
+        proptest::option::weighted(0.9, any::<Index>()),
+        0_u8..4,
+        proptest::option::of(-1..3_i32),
+        link,
+    )
 }
 
-/// A machine. Only bridges have something below them; where `circles` may be, one may be below itself.
+/// A machine. Only bridges have something below them; where `circles` may be, one may be below
+/// itself.
 fn forest(seeds: Vec<Seed>, nics: &[Index], circles: bool) -> Snapshot {
     // Addresses are one each, as in a directory.
     let mut made: BTreeMap<BusId, (PciFunction, Option<Index>)> = BTreeMap::new();
-    let mut at = BusId { domain: 0, bus: 0, device: 0, function: 0 };
+    let mut at = BusId {
+        domain: 0,
+        bus: 0,
+        device: 0,
+        function: 0,
+    };
     for (class, above, step, numa, (speed, width)) in seeds {
         at = match step {
-            0 if at.function < 7 => BusId { function: at.function + 1, ..at },
-            1 if at.device < 31 => BusId { device: at.device + 1, function: 0, ..at },
-            2 if at.bus < 255 => BusId { bus: at.bus + 1, device: 0, function: 0, ..at },
-            _ => BusId { domain: (at.domain * 2 + 1) % 0xfffff, bus: 0, device: 0, function: 0 },
+            0 if at.function < 7 => BusId {
+                function: at.function + 1,
+                ..at
+            },
+            1 if at.device < 31 => BusId {
+                device: at.device + 1,
+                function: 0,
+                ..at
+            },
+            2 if at.bus < 255 => BusId {
+                bus: at.bus + 1,
+                device: 0,
+                function: 0,
+                ..at
+            },
+            _ => BusId {
+                domain: (at.domain * 2 + 1) % 0xfffff,
+                bus: 0,
+                device: 0,
+                function: 0,
+            },
         };
         let function = json!({
             "address": at, "class": class, "vendor": 0x10de, "numa": numa, "max_link_speed": speed, "max_link_width": width,
         });
-        made.entry(at).or_insert((serde_json::from_value(function).unwrap(), above));
+        made.entry(at)
+            .or_insert((serde_json::from_value(function).unwrap(), above));
     }
-    let bridges: Vec<BusId> = made.values().filter(|(f, _)| f.is_bridge()).map(|(f, _)| f.address).collect();
+    let bridges: Vec<BusId> = made
+        .values()
+        .filter(|(f, _)| f.is_bridge())
+        .map(|(f, _)| f.address)
+        .collect();
     let below = |(mut f, above): (PciFunction, Option<Index>)| {
-        let there: Vec<&BusId> = bridges.iter().filter(|b| circles || **b < f.address).collect();
-        f.bridge = above.filter(|_| !there.is_empty()).map(|above| **above.get(&there));
+        let there: Vec<&BusId> = bridges
+            .iter()
+            .filter(|b| circles || **b < f.address)
+            .collect();
+        f.bridge = above
+            .filter(|_| !there.is_empty())
+            .map(|above| **above.get(&there));
         f
     };
     let pci: Vec<PciFunction> = made.into_values().map(below).collect();
-    let leaves: Vec<BusId> = pci.iter().filter(|f| !f.is_bridge() && !f.is_gpu()).map(|f| f.address).collect();
+    let leaves: Vec<BusId> = pci
+        .iter()
+        .filter(|f| !f.is_bridge() && !f.is_gpu())
+        .map(|f| f.address)
+        .collect();
     let hca = |(n, at): (usize, &Index)| {
         let place = (!leaves.is_empty() && n % 7 != 6).then(|| *at.get(&leaves));
         json!({"name": format!("mlx5_{n}"), "pci": place, "ports": []})
     };
     let hcas: Vec<_> = nics.iter().enumerate().map(hca).collect();
-    let mut snapshot: Snapshot = serde_json::from_value(json!({"schema": 1, "netdevs": [], "hcas": hcas})).unwrap();
+    let mut snapshot: Snapshot =
+        serde_json::from_value(json!({"schema": 1, "netdevs": [], "hcas": hcas})).unwrap();
     snapshot.pci = pci;
     snapshot
 }
 
 /// The ways down to each net and to each leaf without one: names, addresses, the node.
 fn ways(node: &Node, above: &[String], found: &mut BTreeMap<String, Vec<String>>) {
-    let at = node.get("busid").or(node.get("numaid")).unwrap_or_default().to_owned();
+    let at = node
+        .get("busid")
+        .or(node.get("numaid"))
+        .unwrap_or_default()
+        .to_owned();
     let way = [std::slice::from_ref(&at), above].concat();
-    node.children.iter().for_each(|child| ways(child, &way, found));
+    node.children
+        .iter()
+        .for_each(|child| ways(child, &way, found));
     if let Some(name) = node.get("name") {
         // Nothing of net and nic has an address.
-        found.insert(name.to_owned(), above.iter().filter(|a| !a.is_empty()).cloned().collect());
+        found.insert(
+            name.to_owned(),
+            above.iter().filter(|a| !a.is_empty()).cloned().collect(),
+        );
     } else if node.tag == "pci" && node.children.is_empty() {
-        found.insert(at, above.iter().filter(|a| !a.is_empty()).cloned().collect());
+        found.insert(
+            at,
+            above.iter().filter(|a| !a.is_empty()).cloned().collect(),
+        );
     }
 }
 
@@ -100,7 +175,8 @@ proptest! {
         let text = match made.xml() {
             Ok(text) => text,
             Err(e) => {
-                prop_assert!(format!("{e:#}").contains("a topology file holds 255 elements"), "{e:#}");
+                prop_assert!(format!("{e:#}").contains("a topology file holds 255 \
+                    elements"), "{e:#}");
                 return Ok(());
             }
         };
@@ -157,7 +233,12 @@ proptest! {
 
 #[test]
 fn the_parsers_model_refuses_what_nccl_does() {
-    let value = |n: usize| format!("<system version=\"1\"><cpu numaid=\"0\" affinity=\"{}\"/></system>", "f".repeat(n));
+    let value = |n: usize| {
+        format!(
+            "<system version=\"1\"><cpu numaid=\"0\" affinity=\"{}\"/></system>",
+            "f".repeat(n)
+        )
+    };
     let attributes = |n: usize| {
         let all: String = (0..n).map(|i| format!(" a{i}=\"\"")).collect();
         format!("<system{all}/>")
@@ -189,7 +270,9 @@ fn the_parsers_model_refuses_what_nccl_does() {
         assert_eq!(parse(text).is_ok(), good, "{short}: {:?}", parse(text));
     }
     let cpu = "numaid=\"0\" arch=\"arm64\"";
-    let pci = |attributes: &str| format!("<system version=\"1\"><cpu {cpu}><pci {attributes}/></cpu></system>");
+    let pci = |attributes: &str| {
+        format!("<system version=\"1\"><cpu {cpu}><pci {attributes}/></cpu></system>")
+    };
     let rest = "class=\"0x020000\" link_speed=\"\" link_width=\"0\"";
     read(&pci(&format!("busid=\"0000:05:00.0\" {rest}"))).unwrap();
     read(&pci(&format!("busid=\"10000:05:00.0\" {rest}"))).unwrap();
@@ -202,6 +285,7 @@ fn the_parsers_model_refuses_what_nccl_does() {
     ] {
         read(&pci(&bad)).unwrap_err();
     }
-    read("<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\"><nic/></cpu></system>").unwrap_err();
+    read("<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\"><nic/></cpu></system>")
+        .unwrap_err();
     read("<system version=\"2\"/>").unwrap_err();
 }

@@ -1,5 +1,5 @@
-//! Whole creates and stops on a machine in memory, without privileges: as they are, refused at each effect, and cut off at each
-//! effect and finished by the next restore.
+//! Whole creates and stops on a machine in memory, without privileges: as they are, refused at each
+//! effect, and cut off at each effect and finished by the next restore.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,26 +44,58 @@ impl Stage {
     fn of(kernel: Kernel, plan: &Plan) -> Stage {
         // Each test writes hundreds of records, and each of them is synced.
         let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }.unwrap();
+        let folder = if memory.is_dir() {
+            TempDir::new_in(memory)
+        } else {
+            TempDir::new()
+        }
+        .unwrap();
         let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
         store.prepare().unwrap();
         store.save_plan(plan).unwrap();
         let config = Config::default();
         let host = Host::new(&Global::default(), &config);
-        let request = Request::new(Some("default"), &SelectArgs::default(), host, config.select, |_| None).unwrap();
+        let request = Request::new(
+            Some("default"),
+            &SelectArgs::default(),
+            host,
+            config.select,
+            |_| None,
+        )
+        .unwrap();
         let before = kernel.see(Side::Host);
         let machine = Machine::new(kernel, folder.path());
-        Stage { machine, store, request, before, _folder: folder }
+        Stage {
+            machine,
+            store,
+            request,
+            before,
+            _folder: folder,
+        }
     }
 
     fn hook<T>(&self, call: impl FnOnce(&Hook) -> T) -> Option<T> {
-        let state =
-            State { id: "c".to_owned(), pid: Some(INIT.into()), bundle: String::new(), annotations: BTreeMap::new() };
+        let state = State {
+            id: "c".to_owned(),
+            pid: Some(INIT.into()),
+            bundle: String::new(),
+            annotations: BTreeMap::new(),
+        };
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(30);
         let (store, machine) = (&self.store, &self.machine);
         let (agreed, keeper, cni) = (None, None, None);
-        let hook = Hook { state: &state, store, machine, begun, deadline, patience: begun, agreed, keeper, cni };
+        let hook = Hook {
+            state: &state,
+            store,
+            machine,
+            begun,
+            deadline,
+            patience: begun,
+            agreed,
+            keeper,
+            cni,
+        };
         self.machine.run(|| call(&hook))
     }
 
@@ -83,20 +115,36 @@ impl Stage {
             let record = records.at(&path).unwrap().as_ref().unwrap().clone();
             run::restore(&self.machine, &mut records, record).unwrap();
         }
-        assert_eq!(reclaim(&self.machine, &mut records, |_| false).unwrap(), Vec::<String>::new());
+        assert_eq!(
+            reclaim(&self.machine, &mut records, |_| false).unwrap(),
+            Vec::<String>::new()
+        );
     }
 
     fn has_nics(&self) -> bool {
         let inside = self.machine.inside().unwrap();
-        [0, 2].iter().all(|i| inside.netdev(&name(*i)).is_some()) && inside.netdev(&name(1)).is_none()
+        [0, 2].iter().all(|i| inside.netdev(&name(*i)).is_some())
+            && inside.netdev(&name(1)).is_none()
     }
 
     /// The host is what it was, and nothing is left of the container.
     #[track_caller]
     fn is_as_before(&self, when: &str) {
-        assert_eq!(verify::normal_text(&self.before), verify::normal_text(&self.machine.host()), "{when}");
-        assert_eq!(self.store.all_records().unwrap().len(), 0, "{when}: records");
-        assert_eq!(self.store.all_pins().unwrap(), Vec::<u64>::new(), "{when}: pins");
+        assert_eq!(
+            verify::normal_text(&self.before),
+            verify::normal_text(&self.machine.host()),
+            "{when}"
+        );
+        assert_eq!(
+            self.store.all_records().unwrap().len(),
+            0,
+            "{when}: records"
+        );
+        assert_eq!(
+            self.store.all_pins().unwrap(),
+            Vec::<u64>::new(),
+            "{when}: pins"
+        );
     }
 }
 
@@ -115,14 +163,24 @@ fn create_and_stop_leave_the_host_as_it_was() {
     let stage = Stage::new();
     let created = stage.create().unwrap().unwrap();
     assert!(stage.has_nics());
-    assert_eq!((created.nics, created.plan.as_deref()), (vec![name(0), name(2)], Some("default")));
-    assert_eq!(created.steps + 1, stage.machine.effects(), "steps and one pin");
+    assert_eq!(
+        (created.nics, created.plan.as_deref()),
+        (vec![name(0), name(2)], Some("default"))
+    );
+    assert_eq!(
+        created.steps + 1,
+        stage.machine.effects(),
+        "steps and one pin"
+    );
     // The other of the two create stages has nothing left to do.
     assert_eq!(stage.create().unwrap().unwrap().steps, 0);
     stage.machine.kill_init();
     assert!(stage.stop().unwrap().unwrap().steps > 0);
     stage.is_as_before("after a stop");
-    assert!(stage.machine.inside().is_none(), "its namespace has ended with its pin");
+    assert!(
+        stage.machine.inside().is_none(),
+        "its namespace has ended with its pin"
+    );
 }
 
 #[test]
@@ -134,8 +192,15 @@ fn create_that_is_refused_anywhere_undoes_everything() {
         let failure = stage.create().unwrap().unwrap_err();
         let when = format!("effect {number} of {create}: {:#}", failure.error);
         assert!(stage.machine.came_to_mishap(), "{when}");
-        assert!(format!("{:#}", failure.error).contains("everything is undone"), "{when}");
-        assert_eq!((failure.outcome.steps, failure.outcome.nics), (0, vec![name(0), name(2)]), "{when}");
+        assert!(
+            format!("{:#}", failure.error).contains("everything is undone"),
+            "{when}"
+        );
+        assert_eq!(
+            (failure.outcome.steps, failure.outcome.nics),
+            (0, vec![name(0), name(2)]),
+            "{when}"
+        );
         stage.is_as_before(&when);
         // The same container may try again.
         stage.create().unwrap().unwrap();
@@ -180,7 +245,11 @@ fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
                 Some(Ok(_)) => assert_eq!(mishap, Mishap::Refused, "{when}"),
                 Some(Err(failure)) => {
                     let class = ErrorClass::of(&failure.error);
-                    assert_eq!((mishap, class), (Mishap::Refused, ErrorClass::Incomplete), "{when}");
+                    assert_eq!(
+                        (mishap, class),
+                        (Mishap::Refused, ErrorClass::Incomplete),
+                        "{when}"
+                    );
                 }
             }
             assert!(stage.machine.came_to_mishap(), "{when}");
@@ -190,18 +259,36 @@ fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
     }
 }
 
-/// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while that is not known, however often
-/// the restore is tried.
+/// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while
+/// that is not known, however often the restore is tried.
 #[test]
 fn stacked_nic_without_a_whole_search_is_held_back() {
     let mut kernel = three();
     let (side, dev): (Side, IfName) = (Side::Host, "i1".parse().unwrap());
     let over = Some(name(0).to_string().parse().unwrap());
-    let made = VirtualLink { kind: "ipvlan".to_owned(), data: Hex(vec![2]), over, mac: None, ifindex: Some(202) };
+    let made = VirtualLink {
+        kind: "ipvlan".to_owned(),
+        data: Hex(vec![2]),
+        over,
+        mac: None,
+        ifindex: Some(202),
+    };
     for step in [
-        Step::Make { side, dev: dev.clone(), made },
-        Step::Link { side, dev: dev.clone(), up: true },
-        Step::AddressAdd { side, dev: dev.clone(), address: plain(v4(60, 2, 1), 24) },
+        Step::Make {
+            side,
+            dev: dev.clone(),
+            made,
+        },
+        Step::Link {
+            side,
+            dev: dev.clone(),
+            up: true,
+        },
+        Step::AddressAdd {
+            side,
+            dev: dev.clone(),
+            address: plain(v4(60, 2, 1), 24),
+        },
     ] {
         kernel.does(step).unwrap();
     }
@@ -209,14 +296,22 @@ fn stacked_nic_without_a_whole_search_is_held_back() {
     let stage = Stage::of(kernel, &plan);
     stage.create().unwrap().unwrap();
     stage.machine.act(|kernel| {
-        kernel.does(Step::Delete { side: Side::Inside, dev: dev.clone() }).unwrap();
+        kernel
+            .does(Step::Delete {
+                side: Side::Inside,
+                dev: dev.clone(),
+            })
+            .unwrap();
         kernel.gap = Some("process 7 changes its links all the time".to_owned());
     });
     stage.machine.kill_init();
     for _ in 0..3 {
         let failure = stage.stop().unwrap().unwrap_err();
         let error = format!("{:#}", failure.error);
-        assert!(error.contains("process 7") && error.contains("i1 has been deleted or moved on"), "{error}");
+        assert!(
+            error.contains("process 7") && error.contains("i1 has been deleted or moved on"),
+            "{error}"
+        );
         assert_eq!(ErrorClass::of(&failure.error), ErrorClass::Incomplete);
     }
     stage.machine.act(|kernel| kernel.gap = None);

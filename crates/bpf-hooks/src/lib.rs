@@ -1,6 +1,6 @@
-//! BPF programs at the hooks of a network device. bpf(2) has no safe wrapper, since its argument is a union that has addresses in
-//! it. All `unsafe` code is in the one function that calls it, `call`; the caller owns every buffer that an argument names for
-//! as long as the call takes.
+//! BPF programs at the hooks of a network device. bpf(2) has no safe wrapper, since its argument is
+//! a union that has addresses in it. All `unsafe` code is in the one function that calls it,
+//! `call`; the caller owns every buffer that an argument names for as long as the call takes.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::ffi::c_long;
@@ -47,11 +47,22 @@ pub struct Attached {
 type Argument = [u64; WORDS];
 
 fn call(command: Command, argument: &mut Argument) -> Result<c_long> {
-    // SAFETY: the argument is a valid, writable buffer of the length that is given, which the kernel keeps to, and takes what
-    // it lacks as zero. The addresses in it are of buffers that outlive the call, and lengths beside them are theirs.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command as c_long, argument.as_mut_ptr(), size_of::<Argument>()) };
-    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+    // SAFETY: the argument is a valid, writable buffer of the length that is given, which the
+    // kernel keeps to, and takes what it lacks as zero. The addresses in it are of buffers that
+    // outlive the call, and lengths beside them are theirs.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as c_long,
+            argument.as_mut_ptr(),
+            size_of::<Argument>(),
+        )
+    };
+    if result < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// Two fields of 4 bytes, as they lie in a word.
@@ -64,7 +75,10 @@ fn pair(first: u32, second: u32) -> u64 {
 
 fn halves(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
+    (
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, g, h]),
+    )
 }
 
 fn address<T>(buffer: &mut [T]) -> u64 {
@@ -78,27 +92,49 @@ fn descriptor(command: Command, id: u32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The programs at a tcx hook of a device of the calling thread's network namespace, in the order in which they run. It takes
-/// CAP_NET_ADMIN in the initial user namespace.
+/// The programs at a tcx hook of a device of the calling thread's network namespace, in the order
+/// in which they run. It takes CAP_NET_ADMIN in the initial user namespace.
 pub fn query(ifindex: u32, hook: Tcx) -> Result<Vec<Attached>> {
     let (mut programs, mut links) = ([0u32; MOST], [0u32; MOST]);
-    let mut argument =
-        [pair(ifindex, hook as u32), 0, address(&mut programs), pair(MOST as u32, 0), 0, address(&mut links), 0, 0];
+    let mut argument = [
+        pair(ifindex, hook as u32),
+        0,
+        address(&mut programs),
+        pair(MOST as u32, 0),
+        0,
+        address(&mut links),
+        0,
+        0,
+    ];
     call(Command::ProgQuery, &mut argument)?;
     let count = halves(argument[3]).0 as usize;
     let all = programs.iter().zip(&links).take(count);
-    Ok(all.map(|(program, link)| Attached { program: *program, link: Some(*link).filter(|l| *l != 0) }).collect())
+    Ok(all
+        .map(|(program, link)| Attached {
+            program: *program,
+            link: Some(*link).filter(|l| *l != 0),
+        })
+        .collect())
 }
 
 /// Takes a program off a tcx hook, and the link that keeps it there; one that is not there is fine.
 pub fn detach(ifindex: u32, hook: Tcx, program: u32) -> Result<()> {
-    let Some(found) = query(ifindex, hook)?.into_iter().find(|a| a.program == program) else { return Ok(()) };
+    let Some(found) = query(ifindex, hook)?
+        .into_iter()
+        .find(|a| a.program == program)
+    else {
+        return Ok(());
+    };
     if let Some(link) = found.link {
         return detach_link(link);
     }
     let fd = open(program)?;
     let fd = fd.as_raw_fd() as u32;
-    call(Command::ProgDetach, &mut [pair(ifindex, fd), pair(hook as u32, 0), 0, 0, 0, 0, 0, 0]).map(drop)
+    call(
+        Command::ProgDetach,
+        &mut [pair(ifindex, fd), pair(hook as u32, 0), 0, 0, 0, 0, 0, 0],
+    )
+    .map(drop)
 }
 
 /// Puts a program on a tcx hook, before another one or behind all.
@@ -107,12 +143,29 @@ pub fn attach(ifindex: u32, hook: Tcx, program: u32, before: Option<u32>) -> Res
     let flags = if before.is_some() { BEFORE | ID } else { 0 };
     let place = pair(0, before.unwrap_or_default());
     let fd = fd.as_raw_fd() as u32;
-    call(Command::ProgAttach, &mut [pair(ifindex, fd), pair(hook as u32, flags), place, 0, 0, 0, 0, 0]).map(drop)
+    call(
+        Command::ProgAttach,
+        &mut [
+            pair(ifindex, fd),
+            pair(hook as u32, flags),
+            place,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ],
+    )
+    .map(drop)
 }
 
 fn detach_link(link: u32) -> Result<()> {
     let fd = descriptor(Command::LinkGetFdById, link)?;
-    call(Command::LinkDetach, &mut [pair(fd.as_raw_fd() as u32, 0), 0, 0, 0, 0, 0, 0, 0]).map(drop)
+    call(
+        Command::LinkDetach,
+        &mut [pair(fd.as_raw_fd() as u32, 0), 0, 0, 0, 0, 0, 0, 0],
+    )
+    .map(drop)
 }
 
 /// Detaches the BPF link that keeps an XDP program on a device; false where there is none.
@@ -126,11 +179,14 @@ pub fn detach_xdp_link(ifindex: u32, program: u32) -> Result<bool> {
         }
         last = halves(argument[0]).1;
         // One that ended meanwhile is none.
-        let Ok(fd) = descriptor(Command::LinkGetFdById, last) else { continue };
+        let Ok(fd) = descriptor(Command::LinkGetFdById, last) else {
+            continue;
+        };
         // type, id; prog_id, padding; xdp.ifindex.
         let mut info = [0u64; WORDS];
         tell(&fd, &mut info)?;
-        if (halves(info[0]).0, halves(info[1]).0, halves(info[2]).0) == (LINK_XDP, program, ifindex) {
+        if (halves(info[0]).0, halves(info[1]).0, halves(info[2]).0) == (LINK_XDP, program, ifindex)
+        {
             return detach_link(last).map(|()| true);
         }
     }
@@ -143,7 +199,16 @@ pub fn open(program: u32) -> Result<OwnedFd> {
 
 fn tell(fd: &OwnedFd, info: &mut [u64]) -> Result<()> {
     let length = u32::try_from(size_of_val(info)).map_err(Error::other)?;
-    let mut argument = [pair(fd.as_raw_fd() as u32, length), address(info), 0, 0, 0, 0, 0, 0];
+    let mut argument = [
+        pair(fd.as_raw_fd() as u32, length),
+        address(info),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ];
     call(Command::ObjGetInfoByFd, &mut argument).map(drop)
 }
 

@@ -1,5 +1,6 @@
-//! NCCL_COMM_ID, the address that the ranks meet at: `ip:port`, `host:port` or `[v6%interface]:port` (src/misc/socket.cc,
-//! `ncclSocketGetAddrFromString`). Only the address matters here: NCCL bootstraps on the first interface that shares its subnet.
+//! NCCL_COMM_ID, the address that the ranks meet at: `ip:port`, `host:port` or
+//! `[v6%interface]:port` (src/misc/socket.cc, `ncclSocketGetAddrFromString`). Only the address
+//! matters here: NCCL bootstraps on the first interface that shares its subnet.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -38,20 +39,29 @@ impl Remote {
     }
 
     pub fn step(&self) -> Step {
-        if self.inverted { Step::NotCommId } else { Step::CommId }
+        if self.inverted {
+            Step::NotCommId
+        } else {
+            Step::CommId
+        }
     }
 
-    /// Whether NCCL finds an address of that prefix length, on that interface, to be in the same subnet (src/os/linux.cc,
-    /// `matchSubnet`). Link-local ones are compared with their scope.
+    /// Whether NCCL finds an address of that prefix length, on that interface, to be in the same
+    /// subnet (src/os/linux.cc, `matchSubnet`). Link-local ones are compared with their scope.
     pub fn shares(&self, address: IpAddr, prefix: u8, ifindex: u32) -> bool {
         match (self.address, address) {
             (IpAddr::V4(remote), IpAddr::V4(local)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(prefix.min(32)))
+                    .unwrap_or(0);
                 ((remote.to_bits() ^ local.to_bits()) & mask == 0) != self.inverted
             }
             (IpAddr::V6(remote), IpAddr::V6(local)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
-                (remote.to_bits() ^ local.to_bits()) & mask == 0 && self.scope == scope(local, ifindex)
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(prefix.min(128)))
+                    .unwrap_or(0);
+                (remote.to_bits() ^ local.to_bits()) & mask == 0
+                    && self.scope == scope(local, ifindex)
             }
             _ => false,
         }
@@ -59,11 +69,15 @@ impl Remote {
 }
 
 pub(crate) fn scope(address: Ipv6Addr, ifindex: u32) -> u32 {
-    if address.is_unicast_link_local() { ifindex } else { 0 }
+    if address.is_unicast_link_local() {
+        ifindex
+    } else {
+        0
+    }
 }
 
-/// if_nametoindex: the kernel (net/core/dev_ioctl.c) cuts a name at its colon, where labels begin, and knows alternative
-/// names; the C library passes no more than 15 bytes on.
+/// if_nametoindex: the kernel (net/core/dev_ioctl.c) cuts a name at its colon, where labels begin,
+/// and knows alternative names; the C library passes no more than 15 bytes on.
 pub(crate) fn ifindex(snapshot: &Snapshot, name: &str) -> Option<u32> {
     let cut = name.split(':').next().filter(|_| name.len() < 16)?;
     let is = |n: &&Netdev| n.name.as_str() == cut || n.altnames.iter().any(|a| a == cut);
@@ -75,30 +89,47 @@ fn host(value: &str, version: Version, resolve: Resolve) -> Result<Remote, Failu
         return Err(invalid("it names no address".to_owned()));
     };
     let known = entry.name.parse().ok().or_else(|| resolve(&entry.name));
-    let address =
-        known.ok_or_else(|| invalid(format!("{} is no address and no host that is known here", entry.name)))?;
-    Ok(Remote { address, scope: 0, inverted: version.inverts_subnets() && address.is_ipv4() })
+    let address = known.ok_or_else(|| {
+        invalid(format!(
+            "{} is no address and no host that is known here",
+            entry.name
+        ))
+    })?;
+    Ok(Remote {
+        address,
+        scope: 0,
+        inverted: version.inverts_subnets() && address.is_ipv4(),
+    })
 }
 
 pub(crate) fn names_host(value: &str) -> bool {
     let entry = ifname::entries(value, Version::NEWEST).into_iter().next();
-    value.len() > 1 && !value.starts_with('[') && entry.is_some_and(|e| e.name.parse::<IpAddr>().is_err())
+    value.len() > 1
+        && !value.starts_with('[')
+        && entry.is_some_and(|e| e.name.parse::<IpAddr>().is_err())
 }
 
 fn bracketed(rest: &str, ifindex: impl Fn(&str) -> Option<u32>) -> Result<Remote, Failure> {
     let inside = rest.split_once(']').map(|(inside, _)| inside);
     let inside = inside.ok_or_else(|| invalid("its [ has no ]".to_owned()))?;
-    let (text, interface) = inside.rsplit_once('%').map_or((inside, None), |(text, name)| (text, Some(name)));
+    let (text, interface) = inside
+        .rsplit_once('%')
+        .map_or((inside, None), |(text, name)| (text, Some(name)));
     let address: Ipv6Addr = text.parse().map_err(|_| Failure {
         error: None,
         message: None,
         why: format!(
-            "NCCL_COMM_ID: {text:?} is no IPv6 address, which NCCL does not check: it uses whatever was in memory"
+            "NCCL_COMM_ID: {text:?} is no IPv6 address, which NCCL does not check: it uses \
+            whatever was in memory"
         ),
     })?;
     // if_nametoindex says 0 where there is no such interface, and NCCL does not check.
     let scope = interface.map_or(0, |name| ifindex(name).unwrap_or(0));
-    Ok(Remote { address: address.into(), scope, inverted: false })
+    Ok(Remote {
+        address: address.into(),
+        scope,
+        inverted: false,
+    })
 }
 
 fn invalid(why: String) -> Failure {
@@ -115,7 +146,12 @@ mod tests {
 
     fn parse(value: &str) -> Result<Remote, Failure> {
         let resolve = |name: &str| (name == "head").then(|| "10.0.0.9".parse().unwrap());
-        Remote::parse(value, Version::NEWEST, |name| (name == "eth0").then_some(7), &resolve)
+        Remote::parse(
+            value,
+            Version::NEWEST,
+            |name| (name == "eth0").then_some(7),
+            &resolve,
+        )
     }
 
     #[test]
@@ -132,7 +168,11 @@ mod tests {
         ] {
             assert_eq!(
                 parse(value),
-                Ok(Remote { address: address.parse().unwrap(), scope, inverted: false }),
+                Ok(Remote {
+                    address: address.parse().unwrap(),
+                    scope,
+                    inverted: false
+                }),
                 "{value}"
             );
         }
@@ -146,22 +186,35 @@ mod tests {
     #[test]
     fn an_interface_has_several_names() {
         let netdev = serde_json::json!({"name": "eth0", "ifindex": 7, "altnames": ["enp1s0"]});
-        let node = serde_json::from_value(serde_json::json!({"schema": 1, "hcas": [], "netdevs": [netdev]})).unwrap();
+        let node = serde_json::from_value(
+            serde_json::json!({"schema": 1, "hcas": [], "netdevs": [netdev]}),
+        )
+        .unwrap();
         let names = ["eth0", "eth0:1", "enp1s0", "eth1", "", "eth0:and-some-more"];
-        assert_eq!(names.map(|n| ifindex(&node, n)), [Some(7), Some(7), Some(7), None, None, None]);
+        assert_eq!(
+            names.map(|n| ifindex(&node, n)),
+            [Some(7), Some(7), Some(7), None, None, None]
+        );
     }
 
     #[test]
     fn a_subnet_is_that_of_the_local_address() {
-        let shares =
-            |remote: &str, local: &str, prefix| parse(remote).unwrap().shares(local.parse().unwrap(), prefix, 7);
+        let shares = |remote: &str, local: &str, prefix| {
+            parse(remote)
+                .unwrap()
+                .shares(local.parse().unwrap(), prefix, 7)
+        };
         assert!(shares("10.0.0.9:1", "10.0.0.1", 24) && !shares("10.0.0.9:1", "10.0.0.1", 32));
         assert!(shares("10.0.0.9:1", "10.0.0.9", 32) && shares("10.0.0.9:1", "192.0.2.1", 0));
         assert!(!shares("10.0.0.9:1", "::1", 0) && shares("[2001:db8::9]:1", "2001:db8::1", 64));
         assert!(shares("[fe80::9%eth0]:1", "fe80::1", 64) && !shares("[fe80::9]:1", "fe80::1", 64));
         assert!(!shares("[2001:db8::9%eth0]:1", "2001:db8::1", 64));
-        let young = Remote::parse("10.0.0.9:1", Version::new(2, 29, 7), |_| None, &|_| None).unwrap();
-        assert!(young.shares("10.0.1.1".parse().unwrap(), 24, 7) && !young.shares("10.0.0.1".parse().unwrap(), 24, 7));
+        let young =
+            Remote::parse("10.0.0.9:1", Version::new(2, 29, 7), |_| None, &|_| None).unwrap();
+        assert!(
+            young.shares("10.0.1.1".parse().unwrap(), 24, 7)
+                && !young.shares("10.0.0.1".parse().unwrap(), 24, 7)
+        );
         assert!(!young.shares("::1".parse().unwrap(), 0, 7));
     }
 }

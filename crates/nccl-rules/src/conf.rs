@@ -1,7 +1,9 @@
-//! NCCL's config file as data. The grammar is that of src/misc/param.cc, function `setEnvFile`: one `NAME=VALUE` per line, split
-//! at the first `=`, everything verbatim; the first assignment of a name wins, since each is a `setenv` that does not overwrite.
-//! There are no quotes, and blanks belong to what they stand in. `#` in column 0 begins a comment since 2.26.2; before, it was a
-//! name that NCCL does not read. A line may end with CRLF since 2.30 only: before, the CR was the value's last byte.
+//! NCCL's config file as data. The grammar is that of src/misc/param.cc, function `setEnvFile`: one
+//! `NAME=VALUE` per line, split at the first `=`, everything verbatim; the first assignment of a
+//! name wins, since each is a `setenv` that does not overwrite. There are no quotes, and blanks
+//! belong to what they stand in. `#` in column 0 begins a comment since 2.26.2; before, it was a
+//! name that NCCL does not read. A line may end with CRLF since 2.30 only: before, the CR was the
+//! value's last byte.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +12,16 @@ use rdma_model::nic::EnvVar;
 /// Bytes of a name or a value that NCCL reads; it drops the rest of a longer one.
 const LIMIT: usize = 1023;
 
-/// The one prefix that goes in: NCCL reads its file when it starts, too late for anything but itself and its plugins.
+/// The one prefix that goes in: NCCL reads its file when it starts, too late for anything but
+/// itself and its plugins.
 const PREFIX: &str = "NCCL_";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     pub bytes: Vec<u8>,
     pub added: Vec<String>,
-    /// The file's own settings that differ from ours and stay: `NAME=VALUE`, control characters escaped.
+    /// The file's own settings that differ from ours and stay: `NAME=VALUE`, control characters
+    /// escaped.
     pub kept: Vec<String>,
     /// Settings that no such file can bring, and why: `NAME: reason`; escaped, too.
     pub left: Vec<String>,
@@ -25,8 +29,13 @@ pub struct Merged {
 
 pub fn parse(text: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut seen = BTreeSet::new();
-    let lines = text.split(|b| *b == b'\n').filter(|line| line.first() != Some(&b'#'));
-    lines.filter_map(assignment).filter(|(name, _)| seen.insert(*name)).collect()
+    let lines = text
+        .split(|b| *b == b'\n')
+        .filter(|line| line.first() != Some(&b'#'));
+    lines
+        .filter_map(assignment)
+        .filter(|(name, _)| seen.insert(*name))
+        .collect()
 }
 
 /// A line's name and value. It is a C string: it ends at a NUL.
@@ -42,16 +51,26 @@ fn cut(bytes: &[u8]) -> &[u8] {
     bytes.get(..LIMIT).unwrap_or(bytes)
 }
 
-/// Adds those of our settings that a file lacks. Its own content stays and wins; a second merge changes nothing.
+/// Adds those of our settings that a file lacks. Its own content stays and wins; a second merge
+/// changes nothing.
 pub fn merge(image: &[u8], ours: &[EnvVar]) -> Merged {
     let own = parse(image);
-    let mut merged = Merged { bytes: image.to_vec(), ..Merged::default() };
+    let mut merged = Merged {
+        bytes: image.to_vec(),
+        ..Merged::default()
+    };
     for var in ours {
         if let Some(why) = unfit(var) {
-            merged.left.push(format!("{}: {why}", printable(var.name.as_bytes())));
-        } else if let Some((name, value)) = own.iter().find(|(name, _)| *name == var.name.as_bytes()) {
+            merged
+                .left
+                .push(format!("{}: {why}", printable(var.name.as_bytes())));
+        } else if let Some((name, value)) =
+            own.iter().find(|(name, _)| *name == var.name.as_bytes())
+        {
             if *value != var.value.as_bytes() {
-                merged.kept.push(format!("{}={}", printable(name), printable(value)));
+                merged
+                    .kept
+                    .push(format!("{}={}", printable(name), printable(value)));
             }
         } else if !merged.added.contains(&var.name) {
             merged.append(var);
@@ -65,7 +84,8 @@ impl Merged {
         if self.bytes.last().is_some_and(|b| *b != b'\n') {
             self.bytes.push(b'\n');
         }
-        self.bytes.extend(format!("{}={}\n", var.name, var.value).bytes());
+        self.bytes
+            .extend(format!("{}={}\n", var.name, var.value).bytes());
         self.added.push(var.name.clone());
     }
 }
@@ -86,7 +106,13 @@ fn unfit(var: &EnvVar) -> Option<&'static str> {
 }
 
 fn printable(bytes: &[u8]) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let escape = |c: char| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    };
     String::from_utf8_lossy(bytes).chars().map(escape).collect()
 }
 
@@ -97,7 +123,11 @@ mod tests {
     use super::*;
 
     fn var(name: &str, value: &str) -> EnvVar {
-        EnvVar { name: name.into(), value: value.into(), why: String::new() }
+        EnvVar {
+            name: name.into(),
+            value: value.into(),
+            why: String::new(),
+        }
     }
 
     fn text(merged: &Merged) -> &str {
@@ -106,10 +136,13 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_nccl_reads_them() {
-        let file =
-            b"# NCCL_A=0\n#NCCL_A=0\nNCCL_A=1 \nNCCL_A=2\n NCCL_B = \"x\" \n=nameless\nnot one\nNCCL_C==a=b\nNCCL_D=\n\
+        let file = b"# NCCL_A=0\n#NCCL_A=0\nNCCL_A=1 \nNCCL_A=2\n NCCL_B = \"x\" \n=nameless\nnot \
+            one\nNCCL_C==a=b\nNCCL_D=\n\
             NCCL_E=1\r\nNCCL_F=x\0y\nNCCL_G\0=1\nNCCL_H=last";
-        let read: Vec<(String, String)> = parse(file).into_iter().map(|(n, v)| (printable(n), printable(v))).collect();
+        let read: Vec<(String, String)> = parse(file)
+            .into_iter()
+            .map(|(n, v)| (printable(n), printable(v)))
+            .collect();
         let expected = [
             ("NCCL_A", "1 "),
             (" NCCL_B ", " \"x\" "),
@@ -121,30 +154,55 @@ mod tests {
         ];
         assert_eq!(read, expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
         let long = format!("{}={}", "N".repeat(2000), "v".repeat(2000));
-        assert_eq!(parse(long.as_bytes()), [("N".repeat(1023).as_bytes(), "v".repeat(1023).as_bytes())]);
+        assert_eq!(
+            parse(long.as_bytes()),
+            [("N".repeat(1023).as_bytes(), "v".repeat(1023).as_bytes())]
+        );
     }
 
     #[test]
     fn the_image_wins_and_stays_verbatim() {
         let image = b"# ours\nNCCL_IB_HCA==mlx5_9\nNCCL_DEBUG=INFO";
-        let ours = [var("NCCL_IB_HCA", "=mlx5_0"), var("NCCL_DEBUG", "INFO"), var("NCCL_IB_TC", "106")];
+        let ours = [
+            var("NCCL_IB_HCA", "=mlx5_0"),
+            var("NCCL_DEBUG", "INFO"),
+            var("NCCL_IB_TC", "106"),
+        ];
         let merged = merge(image, &ours);
-        assert_eq!(text(&merged), "# ours\nNCCL_IB_HCA==mlx5_9\nNCCL_DEBUG=INFO\nNCCL_IB_TC=106\n");
+        assert_eq!(
+            text(&merged),
+            "# ours\nNCCL_IB_HCA==mlx5_9\nNCCL_DEBUG=INFO\nNCCL_IB_TC=106\n"
+        );
         assert_eq!(
             (merged.added, merged.kept),
-            (vec!["NCCL_IB_TC".to_owned()], vec!["NCCL_IB_HCA==mlx5_9".to_owned()])
+            (
+                vec!["NCCL_IB_TC".to_owned()],
+                vec!["NCCL_IB_HCA==mlx5_9".to_owned()]
+            )
         );
         // A comment sets nothing, and without anything to add not even the last newline is.
-        assert_eq!(text(&merge(b"#NCCL_IB_TC=1", &ours[2..])), "#NCCL_IB_TC=1\nNCCL_IB_TC=106\n");
-        assert_eq!(text(&merge(b"NCCL_IB_TC=106", &ours[2..])), "NCCL_IB_TC=106");
+        assert_eq!(
+            text(&merge(b"#NCCL_IB_TC=1", &ours[2..])),
+            "#NCCL_IB_TC=1\nNCCL_IB_TC=106\n"
+        );
+        assert_eq!(
+            text(&merge(b"NCCL_IB_TC=106", &ours[2..])),
+            "NCCL_IB_TC=106"
+        );
     }
 
     /// Found by fuzzing: of a name they were not.
     #[test]
     fn control_characters_are_told_escaped() {
-        let merged = merge(b"NCCL_\x1b=\x07", &[var("NCCL_\x1b", "1"), var("NCCL_\n", "1")]);
+        let merged = merge(
+            b"NCCL_\x1b=\x07",
+            &[var("NCCL_\x1b", "1"), var("NCCL_\n", "1")],
+        );
         assert_eq!(merged.kept, ["NCCL_\\u{1b}=\\u{7}"]);
-        assert_eq!(merged.left, ["NCCL_\\n: no such name fits into NCCL's config file"]);
+        assert_eq!(
+            merged.left,
+            ["NCCL_\\n: no such name fits into NCCL's config file"]
+        );
     }
 
     #[test]
@@ -159,14 +217,21 @@ mod tests {
             var("NCCL_G", "ends with CR\r"),
         ];
         let merged = merge(b"", &ours);
-        assert_eq!((merged.bytes.len(), merged.added.len(), merged.left.len()), (0, 0, 6));
-        assert_eq!(merged.left[0], "GLOO_SOCKET_IFNAME: only NCCL reads its config file");
+        assert_eq!(
+            (merged.bytes.len(), merged.added.len(), merged.left.len()),
+            (0, 0, 6)
+        );
+        assert_eq!(
+            merged.left[0],
+            "GLOO_SOCKET_IFNAME: only NCCL reads its config file"
+        );
     }
 
     proptest! {
         #[test]
         fn ours_are_read_back_and_merging_again_changes_nothing(
-            image in prop::collection::vec(prop::sample::select(b"NCL_A=#\n\r\0 1".to_vec()), 0..80),
+            image in prop::collection::vec(prop::sample::select(b"NCL_A=#\n\r\0 \
+                1".to_vec()), 0..80),
             ours in prop::collection::vec(("(NCCL_|GLOO_)[AB=]{0,3}", "[\n\r\0= a-z]{0,6}"), 0..6),
         ) {
             let ours: Vec<EnvVar> = ours.iter().map(|(name, value)| var(name, value)).collect();

@@ -3,18 +3,24 @@
 use super::explanation::{Trap, Warning};
 use super::version::Version;
 
-/// Adds the warnings that only the release of the image gives. A warning is fatal only where both releases have its trap: with one
-/// of them alone, the job may run.
+/// Adds the warnings that only the release of the image gives. A warning is fatal only where both
+/// releases have its trap: with one of them alone, the job may run.
 pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Version) {
     let newest = Version::NEWEST;
     let has_trap = |all: &[Warning], w: &Warning| all.iter().any(|other| other.trap == w.trap);
     // Of one trap, two releases may have different reasons. Their own number is none.
     let reason = |w: &Warning, release| w.text.replace(&format!("NCCL {release}"), "NCCL");
-    let is_said =
-        |w: &Warning| found.iter().any(|other| other.trap == w.trap && reason(other, newest) == reason(w, image));
+    let is_said = |w: &Warning| {
+        found
+            .iter()
+            .any(|other| other.trap == w.trap && reason(other, newest) == reason(w, image))
+    };
     let more: Vec<Warning> = by_image.iter().filter(|w| !is_said(w)).cloned().collect();
     let more: Vec<Warning> = more.into_iter().map(|w| beside(w, found, image)).collect();
-    for w in found.iter_mut().filter(|w| w.fatal && !has_trap(&by_image, w)) {
+    for w in found
+        .iter_mut()
+        .filter(|w| w.fatal && !has_trap(&by_image, w))
+    {
         w.fatal = false;
         w.text += &format!("; not so in NCCL {image}, which the image names (NCCL_VERSION)");
     }
@@ -28,7 +34,10 @@ fn beside(w: Warning, found: &[Warning], image: Version) -> Warning {
     let text = match w.trap {
         // The newest has a reason of its own for the same: it is no way out.
         trap if found.iter().any(|other| other.trap == trap) => {
-            format!("{}; so in NCCL {image}, which the image names (NCCL_VERSION)", w.text)
+            format!(
+                "{}; so in NCCL {image}, which the image names (NCCL_VERSION)",
+                w.text
+            )
         }
         Trap::Crash => {
             let fix = format!("prepare --nccl-version {image} leaves such HCAs out of the list");
@@ -36,7 +45,11 @@ fn beside(w: Warning, found: &[Warning], image: Version) -> Warning {
         }
         _ => format!("{}; {named}, use another: not so in NCCL {newest}", w.text),
     };
-    Warning { fatal: false, text, ..w }
+    Warning {
+        fatal: false,
+        text,
+        ..w
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +58,11 @@ mod tests {
 
     #[test]
     fn another_reason_for_the_same_trap_is_said_too() {
-        let warning = |trap, fatal, text: &str| Warning { trap, fatal, text: text.to_owned() };
+        let warning = |trap, fatal, text: &str| Warning {
+            trap,
+            fatal,
+            text: text.to_owned(),
+        };
         let image = Version::new(2, 22, 3);
         let mut found = vec![
             warning(Trap::Overrun, true, "NCCL 2.32.3 has 32 places"),
@@ -60,13 +77,22 @@ mod tests {
         ];
         weigh(&mut found, by_image, image);
         let so = "so in NCCL 2.22.3, which the image names (NCCL_VERSION)";
-        let other = "the image names 2.22.3 (NCCL_VERSION): if that is what runs, use another: not so in NCCL 2.32.3";
+        let other = "the image names 2.22.3 (NCCL_VERSION): if that is what runs, use another: \
+            not so in NCCL 2.32.3";
         let expected = [
             warning(Trap::Overrun, true, "NCCL 2.32.3 has 32 places"),
             warning(Trap::Missing, false, "NCCL_IB_HCA: there is no a"),
             warning(Trap::NoHca, false, &format!("nothing is left; not {so}")),
-            warning(Trap::Overrun, false, &format!("NCCL 2.22.3 writes past a line; {so}")),
-            warning(Trap::Missing, false, &format!("NCCL_IB_HCA: there is no a:1; {so}")),
+            warning(
+                Trap::Overrun,
+                false,
+                &format!("NCCL 2.22.3 writes past a line; {so}"),
+            ),
+            warning(
+                Trap::Missing,
+                false,
+                &format!("NCCL_IB_HCA: there is no a:1; {so}"),
+            ),
             warning(Trap::Value, false, &format!("0 means 1; {other}")),
         ];
         assert_eq!(found, expected);

@@ -76,14 +76,18 @@ impl Trap {
             Trap::Loopback => "the bootstrap uses lo, which other hosts cannot reach",
             Trap::NotRunning => "an interface that NCCL_SOCKET_IFNAME means is not running",
             Trap::Label => "NCCL_SOCKET_IFNAME means an interface that goes by an address's label",
-            Trap::Overridden => "NCCL_COMM_ID is set: NCCL_SOCKET_IFNAME does not choose the bootstrap interface",
+            Trap::Overridden => {
+                "NCCL_COMM_ID is set: NCCL_SOCKET_IFNAME does not choose the bootstrap interface"
+            }
             Trap::Prefix => "an entry without = in front of the list takes more than it names",
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
             Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
             Trap::TooMany => "a list has more entries than NCCL reads",
             Trap::Crash => "NCCL's release ends on an HCA without a PCI path, as soft-RoCE is",
-            Trap::Overrun => "NCCL's release writes past its memory with these HCAs or lists, and may end",
+            Trap::Overrun => {
+                "NCCL's release writes past its memory with these HCAs or lists, and may end"
+            }
             Trap::NoRoom => "more interfaces or HCAs fit than NCCL has room for",
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
@@ -97,7 +101,9 @@ impl Step {
         match self {
             Step::Asked => "the first that NCCL_SOCKET_IFNAME allows",
             Step::CommId => "the first in the subnet of NCCL_COMM_ID",
-            Step::NotCommId => "the first outside of NCCL_COMM_ID's subnet, which NCCL 2.29 compares wrongly",
+            Step::NotCommId => {
+                "the first outside of NCCL_COMM_ID's subnet, which NCCL 2.29 compares wrongly"
+            }
             Step::Ib => "automatic: the first whose name begins with ib",
             Step::Other => "automatic: the first that is not docker, lo or virbr",
             Step::Docker => "automatic: nothing but docker is left",
@@ -155,7 +161,8 @@ pub enum Trap {
     Prefix,
     Missing,
     NoHca,
-    /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of zeros.
+    /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of
+    /// zeros.
     NoGid,
     TooMany,
     NoRoom,
@@ -174,7 +181,9 @@ impl fmt::Display for Endpoint {
     /// As NCCL's log has it, without the port: `eth0:192.0.2.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.interface, self.address)?;
-        self.scope.iter().try_for_each(|scope| write!(f, "%{}", scope.as_str()))
+        self.scope
+            .iter()
+            .try_for_each(|scope| write!(f, "%{}", scope.as_str()))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Which HCA ports NCCL takes, and in which order (src/transport/net_ib/init.cc, `ncclIbInitDevices`). Unknown here is whether a
-//! device node can be opened, and GIDs, which NCCL reads when it connects. Before 2.29.7 the order is libibverbs', taken to be
-//! that of the kernel's device indexes.
+//! Which HCA ports NCCL takes, and in which order (src/transport/net_ib/init.cc,
+//! `ncclIbInitDevices`). Unknown here is whether a device node can be opened, and GIDs, which NCCL
+//! reads when it connects. Before 2.29.7 the order is libibverbs', taken to be that of the kernel's
+//! device indexes.
 
 use rdma_model::ids::{BusId, Guid};
 use rdma_model::snapshot::{Hca, Port, Snapshot};
@@ -29,8 +30,14 @@ struct Taken<'a> {
     port: &'a Port,
 }
 
-/// Judges every port of every HCA. `sockets`: whether there is an interface for the connection set-up.
-pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, sockets: bool) -> Hcas {
+/// Judges every port of every HCA. `sockets`: whether there is an interface for the connection
+/// set-up.
+pub(crate) fn judge(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    version: Version,
+    sockets: bool,
+) -> Hcas {
     let patterns = Patterns::hcas(settings.get("NCCL_IB_HCA"), version);
     let whole = if !sockets {
         Some("NCCL finds no interface for the connection set-up, and without it uses no HCA")
@@ -42,19 +49,30 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let (mut taken, mut judged) = (Vec::new(), Vec::new());
     for hca in hcas {
         if hca.ports.is_empty() {
-            judged.push(Judged { name: hca.name.to_string(), taken: false, why: no_port(snapshot) });
+            judged.push(Judged {
+                name: hca.name.to_string(),
+                taken: false,
+                why: no_port(snapshot),
+            });
         }
         let room = taken.len() < version.max_hcas();
         for port in &hca.ports {
             let refused = whole
                 .map(str::to_owned)
                 .or_else(|| refusal(hca, port, &patterns))
-                .or_else(|| (!room).then(|| format!("{NO_ROOM} {} and others come first", version.max_hcas())));
+                .or_else(|| {
+                    (!room)
+                        .then(|| format!("{NO_ROOM} {} and others come first", version.max_hcas()))
+                });
             if refused.is_none() {
                 taken.push(Taken { hca, port });
             }
             let why = refused.clone().unwrap_or_else(|| accepted(&patterns));
-            judged.push(Judged { name: format!("{}:{}", hca.name, port.number), taken: refused.is_none(), why });
+            judged.push(Judged {
+                name: format!("{}:{}", hca.name, port.number),
+                taken: refused.is_none(),
+                why,
+            });
         }
     }
     if sorts(settings, version) {
@@ -64,7 +82,12 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let merged = merged(settings, version, &taken);
     let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
     let all = taken.iter().map(Taken::name).collect();
-    Hcas { taken: all, judged, merged, crash }
+    Hcas {
+        taken: all,
+        judged,
+        merged,
+        crash,
+    }
 }
 
 fn no_port(snapshot: &Snapshot) -> String {
@@ -82,12 +105,21 @@ impl Taken<'_> {
 
     /// What has to be the same of ports that become one device.
     fn card(&self, vfs: bool) -> (Option<BusId>, Option<Guid>, Option<&str>) {
-        let first = |id: BusId| BusId { function: 0, device: if vfs { 0 } else { id.device }, ..id };
-        (self.hca.pci.map(first), self.hca.sys_image_guid, self.port.link_layer.as_deref())
+        let first = |id: BusId| BusId {
+            function: 0,
+            device: if vfs { 0 } else { id.device },
+            ..id
+        };
+        (
+            self.hca.pci.map(first),
+            self.hca.sys_image_guid,
+            self.port.link_layer.as_deref(),
+        )
     }
 }
 
-/// Whether NCCL may crash on that many HCAs with a PCI path and without one, in whichever order libibverbs lists them.
+/// Whether NCCL may crash on that many HCAs with a PCI path and without one, in whichever order
+/// libibverbs lists them.
 pub fn may_crash(settings: &Settings, version: Version, with: usize, without: usize) -> bool {
     let compares = merges(settings, version) || with > 0 && !sorts(settings, version);
     compares && without > 0 && with + without > 1
@@ -106,7 +138,10 @@ fn merged(settings: &Settings, version: Version, taken: &[Taken]) -> Vec<Vec<Str
     let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
     let mut devices: Vec<Vec<&Taken>> = Vec::new();
     for port in taken.iter().filter(|_| merges(settings, version)) {
-        match devices.iter_mut().find(|d| d.len() < 2 && d[0].card(vfs) == port.card(vfs)) {
+        match devices
+            .iter_mut()
+            .find(|d| d.len() < 2 && d[0].card(vfs) == port.card(vfs))
+        {
             Some(device) => device.push(port),
             None => devices.push(vec![port]),
         }
@@ -114,29 +149,52 @@ fn merged(settings: &Settings, version: Version, taken: &[Taken]) -> Vec<Vec<Str
     if version.merges_all_or_none() && devices.iter().any(|d| d.len() != devices[0].len()) {
         return Vec::new();
     }
-    devices.iter().filter(|d| d.len() > 1).map(|d| d.iter().map(|port| port.name()).collect()).collect()
+    devices
+        .iter()
+        .filter(|d| d.len() > 1)
+        .map(|d| d.iter().map(|port| port.name()).collect())
+        .collect()
 }
 
-/// NCCL compares the PCI path of each port with those of the ports before it, unless it has none itself (`ncclIbGetPciPath`; from
-/// 2.29.7 on `ncclIbGetRealPort`), and a path that is not there is NULL. The path is where /sys/class/infiniband/NAME/device leads.
+/// NCCL compares the PCI path of each port with those of the ports before it, unless it has none
+/// itself (`ncclIbGetPciPath`; from 2.29.7 on `ncclIbGetRealPort`), and a path that is not there is
+/// NULL. The path is where /sys/class/infiniband/NAME/device leads.
 fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<Warning> {
     let first = taken.iter().position(|t| t.hca.pci.is_none())?;
     let with = taken[first..].iter().find(|t| t.hca.pci.is_some());
     let other = with.or_else(|| merging_ends(settings, version, taken))?;
     let (name, other) = (&taken[first].hca.name, &other.hca.name);
-    let which = if name == other { "its ports".to_owned() } else { other.to_string() };
-    let text = format!("NCCL {version} crashes: {name} has no PCI path, and it is compared with that of {which}");
-    Some(Warning { trap: Trap::Crash, fatal: true, text })
+    let which = if name == other {
+        "its ports".to_owned()
+    } else {
+        other.to_string()
+    };
+    let text = format!(
+        "NCCL {version} crashes: {name} has no PCI path, and it is compared with that of {which}"
+    );
+    Some(Warning {
+        trap: Trap::Crash,
+        fatal: true,
+        text,
+    })
 }
 
-/// The port at which merging compares a path that is not there; what is merged already is not compared any more.
-fn merging_ends<'a, 'h>(settings: &Settings, version: Version, taken: &'a [Taken<'h>]) -> Option<&'a Taken<'h>> {
+/// The port at which merging compares a path that is not there; what is merged already is not
+/// compared any more.
+fn merging_ends<'a, 'h>(
+    settings: &Settings,
+    version: Version,
+    taken: &'a [Taken<'h>],
+) -> Option<&'a Taken<'h>> {
     let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
     let mut alone: Vec<&Taken> = Vec::new();
     for port in taken.iter().filter(|_| merges(settings, version)) {
         let same = alone.iter().position(|a| a.card(vfs) == port.card(vfs));
         let compared = &alone[..same.map_or(alone.len(), |at| at + 1)];
-        if compared.iter().any(|a| a.hca.pci.is_none() || port.hca.pci.is_none()) {
+        if compared
+            .iter()
+            .any(|a| a.hca.pci.is_none() || port.hca.pci.is_none())
+        {
             return Some(port);
         }
         match same {
@@ -149,9 +207,20 @@ fn merging_ends<'a, 'h>(settings: &Settings, version: Version, taken: &'a [Taken
 
 fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
     let (count, most) = (taken.len(), version.max_hcas());
-    let does = if version.lists_beyond() { "takes them as well" } else { "takes wrong ones, or crashes" };
-    let text = format!("NCCL {version} has {most} places and takes {count} HCA ports: it writes past them, and {does}");
-    (count > most).then_some(Warning { trap: Trap::Overrun, fatal: true, text })
+    let does = if version.lists_beyond() {
+        "takes them as well"
+    } else {
+        "takes wrong ones, or crashes"
+    };
+    let text = format!(
+        "NCCL {version} has {most} places and takes {count} HCA ports: it writes past them, and \
+        {does}"
+    );
+    (count > most).then_some(Warning {
+        trap: Trap::Overrun,
+        fatal: true,
+        text,
+    })
 }
 
 pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
@@ -172,14 +241,24 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
     if let Some(state) = port.state.as_deref().filter(|state| *state != "ACTIVE") {
         return Some(format!("its state is {state}, not ACTIVE"));
     }
-    if let Some(layer) = port.link_layer.as_deref().filter(|l| !matches!(*l, "InfiniBand" | "Ethernet")) {
-        return Some(format!("its link layer is {layer}, neither InfiniBand nor Ethernet"));
+    if let Some(layer) = port
+        .link_layer
+        .as_deref()
+        .filter(|l| !matches!(*l, "InfiniBand" | "Ethernet"))
+    {
+        return Some(format!(
+            "its link layer is {layer}, neither InfiniBand nor Ethernet"
+        ));
     }
     if patterns.takes(name, Some(number)) {
-        let unknown = || format!("{UNKNOWN}NCCL takes it if it is ACTIVE, and its state is not known");
+        let unknown =
+            || format!("{UNKNOWN}NCCL takes it if it is ACTIVE, and its state is not known");
         return port.state.is_none().then(unknown);
     }
-    let by_name = patterns.entries.iter().any(|e| e.names(name, patterns.exact));
+    let by_name = patterns
+        .entries
+        .iter()
+        .any(|e| e.names(name, patterns.exact));
     Some(match (patterns.exclude, by_name) {
         (true, true) => "NCCL_IB_HCA excludes it".to_owned(),
         (true, false) => "NCCL_IB_HCA is ^ without a name, which excludes every HCA".to_owned(),
@@ -188,18 +267,25 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
     })
 }
 
-/// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc, `ncclLoadParam`).
+/// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc,
+/// `ncclLoadParam`).
 fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
-    let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else { return default };
+    let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else {
+        return default;
+    };
     let text = text.trim_ascii_start();
     let plus = || text.strip_prefix('+').unwrap_or(text);
-    let (minus, digits) = text.strip_prefix('-').map_or_else(|| (false, plus()), |d| (true, d));
+    let (minus, digits) = text
+        .strip_prefix('-')
+        .map_or_else(|| (false, plus()), |d| (true, d));
     let (base, digits) = match (digits.get(..2), digits.strip_prefix('0')) {
         (Some("0x" | "0X"), _) => (16, &digits[2..]),
         (_, Some(octal)) if !octal.is_empty() => (8, octal),
         _ => (10, digits),
     };
-    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let end = digits
+        .find(|c: char| !c.is_digit(base))
+        .unwrap_or(digits.len());
     match &digits[..end] {
         "" if base == 10 && version.wants_digits() => default,
         "" => 0,
@@ -214,11 +300,28 @@ mod tests {
 
     #[test]
     fn numbers_as_c_reads_them() {
-        let read = |version, value: &str| parameter(&Settings::of([("X", value)], ""), version, "X", 7);
+        let read =
+            |version, value: &str| parameter(&Settings::of([("X", value)], ""), version, "X", 7);
         let all = |version| {
-            ["", "0", "1", "-1", "0x10", "010", "1x", " 2", "0x", "99999999999999999999", "x"].map(|v| read(version, v))
+            [
+                "",
+                "0",
+                "1",
+                "-1",
+                "0x10",
+                "010",
+                "1x",
+                " 2",
+                "0x",
+                "99999999999999999999",
+                "x",
+            ]
+            .map(|v| read(version, v))
         };
         assert_eq!(all(Version::NEWEST), [7, 0, 1, -1, 16, 8, 1, 2, 0, 7, 7]);
-        assert_eq!(all(Version::new(2, 31, 2)), [7, 0, 1, -1, 16, 8, 1, 2, 0, 7, 0]);
+        assert_eq!(
+            all(Version::new(2, 31, 2)),
+            [7, 0, 1, -1, 16, 8, 1, 2, 0, 7, 0]
+        );
     }
 }

@@ -1,20 +1,24 @@
 //! The grammar of NCCL_SOCKET_IFNAME and NCCL_IB_HCA: one parser, one matcher.
 //!
-//! `^` excludes, a `=` after it (or alone) compares whole names, the rest is a comma-separated list that NCCL does not trim: both
-//! marks hold for all of it, and `=^x` is the name `^x` (src/os/linux.cc, `ncclOsFindInterfaces`;
-//! src/transport/net_ib/init.cc, `ncclIbInitDevices`). An entry is `name[:port[:rail[:plane]]]`; one without a name counts for
-//! nothing. A list without entries matches everything (src/misc/utils.cc, `parseStringList`, `matchIfList`).
+//! `^` excludes, a `=` after it (or alone) compares whole names, the rest is a comma-separated list
+//! that NCCL does not trim: both marks hold for all of it, and `=^x` is the name `^x`
+//! (src/os/linux.cc, `ncclOsFindInterfaces`; src/transport/net_ib/init.cc, `ncclIbInitDevices`). An
+//! entry is `name[:port[:rail[:plane]]]`; one without a name counts for nothing. A list without
+//! entries matches everything (src/misc/utils.cc, `parseStringList`, `matchIfList`).
 
 use super::version::Version;
 
-/// Entries of NCCL_SOCKET_IFNAME that are read, and interfaces that are taken (MAX_IFS; src/include/socket.h).
+/// Entries of NCCL_SOCKET_IFNAME that are read, and interfaces that are taken (MAX_IFS;
+/// src/include/socket.h).
 pub const MAX_INTERFACES: usize = 16;
 
-/// Bytes of a name that the parser keeps from 2.30.7 on; its buffer has one more (src/include/utils.h, `netIf`).
+/// Bytes of a name that the parser keeps from 2.30.7 on; its buffer has one more
+/// (src/include/utils.h, `netIf`).
 const NAME: usize = 63;
 
-/// Bytes of a variable that a process can have (MAX_ARG_STRLEN in include/uapi/linux/binfmts.h), less name, `=` and end: a
-/// container's config.json may say more, and its program is not started then.
+/// Bytes of a variable that a process can have (MAX_ARG_STRLEN in include/uapi/linux/binfmts.h),
+/// less name, `=` and end: a container's config.json may say more, and its program is not started
+/// then.
 const VALUE: usize = (128 << 10) - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +46,8 @@ pub struct Entry {
 }
 
 impl Patterns {
-    /// NCCL_SOCKET_IFNAME; none where the choice is automatic, which every value of less than two bytes leaves it
-    /// (src/misc/socket.cc, `ncclFindInterfaces`).
+    /// NCCL_SOCKET_IFNAME; none where the choice is automatic, which every value of less than two
+    /// bytes leaves it (src/misc/socket.cc, `ncclFindInterfaces`).
     pub fn interfaces(value: Option<&str>, version: Version) -> Option<Patterns> {
         let value = value.filter(|v| v.len() > 1)?;
         Some(Patterns::parse(value, MAX_INTERFACES, version))
@@ -59,7 +63,12 @@ impl Patterns {
         let (exact, list) = mark(rest, '=');
         let mut entries = entries(list, version);
         let dropped = entries.split_off(limit.min(entries.len()));
-        Patterns { exclude, exact, entries, dropped }
+        Patterns {
+            exclude,
+            exact,
+            entries,
+            dropped,
+        }
     }
 
     pub fn takes(&self, name: &str, port: Option<u32>) -> bool {
@@ -67,44 +76,69 @@ impl Patterns {
     }
 
     fn matches(&self, name: &str, port: Option<u32>) -> bool {
-        self.entries.is_empty() || self.entries.iter().any(|e| e.matches(name, port, self.exact))
+        self.entries.is_empty()
+            || self
+                .entries
+                .iter()
+                .any(|e| e.matches(name, port, self.exact))
     }
 }
 
 impl Entry {
     pub fn matches(&self, name: &str, port: Option<u32>, exact: bool) -> bool {
-        self.names(name, exact) && (self.port.is_none() || port.is_none() || self.port == port.map(|p| p as i32))
+        self.names(name, exact)
+            && (self.port.is_none() || port.is_none() || self.port == port.map(|p| p as i32))
     }
 
     pub fn names(&self, name: &str, exact: bool) -> bool {
-        if exact { name == self.name } else { name.starts_with(&self.name) }
+        if exact {
+            name == self.name
+        } else {
+            name.starts_with(&self.name)
+        }
     }
 }
 
 /// As much of a value as there can be.
 fn within(value: &str) -> &str {
-    let end = (0..=VALUE.min(value.len())).rev().find(|at| value.is_char_boundary(*at));
+    let end = (0..=VALUE.min(value.len()))
+        .rev()
+        .find(|at| value.is_char_boundary(*at));
     value.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
 fn mark(text: &str, mark: char) -> (bool, &str) {
-    text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
+    text.strip_prefix(mark)
+        .map_or((false, text), |rest| (true, rest))
 }
 
 /// The entries of a list. NCCL_COMM_ID is read by the same code, as a list of one.
 pub(crate) fn entries(list: &str, version: Version) -> Vec<Entry> {
-    list.split(',').filter_map(|text| entry(text, version)).collect()
+    list.split(',')
+        .filter_map(|text| entry(text, version))
+        .collect()
 }
 
 fn entry(text: &str, version: Version) -> Option<Entry> {
-    let (name, fields) = text.split_once(':').map_or((text, None), |(name, fields)| (name, Some(fields)));
+    let (name, fields) = text
+        .split_once(':')
+        .map_or((text, None), |(name, fields)| (name, Some(fields)));
     if name.is_empty() {
         return None;
     }
-    let mut entry = Entry { name: name.to_owned(), port: None, rail: None, plane: None, overlong: name.len() > NAME };
+    let mut entry = Entry {
+        name: name.to_owned(),
+        port: None,
+        rail: None,
+        plane: None,
+        overlong: name.len() > NAME,
+    };
     if version.splits_fields() {
         entry.name = String::from_utf8_lossy(&name.as_bytes()[..NAME.min(name.len())]).into_owned();
-        let mut fields = fields.unwrap_or_default().split(':').map(|f| (!f.is_empty()).then(|| atoi(f)));
+        let mut fields = fields
+            .unwrap_or_default()
+            .split(':')
+            .map(|f| (!f.is_empty()).then(|| atoi(f)));
         // −1 is what NCCL itself writes for none.
         let mut next = || fields.next().flatten().filter(|n| *n != -1);
         (entry.port, entry.rail, entry.plane) = (next(), next(), next());
@@ -133,7 +167,10 @@ mod tests {
     const OLD: Version = Version::new(2, 27, 7);
 
     fn both(value: &str) -> Patterns {
-        let (old, new) = (Patterns::parse(value, 16, OLD), Patterns::parse(value, 16, Version::NEWEST));
+        let (old, new) = (
+            Patterns::parse(value, 16, OLD),
+            Patterns::parse(value, 16, Version::NEWEST),
+        );
         assert_eq!(old, new, "{value:?}");
         new
     }
@@ -159,14 +196,22 @@ mod tests {
             ("^=", true, true, &[]),
         ] {
             let p = both(value);
-            assert_eq!((p.exclude, p.exact, names(&p).as_slice()), (exclude, exact, list), "{value:?}");
+            assert_eq!(
+                (p.exclude, p.exact, names(&p).as_slice()),
+                (exclude, exact, list),
+                "{value:?}"
+            );
         }
     }
 
     #[test]
     fn prefixes_take_more_than_whole_names() {
         let (prefix, exact) = (both("mlx5_1"), both("=mlx5_1"));
-        assert!(prefix.takes("mlx5_1", Some(1)) && prefix.takes("mlx5_10", Some(2)) && !prefix.takes("mlx5", None));
+        assert!(
+            prefix.takes("mlx5_1", Some(1))
+                && prefix.takes("mlx5_10", Some(2))
+                && !prefix.takes("mlx5", None)
+        );
         assert!(exact.takes("mlx5_1", Some(1)) && !exact.takes("mlx5_10", Some(1)));
         let without = both("^=mlx5_1");
         assert!(!without.takes("mlx5_1", Some(1)) && without.takes("mlx5_10", Some(1)));
@@ -176,13 +221,20 @@ mod tests {
     fn an_empty_list_is_everything_and_its_opposite_nothing() {
         for all in ["", "=", ",", ":1", "=:1,"] {
             assert!(both(all).takes("mlx5_0", Some(1)), "{all:?}");
-            assert!(!both(&format!("^{all}")).takes("mlx5_0", Some(1)), "{all:?}");
+            assert!(
+                !both(&format!("^{all}")).takes("mlx5_0", Some(1)),
+                "{all:?}"
+            );
         }
         assert!(Patterns::hcas(None, OLD).takes("mlx5_0", Some(1)));
         for automatic in [None, Some(""), Some("^"), Some("="), Some("e")] {
             assert_eq!(Patterns::interfaces(automatic, OLD), None);
         }
-        assert!(!Patterns::interfaces(Some("^="), OLD).unwrap().takes("eth0", None));
+        assert!(
+            !Patterns::interfaces(Some("^="), OLD)
+                .unwrap()
+                .takes("eth0", None)
+        );
     }
 
     #[test]
@@ -197,18 +249,33 @@ mod tests {
             ("m::1", Some(0), None),
             ("m:1:3", Some(1), Some(1)),
         ] {
-            assert_eq!((port(value, OLD), port(value, Version::NEWEST)), (old, new), "{value:?}");
+            assert_eq!(
+                (port(value, OLD), port(value, Version::NEWEST)),
+                (old, new),
+                "{value:?}"
+            );
         }
         let e = &Patterns::parse("m:1:2:3:4", 16, Version::NEWEST).entries[0];
         assert_eq!((e.port, e.rail, e.plane), (Some(1), Some(2), Some(3)));
-        assert!(e.matches("m0", Some(1), false) && !e.matches("m0", Some(2), false) && e.matches("m0", None, false));
+        assert!(
+            e.matches("m0", Some(1), false)
+                && !e.matches("m0", Some(2), false)
+                && e.matches("m0", None, false)
+        );
         assert_eq!((atoi("99999999999999999999"), atoi("+7")), (-1, 7));
     }
 
     #[test]
     fn what_is_beyond_the_limits_is_dropped() {
-        let list = (0..40).map(|i| format!("m{i}")).collect::<Vec<_>>().join(",");
-        let dropped = |version| Patterns::hcas(Some(&format!("={list}")), version).dropped.len();
+        let list = (0..40)
+            .map(|i| format!("m{i}"))
+            .collect::<Vec<_>>()
+            .join(",");
+        let dropped = |version| {
+            Patterns::hcas(Some(&format!("={list}")), version)
+                .dropped
+                .len()
+        };
         assert_eq!((dropped(Version::new(2, 18, 3)), dropped(OLD)), (24, 8));
         // What is dropped from a list of exclusions is not excluded.
         let without = Patterns::interfaces(Some(&format!("^={list}")), OLD).unwrap();

@@ -1,5 +1,6 @@
-//! What NCCL makes of its settings on a host; [`explain`] is the front door. Each rule names the file and version of NCCL that it
-//! was read in; the tests of the tool compare it with real releases.
+//! What NCCL makes of its settings on a host; [`explain`] is the front door. Each rule names the
+//! file and version of NCCL that it was read in; the tests of the tool compare it with real
+//! releases.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;

@@ -1,6 +1,7 @@
-//! NCCL's variables with the place that each comes from. NCCL adds to the environment, once and without overwriting,
-//! `$NCCL_CONF_FILE` or else `~/.nccl.conf`, and then always `/etc/nccl.conf` (src/misc/param.cc, `initEnvFunc`). So the
-//! environment comes first, an empty value in it is a value, and within a file the first assignment of a name counts.
+//! NCCL's variables with the place that each comes from. NCCL adds to the environment, once and
+//! without overwriting, `$NCCL_CONF_FILE` or else `~/.nccl.conf`, and then always `/etc/nccl.conf`
+//! (src/misc/param.cc, `initEnvFunc`). So the environment comes first, an empty value in it is a
+//! value, and within a file the first assignment of a name counts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,15 +32,25 @@ impl Settings {
         N: Into<String>,
         V: Into<String>,
     {
-        Settings(env.into_iter().map(|(name, value)| (name.into(), (value.into(), place.to_owned()))).collect())
+        Settings(
+            env.into_iter()
+                .map(|(name, value)| (name.into(), (value.into(), place.to_owned())))
+                .collect(),
+        )
     }
 
     /// Adds what a config file has, unless an earlier source has it.
     pub fn add(&mut self, path: &Path, text: &[u8], version: Version) {
         for (name, value) in conf::parse(text) {
-            let value = if version.strips_cr() { value.strip_suffix(b"\r").unwrap_or(value) } else { value };
+            let value = if version.strips_cr() {
+                value.strip_suffix(b"\r").unwrap_or(value)
+            } else {
+                value
+            };
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            self.0.entry(text(name)).or_insert_with(|| (text(value), path.display().to_string()));
+            self.0
+                .entry(text(name))
+                .or_insert_with(|| (text(value), path.display().to_string()));
         }
     }
 
@@ -52,11 +63,20 @@ impl Settings {
         self.0.get(name).map(|(_, place)| place.as_str())
     }
 
-    /// The files that NCCL reads with this environment, in order: `home` is the user's home in the user database.
+    /// The files that NCCL reads with this environment, in order: `home` is the user's home in the
+    /// user database.
     pub fn files(&self, home: Option<&Path>, version: Version) -> Vec<PathBuf> {
-        let named = self.get("NCCL_CONF_FILE").filter(|file| version.knows_conf_file() && !file.is_empty());
-        let home = if version.uses_home_variable() { self.get("HOME").map(Path::new) } else { home };
-        let own = named.map(PathBuf::from).or_else(|| home.map(|home| home.join(".nccl.conf")));
+        let named = self
+            .get("NCCL_CONF_FILE")
+            .filter(|file| version.knows_conf_file() && !file.is_empty());
+        let home = if version.uses_home_variable() {
+            self.get("HOME").map(Path::new)
+        } else {
+            home
+        };
+        let own = named
+            .map(PathBuf::from)
+            .or_else(|| home.map(|home| home.join(".nccl.conf")));
         own.into_iter().chain([PathBuf::from(ETC)]).collect()
     }
 }
@@ -70,11 +90,36 @@ mod tests {
     #[test]
     fn who_comes_first_wins() {
         let mut s = Settings::of([("NCCL_A", "env"), ("NCCL_EMPTY", "")], "the environment");
-        s.add(Path::new("/u"), b"NCCL_A=u\nNCCL_B=u\nNCCL_B=second\nNCCL_EMPTY=u\nNCCL_C=u\r\n", OLD);
+        s.add(
+            Path::new("/u"),
+            b"NCCL_A=u\nNCCL_B=u\nNCCL_B=second\nNCCL_EMPTY=u\nNCCL_C=u\r\n",
+            OLD,
+        );
         s.add(Path::new(ETC), b"NCCL_B=etc\nNCCL_D=etc", OLD);
-        let all = ["NCCL_A", "NCCL_B", "NCCL_C", "NCCL_D", "NCCL_EMPTY", "NCCL_NONE"].map(|name| s.get(name));
-        assert_eq!(all, [Some("env"), Some("u"), Some("u\r"), Some("etc"), Some(""), None]);
-        assert_eq!((s.place("NCCL_B"), s.place("NCCL_D")), (Some("/u"), Some("/etc/nccl.conf")));
+        let all = [
+            "NCCL_A",
+            "NCCL_B",
+            "NCCL_C",
+            "NCCL_D",
+            "NCCL_EMPTY",
+            "NCCL_NONE",
+        ]
+        .map(|name| s.get(name));
+        assert_eq!(
+            all,
+            [
+                Some("env"),
+                Some("u"),
+                Some("u\r"),
+                Some("etc"),
+                Some(""),
+                None
+            ]
+        );
+        assert_eq!(
+            (s.place("NCCL_B"), s.place("NCCL_D")),
+            (Some("/u"), Some("/etc/nccl.conf"))
+        );
         let mut new = Settings::default();
         new.add(Path::new("/u"), b"NCCL_C=u\r\n", Version::NEWEST);
         assert_eq!(new.get("NCCL_C"), Some("u"));
@@ -85,13 +130,22 @@ mod tests {
         let files = |env: &[(&str, &str)], version: &str| {
             let s = Settings::of(env.iter().copied(), "the environment");
             let files = s.files(Some(Path::new("/root")), version.parse().unwrap());
-            files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>()
+            files
+                .iter()
+                .map(|f| f.display().to_string())
+                .collect::<Vec<_>>()
         };
         let both = [("HOME", "/h"), ("NCCL_CONF_FILE", "/c")];
         assert_eq!(files(&both, "2.22.3"), ["/root/.nccl.conf", ETC]);
         assert_eq!(files(&both, "2.23.4"), ["/c", ETC]);
-        assert_eq!(files(&[("HOME", "/h"), ("NCCL_CONF_FILE", "")], "2.30.3"), ["/h/.nccl.conf", ETC]);
-        assert_eq!(files(&[("HOME", "/h")], "2.29.7"), ["/root/.nccl.conf", ETC]);
+        assert_eq!(
+            files(&[("HOME", "/h"), ("NCCL_CONF_FILE", "")], "2.30.3"),
+            ["/h/.nccl.conf", ETC]
+        );
+        assert_eq!(
+            files(&[("HOME", "/h")], "2.29.7"),
+            ["/root/.nccl.conf", ETC]
+        );
         assert_eq!(files(&[], "2.30.3"), [ETC]);
     }
 }

@@ -1,8 +1,9 @@
-//! NCCL_TOPO_FILE: where the kept NICs and the GPUs are, for NCCL that cannot see it in /sys, or must not have to. The file
-//! places NICs by name: `<net name="mlx5_0">` is matched before NCCL looks at /sys at all. It says nothing that NCCL finds out by
-//! itself: no `<gpu>`, whose numbers would be stale, no speed, GUID or port. NCCL's parser is strict and fails the communicator
-//! on what it cannot read: no prolog, no tab, no line end inside a tag, one space between attributes, no entities
-//! (src/graph/xml.cc of 2.30.7).
+//! NCCL_TOPO_FILE: where the kept NICs and the GPUs are, for NCCL that cannot see it in /sys, or
+//! must not have to. The file places NICs by name: `<net name="mlx5_0">` is matched before NCCL
+//! looks at /sys at all. It says nothing that NCCL finds out by itself: no `<gpu>`, whose numbers
+//! would be stale, no speed, GUID or port. NCCL's parser is strict and fails the communicator on
+//! what it cannot read: no prolog, no tab, no line end inside a tag, one space between attributes,
+//! no entities (src/graph/xml.cc of 2.30.7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,14 +15,16 @@ use rdma_model::snapshot::{Cpu, PciFunction, Snapshot};
 
 use super::levels::Levels;
 
-/// The most elements in a file. NCCL has room for 256 since 2.21 (NCCL_TOPO_XML_MAX_NODES in src/graph/topo.h) and gives up as
-/// soon as that is full, even if nothing but end tags is left.
+/// The most elements in a file. NCCL has room for 256 since 2.21 (NCCL_TOPO_XML_MAX_NODES in
+/// src/graph/topo.h) and gives up as soon as that is full, even if nothing but end tags is left.
 const NODES: usize = 255;
 
-/// Elements that NCCL adds to the file's: its own GPU with a `<nvlink>` for each place that its up to 18 links lead to.
+/// Elements that NCCL adds to the file's: its own GPU with a `<nvlink>` for each place that its up
+/// to 18 links lead to.
 const ADDED: usize = 24;
 
-/// Children of one element up to NCCL 2.29.2 (MAX_SUBS in src/graph/xml.h); 640 since, more than a file can hold.
+/// Children of one element up to NCCL 2.29.2 (MAX_SUBS in src/graph/xml.h); 640 since, more than a
+/// file can hold.
 const CHILDREN: usize = 128;
 
 /// Characters in a value: MAX_STR_LEN of src/graph/xml.h, less the end and the quote.
@@ -32,8 +35,9 @@ const AMAZON: u16 = 0x1d0f;
 
 const X86: &str = "x86_64";
 
-const UNKNOWN: &str = "nothing tells the processor: the file says x86_64 of an unknown vendor, and NCCL will take the way \
-                       between sockets for a fast one; make the file on the machine that uses it";
+const UNKNOWN: &str = "nothing tells the processor: the file says x86_64 of an unknown vendor, \
+    and NCCL will take the way between sockets for a fast one; make the file on the machine that \
+    uses it";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
@@ -65,34 +69,52 @@ struct Tree {
 pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
     let levels = Levels::new(snapshot);
     let (mut tree, mut unplaced) = (Tree::default(), Vec::new());
-    snapshot.gpus().for_each(|gpu| tree.hang(&levels, gpu.address, gpu.address));
+    snapshot
+        .gpus()
+        .for_each(|gpu| tree.hang(&levels, gpu.address, gpu.address));
     for hca in snapshot.hcas.iter().filter(|h| kept.contains(&h.name)) {
-        match hca.pci.map(|pci| levels.function(pci).map(|f| f.address).ok_or(pci)) {
+        match hca
+            .pci
+            .map(|pci| levels.function(pci).map(|f| f.address).ok_or(pci))
+        {
             Some(Ok(pci)) => {
                 let card = levels.card(pci);
                 tree.hang(&levels, card, pci);
                 tree.nets.entry(card).or_default().insert(hca.name.clone());
             }
-            Some(Err(pci)) => unplaced.push((hca.name.clone(), format!("its function {pci} is not in the PCI tree"))),
+            Some(Err(pci)) => unplaced.push((
+                hca.name.clone(),
+                format!("its function {pci} is not in the PCI tree"),
+            )),
             None => unplaced.push((hca.name.clone(), "no PCI function is behind it".to_owned())),
         }
     }
     let (system, mut warnings) = (tree.system(&levels, snapshot), Vec::new());
-    let knows_cpu = snapshot.cpu.as_ref().is_some_and(|c| c.arch != X86 || c.vendor.is_some());
+    let knows_cpu = snapshot
+        .cpu
+        .as_ref()
+        .is_some_and(|c| c.arch != X86 || c.vendor.is_some());
     if !knows_cpu && !system.children.is_empty() {
         warnings.push(UNKNOWN.to_owned());
     }
     warnings.extend(tight(&system));
-    Topology { system, unplaced, warnings }
+    Topology {
+        system,
+        unplaced,
+        warnings,
+    }
 }
 
 impl Topology {
-    /// [`ErrorClass::Refused`] where NCCL could not read it: the error names the limit, and how much there is.
+    /// [`ErrorClass::Refused`] where NCCL could not read it: the error names the limit, and how
+    /// much there is.
     pub fn xml(&self) -> Result<String> {
         let nodes = self.system.count();
         if nodes > NODES {
-            let text =
-                format!("a topology file holds {NODES} elements, these NICs and GPUs need {nodes}: keep fewer NICs");
+            let text = format!(
+                "a topology file holds {NODES} elements, these NICs and GPUs need {nodes}: keep \
+                fewer NICs"
+            );
             return Err(ErrorClass::Refused.error(text));
         }
         self.system.check()?;
@@ -103,7 +125,8 @@ impl Topology {
 }
 
 impl Tree {
-    /// Puts a device into the tree, with the switches above it. It has the face of a function that is there.
+    /// Puts a device into the tree, with the switches above it. It has the face of a function that
+    /// is there.
     fn hang(&mut self, levels: &Levels, at: BusId, function: BusId) {
         let face = levels.function(at).map_or(function, |f| f.address);
         // Functions of one card whose function 0 is hidden are all behind the first one's bridges.
@@ -111,20 +134,32 @@ impl Tree {
         let mut child = at;
         for switch in levels.switches(face) {
             self.faces.insert(switch, switch);
-            self.below.entry(Above::Switch(switch)).or_default().insert(child);
+            self.below
+                .entry(Above::Switch(switch))
+                .or_default()
+                .insert(child);
             child = switch;
         }
-        self.below.entry(Above::Cpu(levels.numa(face))).or_default().insert(child);
+        self.below
+            .entry(Above::Cpu(levels.numa(face)))
+            .or_default()
+            .insert(child);
     }
 
     fn system(&self, levels: &Levels, snapshot: &Snapshot) -> Element {
         let cpus = self.below.keys().filter_map(|above| match above {
-            Above::Cpu(node) => {
-                Some(Element { tag: "cpu", attributes: cpu(*node, snapshot), children: self.children(levels, *above) })
-            }
+            Above::Cpu(node) => Some(Element {
+                tag: "cpu",
+                attributes: cpu(*node, snapshot),
+                children: self.children(levels, *above),
+            }),
             Above::Switch(_) => None,
         });
-        Element { tag: "system", attributes: vec![("version", "1".to_owned())], children: cpus.collect() }
+        Element {
+            tag: "system",
+            attributes: vec![("version", "1".to_owned())],
+            children: cpus.collect(),
+        }
     }
 
     /// In the order of their addresses, as NCCL keeps them.
@@ -133,41 +168,74 @@ impl Tree {
             let face = self.faces.get(at).copied().unwrap_or(*at);
             let mut children = self.children(levels, Above::Switch(*at));
             children.extend(self.nets.get(at).map(nic));
-            Element { tag: "pci", attributes: function(levels, *at, face), children }
+            Element {
+                tag: "pci",
+                attributes: function(levels, *at, face),
+                children,
+            }
         };
-        self.below.get(&above).into_iter().flatten().map(pci).collect()
+        self.below
+            .get(&above)
+            .into_iter()
+            .flatten()
+            .map(pci)
+            .collect()
     }
 }
 
 fn nic(names: &BTreeSet<HcaName>) -> Element {
-    let net =
-        |name: &HcaName| Element { tag: "net", attributes: vec![("name", name.to_string())], children: Vec::new() };
-    Element { tag: "nic", attributes: Vec::new(), children: names.iter().map(net).collect() }
+    let net = |name: &HcaName| Element {
+        tag: "net",
+        attributes: vec![("name", name.to_string())],
+        children: Vec::new(),
+    };
+    Element {
+        tag: "nic",
+        attributes: Vec::new(),
+        children: names.iter().map(net).collect(),
+    }
 }
 
-/// All that NCCL asks for: a processor with nothing but NICs named in the file below it is not looked at by NCCL itself, so that
-/// what is missing fails the communicator.
+/// All that NCCL asks for: a processor with nothing but NICs named in the file below it is not
+/// looked at by NCCL itself, so that what is missing fails the communicator.
 fn cpu(node: i32, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     let mut attributes = vec![("numaid", node.to_string())];
-    let cpumap = snapshot.numa_nodes.iter().find(|n| n.id == node).map(|n| n.cpumap.clone());
+    let cpumap = snapshot
+        .numa_nodes
+        .iter()
+        .find(|n| n.id == node)
+        .map(|n| n.cpumap.clone());
     // NCCL's buffer ends before the map of some 900 processors does; without one it pins nothing.
-    let fits = |map: &String| map.len() <= VALUE && map.bytes().all(|b| b.is_ascii_hexdigit() || b == b',');
+    let fits = |map: &String| {
+        map.len() <= VALUE && map.bytes().all(|b| b.is_ascii_hexdigit() || b == b',')
+    };
     attributes.extend(cpumap.filter(fits).map(|map| ("affinity", map)));
-    let unknown = Cpu { arch: X86.to_owned(), ..Cpu::default() };
+    let unknown = Cpu {
+        arch: X86.to_owned(),
+        ..Cpu::default()
+    };
     let cpu = snapshot.cpu.as_ref().unwrap_or(&unknown);
     attributes.push(("arch", plain(&cpu.arch)));
     if cpu.arch == X86 {
-        attributes.push(("vendor", cpu.vendor.as_deref().map_or("unknown".to_owned(), plain)));
+        attributes.push((
+            "vendor",
+            cpu.vendor.as_deref().map_or("unknown".to_owned(), plain),
+        ));
         attributes.push(("familyid", family(cpu.family.unwrap_or(0)).to_string()));
         attributes.push(("modelid", cpu.model.unwrap_or(0).to_string()));
     }
     attributes
 }
 
-/// A processor's family as NCCL counts it: the extended one times 16, and the base one, of which the kernel makes a plain sum
-/// (ncclTopoGetXmlFromCpu() in src/graph/xml.cc; x86_family() in arch/x86/lib/cpu.c).
+/// A processor's family as NCCL counts it: the extended one times 16, and the base one, of which
+/// the kernel makes a plain sum (ncclTopoGetXmlFromCpu() in src/graph/xml.cc; x86_family() in
+/// arch/x86/lib/cpu.c).
 fn family(sum: u32) -> u32 {
-    if sum < 0xf { sum } else { 0xf + (sum - 0xf) * 16 }
+    if sum < 0xf {
+        sum
+    } else {
+        0xf + (sum - 0xf) * 16
+    }
 }
 
 /// A function's attributes. The ids of bridges tell NCCL which switches of Broadcom are one
@@ -177,7 +245,10 @@ fn function(levels: &Levels, at: BusId, face: BusId) -> Vec<(&'static str, Strin
     let (speed, width) = levels.link(face);
     vec![
         ("busid", at.to_string()),
-        ("class", format!("{:#08x}", levels.function(face).map_or(0, |f| f.class))),
+        (
+            "class",
+            format!("{:#08x}", levels.function(face).map_or(0, |f| f.class)),
+        ),
         ("vendor", id(|f| f.vendor)),
         ("device", id(|f| f.device)),
         ("subsystem_vendor", id(|f| f.subsystem_vendor)),
@@ -187,20 +258,31 @@ fn function(levels: &Levels, at: BusId, face: BusId) -> Vec<(&'static str, Strin
     ]
 }
 
-/// A text of /sys as a value: there is no way to escape anything, so what would need it is left out.
+/// A text of /sys as a value: there is no way to escape anything, so what would need it is left
+/// out.
 fn plain(text: &str) -> String {
-    let good = |b: u8| (b == b' ' || b.is_ascii_graphic()) && !matches!(b, b'"' | b'\'' | b'<' | b'>' | b'&');
-    if text.bytes().all(good) { text.to_owned() } else { String::new() }
+    let good = |b: u8| {
+        (b == b' ' || b.is_ascii_graphic()) && !matches!(b, b'"' | b'\'' | b'<' | b'>' | b'&')
+    };
+    if text.bytes().all(good) {
+        text.to_owned()
+    } else {
+        String::new()
+    }
 }
 
 fn tight(system: &Element) -> Vec<String> {
     let (nodes, children) = (system.count(), system.widest());
     let mut said = Vec::new();
     if (NODES - ADDED + 1..=NODES).contains(&nodes) {
-        said.push(format!("{nodes} elements: NCCL adds up to {ADDED} of its own and has room for {NODES}"));
+        said.push(format!(
+            "{nodes} elements: NCCL adds up to {ADDED} of its own and has room for {NODES}"
+        ));
     }
     if children > CHILDREN {
-        said.push(format!("{children} elements below one: NCCL up to 2.29.2 reads {CHILDREN}"));
+        said.push(format!(
+            "{children} elements below one: NCCL up to 2.29.2 reads {CHILDREN}"
+        ));
     }
     said
 }
@@ -211,14 +293,20 @@ impl Element {
     }
 
     fn widest(&self) -> usize {
-        self.children.iter().map(Element::widest).fold(self.children.len(), usize::max)
+        self.children
+            .iter()
+            .map(Element::widest)
+            .fold(self.children.len(), usize::max)
     }
 
     fn check(&self) -> Result<()> {
         for (name, value) in &self.attributes {
             if value.len() > VALUE {
                 let length = value.len();
-                let text = format!("NCCL reads values of {VALUE} characters, {name} of a {} has {length}", self.tag);
+                let text = format!(
+                    "NCCL reads values of {VALUE} characters, {name} of a {} has {length}",
+                    self.tag
+                );
                 return Err(ErrorClass::Refused.error(text));
             }
         }
@@ -227,18 +315,23 @@ impl Element {
 
     fn write(&self, text: &mut String, depth: usize) {
         let indent = "  ".repeat(depth);
-        let attributes: String = self.attributes.iter().fold(String::new(), |mut all, (name, value)| {
-            // Writing to a String cannot fail.
-            let _ = write!(all, " {name}=\"{value}\"");
-            all
-        });
+        let attributes: String =
+            self.attributes
+                .iter()
+                .fold(String::new(), |mut all, (name, value)| {
+                    // Writing to a String cannot fail.
+                    let _ = write!(all, " {name}=\"{value}\"");
+                    all
+                });
         let tag = self.tag;
         if self.children.is_empty() {
             text.push_str(&format!("{indent}<{tag}{attributes}/>\n"));
             return;
         }
         text.push_str(&format!("{indent}<{tag}{attributes}>\n"));
-        self.children.iter().for_each(|child| child.write(text, depth + 1));
+        self.children
+            .iter()
+            .for_each(|child| child.write(text, depth + 1));
         text.push_str(&format!("{indent}</{tag}>\n"));
     }
 }
@@ -251,26 +344,36 @@ pub struct TopologyChoice {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances<'a> {
-    /// NCCL_TOPO_FILE as the container has it already; an empty one is a value, too, since aws-ofi-nccl respects it.
+    /// NCCL_TOPO_FILE as the container has it already; an empty one is a value, too, since
+    /// aws-ofi-nccl respects it.
     pub own: Option<&'a str>,
     pub asked: Option<bool>,
     /// Whether the container's /sys leaves NCCL without the places of its NICs.
     pub blind: bool,
 }
 
-/// Decides on it for these HCAs. What is set stays, what was asked for is done. On EFA a file of ours would keep aws-ofi-nccl
-/// from making its own, which knows the groups of NICs (src/nccl_ofi_rdma.cpp of aws-ofi-nccl 1.21.1).
+/// Decides on it for these HCAs. What is set stays, what was asked for is done. On EFA a file of
+/// ours would keep aws-ofi-nccl from making its own, which knows the groups of NICs
+/// (src/nccl_ofi_rdma.cpp of aws-ofi-nccl 1.21.1).
 pub fn wanted(snapshot: &Snapshot, kept: &BTreeSet<HcaName>, by: Circumstances) -> TopologyChoice {
     let levels = Levels::new(snapshot);
     let hcas = snapshot.hcas.iter().filter(|h| kept.contains(&h.name));
-    let efa = hcas.filter_map(|h| levels.function(h.pci?)).any(|f| f.vendor == AMAZON);
+    let efa = hcas
+        .filter_map(|h| levels.function(h.pci?))
+        .any(|f| f.vendor == AMAZON);
     let (file, why) = match (by.own, by.asked) {
         (Some(own), _) => (false, format!("NCCL_TOPO_FILE={own} is set already")),
         (None, Some(false)) => (false, "switched off".to_owned()),
         (None, _) if kept.is_empty() => (false, "no HCA is kept".to_owned()),
         (None, Some(true)) => (true, "asked for".to_owned()),
-        (None, None) if efa => (false, "aws-ofi-nccl makes a better one for EFA if there is none".to_owned()),
-        (None, None) if by.blind => (true, "the container's /sys does not show where its NICs are".to_owned()),
+        (None, None) if efa => (
+            false,
+            "aws-ofi-nccl makes a better one for EFA if there is none".to_owned(),
+        ),
+        (None, None) if by.blind => (
+            true,
+            "the container's /sys does not show where its NICs are".to_owned(),
+        ),
         (None, None) => (false, "NCCL reads the same from /sys".to_owned()),
     };
     TopologyChoice { file, why }

@@ -1,6 +1,6 @@
-//! Which release of NCCL reads the settings. Every rule that changed is a method here, with the release from which on it holds;
-//! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`),
-//! or in the sources of the tags.
+//! Which release of NCCL reads the settings. Every rule that changed is a method here, with the
+//! release from which on it holds; no other module compares numbers. The releases were found by
+//! running the published libraries (`tests/interop/nccl_judge.rs`), or in the sources of the tags.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,34 +21,42 @@ impl Version {
     pub const NEWEST: Version = Version::new(2, 32, 3);
 
     pub const fn new(major: u16, minor: u16, patch: u16) -> Version {
-        Version { major, minor, patch }
+        Version {
+            major,
+            minor,
+            patch,
+        }
     }
 
     const fn since(self, minor: u16, patch: u16) -> bool {
-        self.major > 2 || self.major == 2 && (self.minor > minor || self.minor == minor && self.patch >= patch)
+        self.major > 2
+            || self.major == 2 && (self.minor > minor || self.minor == minor && self.patch >= patch)
     }
 
-    /// `name:port:rail:plane`, with an empty field as if it were absent, and names cut to 63 bytes (src/misc/utils.cc,
-    /// `parseStringList`). Before, all after the first `:` was one number, and longer names were written past a buffer.
+    /// `name:port:rail:plane`, with an empty field as if it were absent, and names cut to 63 bytes
+    /// (src/misc/utils.cc, `parseStringList`). Before, all after the first `:` was one number, and
+    /// longer names were written past a buffer.
     pub const fn splits_fields(self) -> bool {
         self.since(30, 7)
     }
 
-    /// Entries of NCCL_IB_HCA that are read, and places for ports (MAX_IB_DEVS). All releases look before each HCA, and not before
-    /// each port, whether there is room: the last HCA's second port is written past the places.
+    /// Entries of NCCL_IB_HCA that are read, and places for ports (MAX_IB_DEVS). All releases look
+    /// before each HCA, and not before each port, whether there is room: the last HCA's second port
+    /// is written past the places.
     pub const fn max_hcas(self) -> usize {
         if self.since(18, 5) { 32 } else { 16 }
     }
 
-    /// What is written past the places comes out again: what lies there is not used before NCCL has listed its ports. 2.20 to 2.23
-    /// merge ports in between, and from 2.29.7 on devices are made of them: one HCA is taken for another, garbage for a port, or
-    /// NCCL crashes.
+    /// What is written past the places comes out again: what lies there is not used before NCCL has
+    /// listed its ports. 2.20 to 2.23 merge ports in between, and from 2.29.7 on devices are made
+    /// of them: one HCA is taken for another, garbage for a port, or NCCL crashes.
     pub const fn lists_beyond(self) -> bool {
         !self.merges_ports() && !self.since(29, 7)
     }
 
-    /// Two ports of a card, with one GUID and one link layer, become one device before topology is known
-    /// (NCCL_IB_MERGE_NICS; src/transport/net_ib.cc, `ncclIbFindMatchingDev`). It compares PCI paths, and ends on one that is NULL.
+    /// Two ports of a card, with one GUID and one link layer, become one device before topology is
+    /// known (NCCL_IB_MERGE_NICS; src/transport/net_ib.cc, `ncclIbFindMatchingDev`). It compares
+    /// PCI paths, and ends on one that is NULL.
     pub const fn merges_ports(self) -> bool {
         self.since(20, 3) && !self.since(24, 0)
     }
@@ -63,7 +71,8 @@ impl Version {
         self.since(32, 0)
     }
 
-    /// A log line longer than its buffer of 1,024 bytes is cut; before, its end was written past it (src/debug.cc, `ncclDebugLog`).
+    /// A log line longer than its buffer of 1,024 bytes is cut; before, its end was written past it
+    /// (src/debug.cc, `ncclDebugLog`).
     pub const fn cuts_log(self) -> bool {
         self.since(20, 3)
     }
@@ -73,7 +82,8 @@ impl Version {
         self.since(28, 3)
     }
 
-    /// virbr is among what the automatic choice avoids, and its last resort (src/misc/socket.cc, `ncclFindInterfaces`).
+    /// virbr is among what the automatic choice avoids, and its last resort (src/misc/socket.cc,
+    /// `ncclFindInterfaces`).
     pub const fn knows_virbr(self) -> bool {
         self.since(28, 3)
     }
@@ -83,14 +93,15 @@ impl Version {
         self.since(29, 7)
     }
 
-    /// IPv4 subnets are compared the wrong way round: NCCL_COMM_ID takes the first IPv4 address outside of its subnet
-    /// (src/os/linux.cc, `matchSubnet`; NCCL's pull request 2047). All of 2.29 does it.
+    /// IPv4 subnets are compared the wrong way round: NCCL_COMM_ID takes the first IPv4 address
+    /// outside of its subnet (src/os/linux.cc, `matchSubnet`; NCCL's pull request 2047). All of
+    /// 2.29 does it.
     pub const fn inverts_subnets(self) -> bool {
         self.since(29, 0) && !self.since(30, 0)
     }
 
-    /// A NCCL_COMM_ID that cannot be read ends the automatic choice of interfaces; before, an address was used that nothing had set
-    /// (src/misc/socket.cc, `ncclFindInterfaces`).
+    /// A NCCL_COMM_ID that cannot be read ends the automatic choice of interfaces; before, an
+    /// address was used that nothing had set (src/misc/socket.cc, `ncclFindInterfaces`).
     pub const fn ends_at_bad_id(self) -> bool {
         self.since(27, 3)
     }
@@ -100,7 +111,8 @@ impl Version {
         self.since(23, 4)
     }
 
-    /// `~/.nccl.conf` is that of $HOME, and there is none without it; before, that of the user database.
+    /// `~/.nccl.conf` is that of $HOME, and there is none without it; before, that of the user
+    /// database.
     pub const fn uses_home_variable(self) -> bool {
         self.since(30, 3)
     }
@@ -110,12 +122,14 @@ impl Version {
         self.since(30, 3)
     }
 
-    /// Without any interface the error is ncclInvalidUsage; before, ncclInternalError (src/bootstrap.cc, `bootstrapNetInit`).
+    /// Without any interface the error is ncclInvalidUsage; before, ncclInternalError
+    /// (src/bootstrap.cc, `bootstrapNetInit`).
     pub const fn calls_it_usage(self) -> bool {
         self.since(24, 3)
     }
 
-    /// All failures to connect are counted together, by NCCL_SOCKET_RETRY_CNT (src/misc/socket.cc); before, by fixed numbers.
+    /// All failures to connect are counted together, by NCCL_SOCKET_RETRY_CNT (src/misc/socket.cc);
+    /// before, by fixed numbers.
     pub const fn counts_retries(self) -> bool {
         self.since(24, 3)
     }
@@ -130,22 +144,44 @@ impl Default for Version {
 impl FromStr for Version {
     type Err = anyhow::Error;
 
-    /// As releases are written: NCCL's tags (`v2.30.7-1`), its Debian packages (`2.21.5-1+cuda12.4`), its log (`2.21.5+cuda12.4`)
-    /// and PyPI (`2.26.2.post1`). What follows the third number is another build of the same source.
+    /// As releases are written: NCCL's tags (`v2.30.7-1`), its Debian packages
+    /// (`2.21.5-1+cuda12.4`), its log (`2.21.5+cuda12.4`) and PyPI (`2.26.2.post1`). What follows
+    /// the third number is another build of the same source.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || format!("{text:?} is no release of NCCL, like {}", Version::NEWEST);
         let release = text.strip_prefix('v').unwrap_or(text);
         let (release, build) = release.split_at(release.find(['-', '+']).unwrap_or(release.len()));
-        let (release, post) = release.split_once(".post").map_or((release, None), |(r, post)| (r, Some(post)));
+        let (release, post) = release
+            .split_once(".post")
+            .map_or((release, None), |(r, post)| (r, Some(post)));
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let is_word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
+        let is_word = |text: &str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+        };
         let builds = build.split(['-', '+']).skip(1).all(is_word);
         let parts: Vec<&str> = release.split('.').collect();
-        ensure!(builds && post.is_none_or(is_number) && parts.iter().all(|p| is_number(p)), wrong());
-        let numbers: Vec<u16> = parts.into_iter().map(str::parse).collect::<Result<_, _>>().with_context(wrong)?;
-        let [major, minor, patch] = *numbers.as_slice() else { anyhow::bail!(wrong()) };
-        ensure!(major == 2, "{}: 2 is the only major number that is known", wrong());
-        Ok(Version { major, minor, patch })
+        ensure!(
+            builds && post.is_none_or(is_number) && parts.iter().all(|p| is_number(p)),
+            wrong()
+        );
+        let numbers: Vec<u16> = parts
+            .into_iter()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .with_context(wrong)?;
+        let [major, minor, patch] = *numbers.as_slice() else {
+            anyhow::bail!(wrong())
+        };
+        ensure!(
+            major == 2,
+            "{}: 2 is the only major number that is known",
+            wrong()
+        );
+        Ok(Version {
+            major,
+            minor,
+            patch,
+        })
     }
 }
 
@@ -165,9 +201,21 @@ mod tests {
     fn releases_are_ordered_by_number() {
         let read = |t: &str| t.parse::<Version>().unwrap();
         assert!(read("2.9.9") < read("2.18.3") && read("2.18.3") < read("2.18.10"));
-        assert_eq!((read("2.28.2").wants_running(), read("2.28.3").wants_running()), (false, true));
-        assert_eq!((read("2.18.3").max_hcas(), read("2.18.5").max_hcas()), (16, 32));
-        assert_eq!(serde_json::to_string(&Version::NEWEST).unwrap(), "\"2.32.3\"");
+        assert_eq!(
+            (
+                read("2.28.2").wants_running(),
+                read("2.28.3").wants_running()
+            ),
+            (false, true)
+        );
+        assert_eq!(
+            (read("2.18.3").max_hcas(), read("2.18.5").max_hcas()),
+            (16, 32)
+        );
+        assert_eq!(
+            serde_json::to_string(&Version::NEWEST).unwrap(),
+            "\"2.32.3\""
+        );
     }
 
     #[test]
@@ -181,14 +229,28 @@ mod tests {
             ("2.21.5+cuda12.4", "2.21.5"),
             ("2.21.5-1+cuda12.4", "2.21.5"),
         ] {
-            assert_eq!(text.parse::<Version>().unwrap().to_string(), release, "{text}");
+            assert_eq!(
+                text.parse::<Version>().unwrap().to_string(),
+                release,
+                "{text}"
+            );
         }
-        for wrong in ["", "v", "2", "2.18", "2.18.3.1", "2.x.3", "3.0.0", "2.18.-3", "2.+18.3", "vv2.18.3", "2.18.3 "] {
+        for wrong in [
+            "", "v", "2", "2.18", "2.18.3.1", "2.x.3", "3.0.0", "2.18.-3", "2.+18.3", "vv2.18.3",
+            "2.18.3 ",
+        ] {
             assert!(wrong.parse::<Version>().is_err(), "{wrong}");
         }
-        for wrong in
-            ["2.18.3-", "2.18.3+", "2.18.3.post", "2.18.3.postx", "2.18.3rc1", "2.18.3+c/d", "2.18.99999", "V2.18.3"]
-        {
+        for wrong in [
+            "2.18.3-",
+            "2.18.3+",
+            "2.18.3.post",
+            "2.18.3.postx",
+            "2.18.3rc1",
+            "2.18.3+c/d",
+            "2.18.99999",
+            "V2.18.3",
+        ] {
             assert!(wrong.parse::<Version>().is_err(), "{wrong}");
         }
     }

@@ -1,6 +1,7 @@
-//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 on. PyTorch has two servers, with and without libuv, which
-//! differ in details; the client sends only what both take. The protocol has neither encryption nor authentication, and the
-//! server listens on all addresses, so any host may have written what is read.
+//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 on. PyTorch has two servers,
+//! with and without libuv, which differ in details; the client sends only what both take. The
+//! protocol has neither encryption nor authentication, and the server listens on all addresses, so
+//! any host may have written what is read.
 
 mod connection;
 mod wire;
@@ -26,11 +27,16 @@ pub struct C10d {
 }
 
 impl C10d {
-    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The error names each address that
-    /// was tried, with the reason.
+    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The
+    /// error names each address that was tried, with the reason.
     pub fn connect(to: Endpoint, limit: Instant, jitter: Duration) -> Result<C10d> {
         let connection = Connection::open(&to, limit, jitter)?;
-        Ok(C10d { to, connection, limit, jitter })
+        Ok(C10d {
+            to,
+            connection,
+            limit,
+            jitter,
+        })
     }
 
     pub fn with_limit(mut self, limit: Instant) -> C10d {
@@ -73,16 +79,22 @@ impl C10d {
         for _ in keys {
             values.push(self.connection.text()?);
         }
-        // A server with libuv answers with an empty value for a key that does not exist; no value of ours is empty.
+        // A server with libuv answers with an empty value for a key that does not exist; no value
+        // of ours is empty.
         Ok(Some(values).filter(|all| all.iter().all(|v| !v.is_empty())))
     }
 
-    /// A key may be deleted between the wait and the read; a server without libuv closes the connection then.
+    /// A key may be deleted between the wait and the read; a server without libuv closes the
+    /// connection then.
     fn values_now(&mut self, keys: &[String]) -> Result<Option<Vec<Value>>> {
         match self.values(keys) {
             Err(e) if closed(&e) => {
                 self.connection = Connection::open(&self.to, self.limit, self.jitter)?;
-                if self.check(keys)? { self.values(keys) } else { Ok(None) }
+                if self.check(keys)? {
+                    self.values(keys)
+                } else {
+                    Ok(None)
+                }
             }
             other => other,
         }
@@ -98,7 +110,8 @@ impl C10d {
         self.connection.send(&wire::cancel())?;
         match self.connection.byte()? {
             wire::CANCELLED => Ok(false),
-            // The keys came while the wait was being cancelled; the cancellation is answered as well.
+            // The keys came while the wait was being cancelled; the cancellation is answered as
+            // well.
             wire::THERE => match self.connection.byte()? {
                 wire::CANCELLED => Ok(true),
                 other => bail!("the store answers {other} to a call-off"),
@@ -111,7 +124,8 @@ impl C10d {
 impl Store for C10d {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.set(pairs)?;
-        // SET has no answer, so that a dead server would go unnoticed: the request after it has one.
+        // SET has no answer, so that a dead server would go unnoticed: the request after it has
+        // one.
         self.connection.send(&wire::number())?;
         self.connection.number().map(|_| ())
     }
@@ -132,8 +146,16 @@ impl Store for C10d {
         }
         let mut pause = Duration::from_millis(10);
         loop {
-            let there = if until > Instant::now() { self.wait(keys, until)? } else { self.check(keys)? };
-            let values = if there { self.values_now(keys)? } else { return Ok(None) };
+            let there = if until > Instant::now() {
+                self.wait(keys, until)?
+            } else {
+                self.check(keys)?
+            };
+            let values = if there {
+                self.values_now(keys)?
+            } else {
+                return Ok(None);
+            };
             let left = until.saturating_duration_since(Instant::now());
             if values.is_some() || left.is_zero() {
                 return Ok(values);

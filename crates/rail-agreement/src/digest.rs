@@ -41,11 +41,22 @@ impl Digest {
         Digest(to_hex(&hasher.finalize()))
     }
 
-    /// Of everything that is agreed on; each node computes it for itself. No part can contain a line feed, so the input is unambiguous.
-    pub fn of_result(run: &RunId, nodes: u32, policy: Policy, nonces: &Digest, rails: &[RailKey]) -> Digest {
+    /// Of everything that is agreed on; each node computes it for itself. No part can contain a
+    /// line feed, so the input is unambiguous.
+    pub fn of_result(
+        run: &RunId,
+        nodes: u32,
+        policy: Policy,
+        nonces: &Digest,
+        rails: &[RailKey],
+    ) -> Digest {
         let mut hasher = Sha256::new();
-        hasher.update(format!("rdmaprep agreement 1\nrun {run}\nnodes {nodes}\npolicy {policy}\nnonces {nonces}\n"));
-        rails.iter().for_each(|rail| hasher.update(format!("rail {rail}\n")));
+        hasher.update(format!(
+            "rdmaprep agreement 1\nrun {run}\nnodes {nodes}\npolicy {policy}\nnonces {nonces}\n"
+        ));
+        rails
+            .iter()
+            .for_each(|rail| hasher.update(format!("rail {rail}\n")));
         Digest(to_hex(&hasher.finalize()))
     }
 
@@ -67,9 +78,23 @@ mod tests {
     fn digests_do_not_change_between_releases() {
         let nonces = [Nonce::from_bits([0; 16]), Nonce::from_bits([255; 16])];
         let nonces = Digest::of_nonces(nonces.iter());
-        let rails: Vec<RailKey> = ["rdma0", "rdma1"].iter().map(|r| r.parse().unwrap()).collect();
-        let result = Digest::of_result(&"job.1".parse().unwrap(), 2, Policy::default(), &nonces, &rails);
-        assert_eq!((nonces.short(), result.short()), ("b968dff7f5aa", "4e6e06339501"));
-        assert!("0".repeat(63).parse::<Digest>().is_err() && "A".repeat(64).parse::<Digest>().is_err());
+        let rails: Vec<RailKey> = ["rdma0", "rdma1"]
+            .iter()
+            .map(|r| r.parse().unwrap())
+            .collect();
+        let result = Digest::of_result(
+            &"job.1".parse().unwrap(),
+            2,
+            Policy::default(),
+            &nonces,
+            &rails,
+        );
+        assert_eq!(
+            (nonces.short(), result.short()),
+            ("b968dff7f5aa", "4e6e06339501")
+        );
+        assert!(
+            "0".repeat(63).parse::<Digest>().is_err() && "A".repeat(64).parse::<Digest>().is_err()
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Where a store listens: `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, as in torchrun's `--rdzv-endpoint`. Read as
-//! `parse_rendezvous_endpoint` (torch/distributed/elastic/rendezvous/utils.py) reads it, but stricter: an IPv6 address without
+//! Where a store listens: `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, as in torchrun's
+//! `--rdzv-endpoint`. Read as `parse_rendezvous_endpoint`
+//! (torch/distributed/elastic/rendezvous/utils.py) reads it, but stricter: an IPv6 address without
 //! brackets, whose last group would become the port, and port 0 are errors.
 
 use std::fmt;
@@ -23,7 +24,10 @@ impl FromStr for Endpoint {
     fn from_str(s: &str) -> Result<Self> {
         let text = s.trim();
         if text.is_empty() {
-            return Ok(Endpoint { host: "localhost".to_owned(), port: DEFAULT_PORT });
+            return Ok(Endpoint {
+                host: "localhost".to_owned(),
+                port: DEFAULT_PORT,
+            });
         }
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
@@ -40,9 +44,17 @@ impl FromStr for Endpoint {
             },
         };
         let bracketed = text.starts_with('[');
-        let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-') || (bracketed && c == ':');
-        ensure!(!host.is_empty() && host.chars().all(good), "{s:?} is no endpoint (HOST, HOST:PORT or [ADDRESS]:PORT)");
-        Ok(Endpoint { host: host.to_owned(), port: port.map_or(Ok(DEFAULT_PORT), number)? })
+        let good = |c: char| {
+            c.is_alphanumeric() || matches!(c, '_' | '.' | '-') || (bracketed && c == ':')
+        };
+        ensure!(
+            !host.is_empty() && host.chars().all(good),
+            "{s:?} is no endpoint (HOST, HOST:PORT or [ADDRESS]:PORT)"
+        );
+        Ok(Endpoint {
+            host: host.to_owned(),
+            port: port.map_or(Ok(DEFAULT_PORT), number)?,
+        })
     }
 }
 
@@ -106,6 +118,9 @@ mod tests {
             let read = read.as_ref().map(|e| (e.host.as_str(), e.port));
             assert_eq!(read, expected, "{text:?}");
         }
-        assert_eq!("[::1]:5".parse::<Endpoint>().map(|e| e.to_string()).ok(), Some("[::1]:5".to_owned()));
+        assert_eq!(
+            "[::1]:5".parse::<Endpoint>().map(|e| e.to_string()).ok(),
+            Some("[::1]:5".to_owned())
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! `etcd://HOST:PORT/PREFIX`: etcd's v3 interface, from etcd 3.4 on, over its JSON gateway, which is HTTP on etcd's client port:
-//! no gRPC is needed. Keys have a lease and vanish when all nodes have died. A wait is polling, with growing pauses; one request
-//! asks for up to 100 keys.
+//! `etcd://HOST:PORT/PREFIX`: etcd's v3 interface, from etcd 3.4 on, over its JSON gateway, which
+//! is HTTP on etcd's client port: no gRPC is needed. Keys have a lease and vanish when all nodes
+//! have died. A wait is polling, with growing pauses; one request asks for up to 100 keys.
 
 #[cfg(feature = "etcd")]
 mod call;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Device, Digest, Offer, Policy, Rail, RailKey, RunId, Value};
 
-/// What all nodes agreed on, with this node's own interfaces. Programs store it as JSON; field names do not change.
+/// What all nodes agreed on, with this node's own interfaces. Programs store it as JSON; field
+/// names do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
     pub run: RunId,
@@ -25,23 +26,32 @@ pub struct Agreement {
     /// Rails that only some nodes have: one line each.
     #[serde(default)]
     pub lost: Vec<String>,
-    /// The local interfaces that the store was reached over, separated by `, `. The caller sets it, where it knows them.
+    /// The local interfaces that the store was reached over, separated by `, `. The caller sets it,
+    /// where it knows them.
     #[serde(default, rename = "way")]
     pub store_ifaces: Option<String>,
 }
 
 impl Agreement {
     pub fn ifaces(&self) -> impl Iterator<Item = &IfName> {
-        self.rails
-            .iter()
-            .filter_map(|Rail(_, device)| if let Device::Netdev(name) = device { Some(name) } else { None })
+        self.rails.iter().filter_map(|Rail(_, device)| {
+            if let Device::Netdev(name) = device {
+                Some(name)
+            } else {
+                None
+            }
+        })
     }
 
     /// This node's InfiniBand HCAs without an interface, in the common rail order.
     pub fn hcas(&self) -> impl Iterator<Item = &HcaName> {
-        self.rails
-            .iter()
-            .filter_map(|Rail(_, device)| if let Device::Bare(bare) = device { Some(&bare.hca) } else { None })
+        self.rails.iter().filter_map(|Rail(_, device)| {
+            if let Device::Bare(bare) = device {
+                Some(&bare.hca)
+            } else {
+                None
+            }
+        })
     }
 
     pub fn check(&self) -> Result<()> {
@@ -78,7 +88,8 @@ pub enum Stage {
     Proposal,
     Acks,
     Verdict,
-    /// Others that said no: rank 0's verdict. Losing the store does not change this node's result any more.
+    /// Others that said no: rank 0's verdict. Losing the store does not change this node's result
+    /// any more.
     Refused,
     Farewell,
 }
@@ -94,18 +105,20 @@ pub enum Action {
     /// As `Put`, where nothing depends on the keys.
     PutBestEffort(Vec<(String, Value)>),
     Delete(Vec<String>),
-    /// Wait until all of these keys exist: [`Event::Values`], [`Event::Missing`] after `slice`, or [`Event::Late`] at the deadline.
+    /// Wait until all of these keys exist: [`Event::Values`], [`Event::Missing`] after `slice`, or
+    /// [`Event::Late`] at the deadline.
     Await {
         keys: Vec<String>,
-        /// How long to wait. [`Stage::Farewell`] may pass the deadline, as it comes after the decision.
+        /// How long to wait. [`Stage::Farewell`] may pass the deadline, as it comes after the
+        /// decision.
         slice: Duration,
         stage: Stage,
     },
     Read(Vec<String>),
     /// As `Read`; a key that cannot be read counts as absent.
     TryRead(Vec<String>),
-    /// Ask the caller whether this node can carry out just these rails: [`Event::Judged`]. After a yes only a failure of the machine
-    /// may keep it from that.
+    /// Ask the caller whether this node can carry out just these rails: [`Event::Judged`]. After a
+    /// yes only a failure of the machine may keep it from that.
     Judge(Box<Agreement>),
     End(Result<Agreement>),
 }

@@ -1,7 +1,8 @@
-//! `file:///PATH`: a file that all nodes share, in the format of PyTorch's FileStore (torch/csrc/distributed/c10d/FileStore.cpp).
-//! It grows by records `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key` with an
-//! empty value deletes it. Writers hold flock(2) exclusively, readers shared. Each access opens the file again, which makes NFS
-//! fetch what other nodes wrote.
+//! `file:///PATH`: a file that all nodes share, in the format of PyTorch's FileStore
+//! (torch/csrc/distributed/c10d/FileStore.cpp). It grows by records
+//! `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key`
+//! with an empty value deletes it. Writers hold flock(2) exclusively, readers shared. Each access
+//! opens the file again, which makes NFS fetch what other nodes wrote.
 
 mod record;
 
@@ -21,8 +22,8 @@ use record::{Next, next, record};
 
 /// The most bytes of our keys and values in memory: what [`crate::MAX_NODES`] nodes write.
 const MOST: usize = 256 << 20;
-/// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A longer file is an error, as all nodes
-/// wait while one reads.
+/// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A
+/// longer file is an error, as all nodes wait while one reads.
 const LONGEST: u64 = 1 << 30;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 const LOCK: Duration = Duration::from_secs(20);
@@ -42,20 +43,36 @@ pub struct FileStore {
 impl FileStore {
     /// Opens the file, or creates it with mode 0644. No wait, here or later, goes beyond `limit`.
     pub fn open(path: &Path, limit: Instant) -> Result<FileStore> {
-        ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
+        ensure!(
+            path.is_absolute(),
+            "the path {} is not absolute",
+            path.display()
+        );
         FileStore::first_read(path, limit, false)
     }
 
     /// The file is neither created nor written to; a folder that does not exist is an error.
     pub fn open_read_only(path: &Path, limit: Instant) -> Result<FileStore> {
         let folder = path.parent().unwrap_or(path);
-        ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
+        ensure!(
+            folder.is_dir(),
+            "the folder {} does not exist",
+            folder.display()
+        );
         FileStore::first_read(path, limit, true)
     }
 
     fn first_read(path: &Path, limit: Instant, read_only: bool) -> Result<FileStore> {
         let (path, known) = (path.to_owned(), BTreeMap::new());
-        let mut store = FileStore { path, known, size: 0, read: 0, inode: 0, limit, read_only };
+        let mut store = FileStore {
+            path,
+            known,
+            size: 0,
+            read: 0,
+            inode: 0,
+            limit,
+            read_only,
+        };
         store.refresh(FlockArg::LockShared)?;
         Ok(store)
     }
@@ -75,13 +92,20 @@ impl FileStore {
             .truncate(false)
             .mode(0o644)
             .custom_flags(flags);
-        let file = options.open(&self.path).with_context(|| format!("opening {}", self.path.display()))?;
-        ensure!(file.metadata()?.is_file(), "{} is no plain file", self.path.display());
+        let file = options
+            .open(&self.path)
+            .with_context(|| format!("opening {}", self.path.display()))?;
+        ensure!(
+            file.metadata()?.is_file(),
+            "{} is no plain file",
+            self.path.display()
+        );
         Ok(file)
     }
 
-    /// Opens the file, locks it and reads what is new in it; `None` if it does not exist and is not to be created. ESTALE, with which an
-    /// NFS server answers for a file that it has forgotten, is tried again.
+    /// Opens the file, locks it and reads what is new in it; `None` if it does not exist and is not
+    /// to be created. ESTALE, with which an NFS server answers for a file that it has forgotten, is
+    /// tried again.
     fn refresh(&mut self, how: FlockArg) -> Result<Option<Flock<File>>> {
         let errno = |e: &anyhow::Error| {
             let io = e.root_cause().downcast_ref::<std::io::Error>();
@@ -89,7 +113,11 @@ impl FileStore {
         };
         let deadline = self.limit.min(Instant::now() + LOCK);
         loop {
-            match self.file().and_then(|file| lock(file, how, &self.path, deadline)).and_then(|f| self.catch_up(f)) {
+            match self
+                .file()
+                .and_then(|file| lock(file, how, &self.path, deadline))
+                .and_then(|f| self.catch_up(f))
+            {
                 Err(e) if errno(&e) == Some(nix::libc::ESTALE) && Instant::now() < deadline => {
                     std::thread::sleep(PAUSE.0)
                 }
@@ -103,7 +131,8 @@ impl FileStore {
         }
     }
 
-    /// Reads from the last offset. A file that was replaced or truncated meanwhile is read from its beginning.
+    /// Reads from the last offset. A file that was replaced or truncated meanwhile is read from its
+    /// beginning.
     fn catch_up(&mut self, file: Flock<File>) -> Result<Flock<File>> {
         let meta = file.metadata()?;
         if meta.ino() != self.inode || meta.len() < self.read {
@@ -114,15 +143,26 @@ impl FileStore {
             return Ok(file);
         }
         let longest = "a store of c10d that is used for one job is shorter";
-        ensure!(meta.len() <= LONGEST, "{} has {} bytes: {longest}", self.path.display(), meta.len());
+        ensure!(
+            meta.len() <= LONGEST,
+            "{} has {} bytes: {longest}",
+            self.path.display(),
+            meta.len()
+        );
         let mut reader = BufReader::with_capacity(1 << 16, &*file);
         reader.seek(SeekFrom::Start(self.read))?;
         let doing = format!("reading {}", self.path.display());
         loop {
-            ensure!(Instant::now() < self.limit, "{doing} takes longer than there is time: {} bytes", meta.len());
+            ensure!(
+                Instant::now() < self.limit,
+                "{doing} takes longer than there is time: {} bytes",
+                meta.len()
+            );
             match next(&mut reader, meta.len() - self.read).with_context(|| doing.clone())? {
                 Next::Record { key, value, length } => {
-                    let known = [&b"/"[..], b"-/", b"refcount/", b"cleanup/"].iter().any(|p| key.starts_with(p));
+                    let known = [&b"/"[..], b"-/", b"refcount/", b"cleanup/"]
+                        .iter()
+                        .any(|p| key.starts_with(p));
                     let good = !key.is_empty() && (self.read > 0 || known);
                     ensure!(good, "{} is no store of c10d", self.path.display());
                     self.read += length;
@@ -130,7 +170,9 @@ impl FileStore {
                         self.learn(key, value)?;
                     }
                 }
-                Next::Torn if self.read == 0 => bail!("{} is no store of c10d", self.path.display()),
+                Next::Torn if self.read == 0 => {
+                    bail!("{} is no store of c10d", self.path.display())
+                }
                 Next::End | Next::Torn => return Ok(file),
             }
         }
@@ -147,16 +189,23 @@ impl FileStore {
         }
         if !gone {
             self.size += cost(key.len(), value.len());
-            ensure!(self.size <= MOST, "{} holds more than {MOST} bytes of ours", self.path.display());
+            ensure!(
+                self.size <= MOST,
+                "{} holds more than {MOST} bytes of ours",
+                self.path.display()
+            );
             self.known.insert(key, value);
         }
         Ok(())
     }
 
-    /// Appends records. The part of a record that a writer left when it died is cut off first: readers would wait for its end.
+    /// Appends records. The part of a record that a writer left when it died is cut off first:
+    /// readers would wait for its end.
     fn append(&mut self, records: impl Iterator<Item = Vec<u8>>) -> Result<()> {
         let doing = format!("writing {}", self.path.display());
-        let mut file = self.refresh(FlockArg::LockExclusive)?.with_context(|| doing.clone())?;
+        let mut file = self
+            .refresh(FlockArg::LockExclusive)?
+            .with_context(|| doing.clone())?;
         if file.metadata()?.len() > self.read {
             file.set_len(self.read).context(doing.clone())?;
         }
@@ -169,7 +218,12 @@ impl FileStore {
                 return Err(e).context(doing);
             }
             self.read += record.len() as u64;
-            if let Next::Record { key, value: Some(value), .. } = next(&mut record.as_slice(), record.len() as u64)? {
+            if let Next::Record {
+                key,
+                value: Some(value),
+                ..
+            } = next(&mut record.as_slice(), record.len() as u64)?
+            {
                 self.learn(key, value)?;
             }
         }
@@ -183,7 +237,11 @@ impl FileStore {
 
 impl Store for FileStore {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
-        self.append(pairs.iter().map(|(key, value)| record(&format!("/{key}"), value)))
+        self.append(
+            pairs
+                .iter()
+                .map(|(key, value)| record(&format!("/{key}"), value)),
+        )
     }
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
@@ -200,9 +258,16 @@ impl Store for FileStore {
 
     fn delete(&mut self, keys: &[String]) -> Result<()> {
         drop(self.refresh(FlockArg::LockShared)?);
-        let there: Vec<Vec<u8>> =
-            keys.iter().filter(|key| self.value(key).is_some()).map(|key| record(&format!("-/{key}"), b"")).collect();
-        if there.is_empty() { Ok(()) } else { self.append(there.into_iter()) }
+        let there: Vec<Vec<u8>> = keys
+            .iter()
+            .filter(|key| self.value(key).is_some())
+            .map(|key| record(&format!("-/{key}"), b""))
+            .collect();
+        if there.is_empty() {
+            Ok(())
+        } else {
+            self.append(there.into_iter())
+        }
     }
 
     fn persists(&self) -> bool {
@@ -211,7 +276,10 @@ impl Store for FileStore {
 
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
         drop(self.refresh(FlockArg::LockShared)?);
-        Ok((0..keys.len()).filter(|at| self.value(&keys[*at]).is_none()).take(most).collect())
+        Ok((0..keys.len())
+            .filter(|at| self.value(&keys[*at]).is_none())
+            .take(most)
+            .collect())
     }
 
     fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
@@ -229,16 +297,24 @@ fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flo
     loop {
         match Flock::lock(file, how) {
             Ok(held) => return Ok(held),
-            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => file = back,
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => {
+                file = back
+            }
             Err((_, Errno::EWOULDBLOCK)) => {
-                bail!("another process holds {} locked, {:.1} s long", path.display(), start.elapsed().as_secs_f64())
+                bail!(
+                    "another process holds {} locked, {:.1} s long",
+                    path.display(),
+                    start.elapsed().as_secs_f64()
+                )
             }
             Err((_, e @ (Errno::ENOSYS | Errno::ENOLCK | Errno::EOPNOTSUPP))) => {
-                let cure = "flock does not work on this file system (Lustre: mount it with -o flock)";
+                let cure =
+                    "flock does not work on this file system (Lustre: mount it with -o flock)";
                 return Err(anyhow!("locking {}: {e}: {cure}", path.display()));
             }
             Err((_, e)) => {
-                return Err(std::io::Error::from(e)).with_context(|| format!("locking {}", path.display()));
+                return Err(std::io::Error::from(e))
+                    .with_context(|| format!("locking {}", path.display()));
             }
         }
         std::thread::sleep(pause);

@@ -52,7 +52,17 @@ impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
         let (backoff, state) = (first_backoff(&setup), State::Begin);
         let (leader, leader_problem, answered) = (None, None, None);
-        Follower { setup, persists, state, backoff, leader, leader_problem, pledged: false, read: 0, answered }
+        Follower {
+            setup,
+            persists,
+            state,
+            backoff,
+            leader,
+            leader_problem,
+            pledged: false,
+            read: 0,
+            answered,
+        }
     }
 
     pub(super) fn next(&mut self, event: Event) -> Action {
@@ -63,21 +73,30 @@ impl Follower {
                 self.state = State::Announcing;
                 Action::PutUnconfirmed(vec![(key, self.setup.offer.host.to_string().into_bytes())])
             }
-            (State::Announcing, Event::Done) | (State::AwaitingLeader, Event::Missing) => self.await_leader(),
+            (State::Announcing, Event::Done) | (State::AwaitingLeader, Event::Missing) => {
+                self.await_leader()
+            }
             (State::AwaitingLeader, Event::Values(values)) => match values.into_iter().next() {
                 Some(value) => self.follow(value),
                 None => self.withdraw("the store gave no value".to_owned()),
             },
-            (State::AwaitingProposal | State::AwaitingVerdict, Event::Missing) => self.check_leader(),
+            (State::AwaitingProposal | State::AwaitingVerdict, Event::Missing) => {
+                self.check_leader()
+            }
             (State::CheckingLeader, Event::Read(values)) => self.leader_checked(&values),
             (State::WithdrawingOffer, Event::Done) => self.publish(),
             (State::AwaitingProposal, Event::Values(values)) => self.proposed(&values),
-            (State::Judging(turn, agreement), Event::Judged(said)) => self.answer(turn, said.map(|()| agreement)),
+            (State::Judging(turn, agreement), Event::Judged(said)) => {
+                self.answer(turn, said.map(|()| agreement))
+            }
             (State::Publishing | State::Answering, Event::Done) => self.resume(),
             (State::AwaitingVerdict, Event::Values(values)) => self.read_verdict(&values),
             (State::ReportingDone(result), Event::Done) => self.clean_up(result),
             (State::CleaningUp(result), _) => Action::End(*result),
-            (State::AwaitingLeader | State::AwaitingProposal | State::AwaitingVerdict, Event::Late) => self.late(),
+            (
+                State::AwaitingLeader | State::AwaitingProposal | State::AwaitingVerdict,
+                Event::Late,
+            ) => self.late(),
             (State::CountingNodes, Event::Read(values)) => self.counted(&values),
             (state, event) => failed(format!("rank {}: {event:?} in {state:?}", self.setup.rank)),
         }
@@ -88,11 +107,18 @@ impl Follower {
     }
 
     fn turn(&self) -> Option<Turn<'_>> {
-        Some(Turn { leader: self.leader.as_ref()?, count: self.answered.as_ref()?.0 })
+        Some(Turn {
+            leader: self.leader.as_ref()?,
+            count: self.answered.as_ref()?.0,
+        })
     }
 
     fn verdict_stage(&self) -> Stage {
-        if matches!(self.answered, Some((_, Err(_)))) { Stage::Refused } else { Stage::Verdict }
+        if matches!(self.answered, Some((_, Err(_)))) {
+            Stage::Refused
+        } else {
+            Stage::Verdict
+        }
     }
 
     fn wait(&mut self, state: State, slice: Duration) -> Action {
@@ -100,24 +126,37 @@ impl Follower {
         let (key, stage) = match (&state, &self.leader, self.turn()) {
             // No node writes that key: this is a pause before the next check.
             (State::AwaitingProposal, None, _) => (run.offer(nonce, rank), Stage::Leader),
-            (State::AwaitingProposal, Some(zero), _) => (run.proposal(zero, rank, nonce, self.read), Stage::Proposal),
+            (State::AwaitingProposal, Some(zero), _) => {
+                (run.proposal(zero, rank, nonce, self.read), Stage::Proposal)
+            }
             (State::AwaitingVerdict, _, Some(turn)) => (run.verdict(&turn), self.verdict_stage()),
             _ => (run.leader(), Stage::Leader),
         };
         self.state = state;
-        Action::Await { keys: vec![key], slice, stage }
+        Action::Await {
+            keys: vec![key],
+            slice,
+            stage,
+        }
     }
 
     fn check_leader(&mut self) -> Action {
-        let over = self.leader.as_ref().map(|leader| self.setup.run.over(leader));
+        let over = self
+            .leader
+            .as_ref()
+            .map(|leader| self.setup.run.over(leader));
         self.state = State::CheckingLeader;
         Action::TryRead([self.setup.run.leader()].into_iter().chain(over).collect())
     }
 
     fn leader_checked(&mut self, values: &[Option<Value>]) -> Action {
-        let over = values.get(1).and_then(Option::as_ref).map(|value| message::parse::<Verdict>(value));
+        let over = values
+            .get(1)
+            .and_then(Option::as_ref)
+            .map(|value| message::parse::<Verdict>(value));
         if let Some(how) = over.and_then(|said| said.ok()?.ended()) {
-            self.leader_problem = Some(format!("rank 0 has ended this, and not begun again: {how}"));
+            self.leader_problem =
+                Some(format!("rank 0 has ended this, and not begun again: {how}"));
             // It may restart at any time.
             self.backoff = first_backoff(&self.setup);
         }
@@ -137,7 +176,13 @@ impl Follower {
         let leader = match Offer::parse(&value) {
             Ok(offer) if self.leader.as_ref() == Some(&offer.nonce) => return self.resume(),
             Ok(offer) => {
-                let refusal = |why: String| format!("{} (rank 0) refuses: {}", offer.host, clip_line(&why, REASON));
+                let refusal = |why: String| {
+                    format!(
+                        "{} (rank 0) refuses: {}",
+                        offer.host,
+                        clip_line(&why, REASON)
+                    )
+                };
                 self.leader_problem = offer.refuses.clone().map(refusal);
                 offer.nonce
             }
@@ -148,7 +193,8 @@ impl Follower {
             }
         };
         let old = self.own_key();
-        (self.leader, self.read, self.answered, self.backoff) = (Some(leader), 0, None, first_backoff(&self.setup));
+        (self.leader, self.read, self.answered, self.backoff) =
+            (Some(leader), 0, None, first_backoff(&self.setup));
         match old {
             // An earlier rank 0 may still run; it must not count on this node.
             Some(old) => {
@@ -163,7 +209,11 @@ impl Follower {
         let (Some(leader), Some(key)) = (&self.leader, self.own_key()) else {
             return failed("no rank 0 to publish for");
         };
-        let no = self.setup.offer.cannot_agree().then(|| (self.setup.run.refusal(leader), b"1".to_vec()));
+        let no = self
+            .setup
+            .offer
+            .cannot_agree()
+            .then(|| (self.setup.run.refusal(leader), b"1".to_vec()));
         match self.setup.offer.encode() {
             Ok(value) => {
                 self.state = State::Publishing;
@@ -176,18 +226,30 @@ impl Follower {
     /// Waits for the verdict if it has answered, else for a proposal.
     fn resume(&mut self) -> Action {
         let slice = self.backoff.next_pause();
-        let state = if self.answered.is_some() { State::AwaitingVerdict } else { State::AwaitingProposal };
+        let state = if self.answered.is_some() {
+            State::AwaitingVerdict
+        } else {
+            State::AwaitingProposal
+        };
         self.wait(state, slice)
     }
 
     fn proposed(&mut self, values: &[Value]) -> Action {
         let proposal = values.first().map(|v| message::parse::<Proposal>(v));
         let (turn, judged) = match proposal {
-            Some(Ok(Proposal::Rails { turn, rails, nonces, digest, lost })) => {
-                (turn, self.judge(rails, nonces, digest, lost))
+            Some(Ok(Proposal::Rails {
+                turn,
+                rails,
+                nonces,
+                digest,
+                lost,
+            })) => (turn, self.judge(rails, nonces, digest, lost)),
+            Some(Ok(Proposal::Abort { turn, why })) => {
+                return self.end_aborted(turn, clip_line(&why, MAX_VALUE));
             }
-            Some(Ok(Proposal::Abort { turn, why })) => return self.end_aborted(turn, clip_line(&why, MAX_VALUE)),
-            Some(Err(e)) => return self.withdraw(format!("what rank 0 proposes cannot be used: {e:#}")),
+            Some(Err(e)) => {
+                return self.withdraw(format!("what rank 0 proposes cannot be used: {e:#}"));
+            }
             None => return self.withdraw("the store gave no value".to_owned()),
         };
         match judged {
@@ -200,17 +262,26 @@ impl Follower {
         }
     }
 
-    /// Says yes, or no with the node's own reason, with which it ends. It waits for the verdict after a no as well: in PMI the no
-    /// becomes visible only with a barrier of all nodes.
+    /// Says yes, or no with the node's own reason, with which it ends. It waits for the verdict
+    /// after a no as well: in PMI the no becomes visible only with a barrier of all nodes.
     fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Action {
-        let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
-        let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        let Some(leader) = self.leader.clone() else {
+            return failed("a proposal without a leader");
+        };
+        let key = self.setup.run.ack(
+            &Turn {
+                leader: &leader,
+                count: turn,
+            },
+            self.setup.rank,
+        );
         self.backoff = first_backoff(&self.setup);
         let (ack, no) = match &judged {
             Ok(agreement) => (Ack::Yes(agreement.digest.clone()), None),
-            Err(e) => {
-                (Ack::No(clip_line(&format!("{e:#}"), REASON)), Some((self.setup.run.refusal(&leader), b"1".to_vec())))
-            }
+            Err(e) => (
+                Ack::No(clip_line(&format!("{e:#}"), REASON)),
+                Some((self.setup.run.refusal(&leader), b"1".to_vec())),
+            ),
         };
         self.pledged |= judged.is_ok();
         self.answered = Some((turn, judged));
@@ -223,23 +294,51 @@ impl Follower {
         }
     }
 
-    /// Checks the proposal. Rank 0 can take rails away from this node and order them; it cannot add one.
-    fn judge(&self, keys: Vec<super::RailKey>, nonces: Digest, digest: Digest, lost: Vec<String>) -> Result<Agreement> {
+    /// Checks the proposal. Rank 0 can take rails away from this node and order them; it cannot add
+    /// one.
+    fn judge(
+        &self,
+        keys: Vec<super::RailKey>,
+        nonces: Digest,
+        digest: Digest,
+        lost: Vec<String>,
+    ) -> Result<Agreement> {
         let Setup { run, rank, offer } = &self.setup;
-        ensure!(!keys.is_empty() && keys.len() <= MAX_RAILS, "rank 0 proposes {} rails", keys.len());
+        ensure!(
+            !keys.is_empty() && keys.len() <= MAX_RAILS,
+            "rank 0 proposes {} rails",
+            keys.len()
+        );
         let mut rails: Vec<Rail> = Vec::new();
         for key in &keys {
             let Some(device) = offer.device(key) else {
                 bail!("rank 0 proposes rail {key}, which this node did not offer")
             };
-            ensure!(!rails.iter().any(|Rail(k, _)| k == key), "rank 0 proposes rail {key} twice");
+            ensure!(
+                !rails.iter().any(|Rail(k, _)| k == key),
+                "rank 0 proposes rail {key} twice"
+            );
             rails.push(Rail(key.clone(), device.clone()));
         }
         let own = Digest::of_result(run, offer.nodes, offer.policy, &nonces, &keys);
-        ensure!(own == digest, "rank 0's digest {} is not that of what it proposes", digest.short());
+        ensure!(
+            own == digest,
+            "rank 0's digest {} is not that of what it proposes",
+            digest.short()
+        );
         let lost = lost.iter().map(|line| clip_line(line, REASON)).collect();
         let (run, nodes) = (run.clone(), offer.nodes);
-        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost, store_ifaces: None })
+        Ok(Agreement {
+            run,
+            rank: *rank,
+            nodes,
+            policy: offer.policy,
+            nonces,
+            digest,
+            rails,
+            lost,
+            store_ifaces: None,
+        })
     }
 
     fn read_verdict(&mut self, values: &[Value]) -> Action {
@@ -249,7 +348,9 @@ impl Follower {
             None => return failed("a verdict on nothing"),
         };
         match values.first().map(|v| message::parse::<Verdict>(v)) {
-            Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => self.report_done(turn, Ok(agreement)),
+            Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => {
+                self.report_done(turn, Ok(agreement))
+            }
             Some(Ok(Verdict::Commit(_))) => {
                 self.withdraw("rank 0 commits to something else than it proposed".to_owned())
             }
@@ -270,13 +371,22 @@ impl Follower {
     }
 
     fn report_done(&mut self, turn: u32, result: Result<Agreement>) -> Action {
-        let Some(leader) = self.leader.clone() else { return Action::End(result) };
-        let key = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        let Some(leader) = self.leader.clone() else {
+            return Action::End(result);
+        };
+        let key = self.setup.run.done(
+            &Turn {
+                leader: &leader,
+                count: turn,
+            },
+            self.setup.rank,
+        );
         self.state = State::ReportingDone(Box::new(result));
         Action::PutBestEffort(vec![(key, b"1".to_vec())])
     }
 
-    /// Deletes its offer, so that no rank 0 counts on this attempt. After a commit that matters only in a store that persists.
+    /// Deletes its offer, so that no rank 0 counts on this attempt. After a commit that matters
+    /// only in a store that persists.
     fn clean_up(&mut self, result: Box<Result<Agreement>>) -> Action {
         if result.is_ok() && !self.persists {
             return Action::End(*result);
@@ -292,8 +402,8 @@ impl Follower {
     fn late(&mut self) -> Action {
         match self.answered.take() {
             _ if self.pledged => {
-                let why = "this node said yes, and has not heard how it ended: others may have committed; here nothing was \
-                           moved";
+                let why = "this node said yes, and has not heard how it ended: others may have \
+                    committed; here nothing was moved";
                 return self.withdraw(why.to_owned());
             }
             Some((_, own)) => return self.clean_up(Box::new(own)),
@@ -303,27 +413,42 @@ impl Follower {
             return self.withdraw(why);
         }
         if self.setup.nodes() > FEW {
-            let who =
-                if self.leader.is_some() { "has proposed nothing in time; its message says why" } else { "is missing" };
+            let who = if self.leader.is_some() {
+                "has proposed nothing in time; its message says why"
+            } else {
+                "is missing"
+            };
             return self.withdraw(format!("rank 0 {who}"));
         }
         self.state = State::CountingNodes;
-        Action::Read((1..self.setup.nodes()).map(|rank| self.setup.run.here(rank)).collect())
+        Action::Read(
+            (1..self.setup.nodes())
+                .map(|rank| self.setup.run.here(rank))
+                .collect(),
+        )
     }
 
     fn counted(&mut self, values: &[Option<Value>]) -> Action {
-        let absent = (1..self.setup.nodes()).zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank);
+        let absent = (1..self.setup.nodes())
+            .zip(values)
+            .filter(|(_, v)| v.is_none())
+            .map(|(rank, _)| rank);
         // A rank that died after its announcement counts as present; only rank 0 knows better.
         let zero = self.leader.is_none().then_some(0);
         let absent: Vec<u32> = zero.into_iter().chain(absent).collect();
         if absent.is_empty() {
-            return self.withdraw("all have come, but rank 0 has proposed nothing in time".to_owned());
+            return self
+                .withdraw("all have come, but rank 0 has proposed nothing in time".to_owned());
         }
-        self.withdraw(format!("missing {}: nothing was published in time", message::ranks(&absent)))
+        self.withdraw(format!(
+            "missing {}: nothing was published in time",
+            message::ranks(&absent)
+        ))
     }
 }
 
-/// More nodes take longer to publish, and each cancelled wait costs the store a request: the first pause is 1 s and 1 ms per node.
+/// More nodes take longer to publish, and each cancelled wait costs the store a request: the first
+/// pause is 1 s and 1 ms per node.
 fn first_backoff(setup: &Setup) -> Backoff {
     Backoff::from_millis(1000 + u64::from(setup.nodes()))
 }

@@ -6,8 +6,8 @@ use rdma_model::checked_text;
 use super::Nonce;
 
 checked_text! {
-    /// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`. `none` is refused: it is torchrun's
-    /// value where it was given no id, and so not unique.
+    /// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`.
+    /// `none` is refused: it is torchrun's value where it was given no id, and so not unique.
     RunId(s) {
         let good = (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         ensure!(good, "{s:?} is no run id (1 to 128 printable ASCII characters without '/')");
@@ -49,7 +49,10 @@ impl RunId {
     }
 
     pub fn ack(&self, turn: &Turn, rank: u32) -> String {
-        format!("rdmaprep/v1/{self}/ack/{}.{}/{rank}", turn.leader, turn.count)
+        format!(
+            "rdmaprep/v1/{self}/ack/{}.{}/{rank}",
+            turn.leader, turn.count
+        )
     }
 
     pub fn verdict(&self, turn: &Turn) -> String {
@@ -62,7 +65,10 @@ impl RunId {
     }
 
     pub fn done(&self, turn: &Turn, rank: u32) -> String {
-        format!("rdmaprep/v1/{self}/done/{}.{}/{rank}", turn.leader, turn.count)
+        format!(
+            "rdmaprep/v1/{self}/done/{}.{}/{rank}",
+            turn.leader, turn.count
+        )
     }
 }
 
@@ -74,14 +80,20 @@ mod tests {
     fn keys_have_the_names_of_the_protocol() {
         let run: RunId = "job.1".parse().unwrap();
         let (leader, nonce) = (Nonce::from_bits([0; 16]), Nonce::from_bits([17; 16]));
-        let turn = Turn { leader: &leader, count: 2 };
+        let turn = Turn {
+            leader: &leader,
+            count: 2,
+        };
         let (l, n) = ("0".repeat(32), "1".repeat(32));
         let expected = [
             (run.here(3), "here/3".to_owned()),
             (run.leader(), "in/0".to_owned()),
             (run.offer(&leader, 3), format!("in/{l}/3")),
             (run.refusal(&leader), format!("no/{l}")),
-            (run.proposal(&leader, 3, &nonce, 1), format!("out/{l}/3/{n}/1")),
+            (
+                run.proposal(&leader, 3, &nonce, 1),
+                format!("out/{l}/3/{n}/1"),
+            ),
             (run.ack(&turn, 3), format!("ack/{l}.2/3")),
             (run.verdict(&turn), format!("end/{l}.2")),
             (run.over(&leader), format!("over/{l}")),
@@ -91,7 +103,12 @@ mod tests {
             assert_eq!(key, format!("rdmaprep/v1/job.1/{name}"));
         }
         assert_eq!((rank_of("in/x/12"), rank_of("over/x")), (Some(12), None));
-        let longest = "x".repeat(128).parse::<RunId>().unwrap().proposal(&leader, crate::MAX_NODES, &nonce, u32::MAX);
+        let longest = "x".repeat(128).parse::<RunId>().unwrap().proposal(
+            &leader,
+            crate::MAX_NODES,
+            &nonce,
+            u32::MAX,
+        );
         assert!(longest.len() <= crate::MAX_KEY, "{}", longest.len());
     }
 }

@@ -4,9 +4,11 @@
 //! Offer of each node ─► store ─► rank 0: the rails that all have ─► Proposal ─► store ─► Acks ─► commit or abort ─► Agreement
 //! ```
 //!
-//! The caller says what its node has ([`Offer`]) and opens a [`Store`]: PyTorch's TCPStore, a shared file, etcd or PMI-1, each behind a
-//! feature. [`agree`] then runs the protocol within one deadline and returns an [`Agreement`] that is equal on all nodes, or an error
-//! that names the node that is missing, or refuses, or has no such rail. A caller changes nothing before it has the agreement.
+//! The caller says what its node has ([`Offer`]) and opens a [`Store`]: PyTorch's TCPStore, a
+//! shared file, etcd or PMI-1, each behind a feature. [`agree`] then runs the protocol within one
+//! deadline and returns an [`Agreement`] that is equal on all nodes, or an error that names the
+//! node that is missing, or refuses, or has no such rail. A caller changes nothing before it has
+//! the agreement.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -27,8 +29,9 @@
 //! ```
 //!
 //! [`protocol`] has states, messages, keys, invariants and failures.
-//! Errors carry a class ([`rdma_model::error_class::ErrorClass`]): `Disagreed` where the nodes did not agree or the store was lost,
-//! `Usage` for wrong settings, `Refused` for an offer that cannot be published.
+//! Errors carry a class ([`rdma_model::error_class::ErrorClass`]): `Disagreed` where the nodes did
+//! not agree or the store was lost, `Usage` for wrong settings, `Refused` for an offer that cannot
+//! be published.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "c10d")]
@@ -74,13 +77,15 @@ pub const MAX_KEY: usize = 256;
 
 pub type Value = Vec<u8>;
 
-/// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values 1 to [`MAX_VALUE`]
-/// bytes. A call fails when the store is lost, or holds a value that is too long; [`agree`] ends with that error.
+/// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII,
+/// values 1 to [`MAX_VALUE`] bytes. A call fails when the store is lost, or holds a value that is
+/// too long; [`agree`] ends with that error.
 pub trait Store {
     /// Sets keys in their order. An error if the store was lost before it had all of them.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
 
-    /// As [`Store::put`], but may return before the store has the keys: a [`Store::get`] follows, which fails if the store is lost.
+    /// As [`Store::put`], but may return before the store has the keys: a [`Store::get`] follows,
+    /// which fails if the store is lost.
     fn put_unconfirmed(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.put(pairs)
     }
@@ -103,18 +108,20 @@ pub trait Store {
         false
     }
 
-    /// Makes what was put visible to all other nodes; `false` if that takes longer than `until`. Most stores have nothing to do here.
+    /// Makes what was put visible to all other nodes; `false` if that takes longer than `until`.
+    /// Most stores have nothing to do here.
     fn flush(&mut self, _until: Instant) -> Result<bool> {
         Ok(true)
     }
 
-    /// Waits until these keys exist: the other nodes write them when they have read the end. Rank 0 calls it last, as the store may end
-    /// with its process.
+    /// Waits until these keys exist: the other nodes write them when they have read the end. Rank 0
+    /// calls it last, as the store may end with its process.
     fn await_readers(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         self.get(keys, until)
     }
 
-    /// Indexes of the keys that do not exist, at most `most` of them. [`Store::check`] answers for all keys at once, so this bisects.
+    /// Indexes of the keys that do not exist, at most `most` of them. [`Store::check`] answers for
+    /// all keys at once, so this bisects.
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
         let mut found = Vec::new();
         let mut open = vec![(0, keys.len())];
@@ -139,10 +146,17 @@ pub trait Store {
                 continue;
             }
             // A key may be deleted between the two calls.
-            let there = if self.check(&keys[from..to])? { self.get(&keys[from..to], Instant::now())? } else { None };
+            let there = if self.check(&keys[from..to])? {
+                self.get(&keys[from..to], Instant::now())?
+            } else {
+                None
+            };
             match (there, to - from) {
                 (Some(there), _) => {
-                    values[from..].iter_mut().zip(there).for_each(|(slot, value)| *slot = Some(value));
+                    values[from..]
+                        .iter_mut()
+                        .zip(there)
+                        .for_each(|(slot, value)| *slot = Some(value));
                 }
                 (None, 1) => {}
                 (None, n) => open.extend([(from + n / 2, to), (from, from + n / 2)]),
@@ -152,8 +166,8 @@ pub trait Store {
     }
 }
 
-/// Asks until there is an answer, at `until` for the last time; the first and the longest pause between two questions, which
-/// doubles, are given.
+/// Asks until there is an answer, at `until` for the last time; the first and the longest pause
+/// between two questions, which doubles, are given.
 #[cfg(any(feature = "file", feature = "etcd"))]
 fn poll<T>(
     (mut pause, longest): (std::time::Duration, std::time::Duration),

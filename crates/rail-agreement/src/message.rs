@@ -1,4 +1,5 @@
-//! What nodes write for one another: JSON on one line, at most [`MAX_VALUE`] bytes. A message with an unknown field is refused.
+//! What nodes write for one another: JSON on one line, at most [`MAX_VALUE`] bytes. A message with
+//! an unknown field is refused.
 
 use std::collections::HashSet;
 
@@ -8,7 +9,10 @@ use rdma_model::strict_json;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Device, Digest, DroppedRail, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
+use super::{
+    Device, Digest, DroppedRail, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey,
+    Value,
+};
 
 /// Version of all messages. Nodes with different versions do not agree.
 pub const VERSION: u32 = 1;
@@ -25,9 +29,19 @@ checked_text! {
 impl HostName {
     /// From the kernel's host name: other characters become `_`.
     pub fn sanitized(name: &str) -> HostName {
-        let good = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' };
+        let good = |c: char| {
+            if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') {
+                c
+            } else {
+                '_'
+            }
+        };
         let name: String = name.chars().take(64).map(good).collect();
-        HostName(if name.is_empty() { "_".to_owned() } else { name })
+        HostName(if name.is_empty() {
+            "_".to_owned()
+        } else {
+            name
+        })
     }
 }
 
@@ -51,16 +65,31 @@ pub struct Offer {
 impl Offer {
     pub fn new(nonce: Nonce, host: HostName, nodes: u32, policy: Policy) -> Offer {
         let (rails, dropped) = (Vec::new(), Vec::new());
-        Offer { v: VERSION, nonce, host, nodes, policy, rails, dropped, refuses: None }
+        Offer {
+            v: VERSION,
+            nonce,
+            host,
+            nodes,
+            policy,
+            rails,
+            dropped,
+            refuses: None,
+        }
     }
 
     /// The same offer as a refusal: `why` is cut to one line of [`REASON`] bytes.
     pub fn refusing(self, why: &str) -> Offer {
-        Offer { refuses: Some(clip_line(why, REASON)), ..self }
+        Offer {
+            refuses: Some(clip_line(why, REASON)),
+            ..self
+        }
     }
 
     pub fn device(&self, key: &RailKey) -> Option<&Device> {
-        self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, device)| device)
+        self.rails
+            .iter()
+            .find(|Rail(k, _)| k == key)
+            .map(|Rail(_, device)| device)
     }
 
     pub fn cannot_agree(&self) -> bool {
@@ -69,21 +98,36 @@ impl Offer {
 
     pub fn lack(&self, key: &RailKey) -> String {
         let found = self.dropped.iter().find(|DroppedRail(k, _)| k == key);
-        found.map_or_else(|| "no such NIC".to_owned(), |DroppedRail(_, code)| code.brief(self.policy.family))
+        found.map_or_else(
+            || "no such NIC".to_owned(),
+            |DroppedRail(_, code)| code.brief(self.policy.family),
+        )
     }
 
     /// The error is what is wrong with the offer, as the end of a sentence.
     pub fn parse(value: &[u8]) -> Result<Offer> {
         let offer: Offer = parse(value)?;
-        ensure!(offer.v == VERSION, "it speaks version {}, this is {VERSION}", offer.v);
-        ensure!((1..=MAX_NODES).contains(&offer.nodes), "it counts {} nodes", offer.nodes);
+        ensure!(
+            offer.v == VERSION,
+            "it speaks version {}, this is {VERSION}",
+            offer.v
+        );
+        ensure!(
+            (1..=MAX_NODES).contains(&offer.nodes),
+            "it counts {} nodes",
+            offer.nodes
+        );
         offer.check()?;
         Ok(offer)
     }
 
     /// Checks that it has at most [`MAX_RAILS`] rails, and none of them, nor a device, twice.
     pub fn check(&self) -> Result<()> {
-        ensure!(self.rails.len() <= MAX_RAILS, "it has {} rails, {MAX_RAILS} are the most", self.rails.len());
+        ensure!(
+            self.rails.len() <= MAX_RAILS,
+            "it has {} rails, {MAX_RAILS} are the most",
+            self.rails.len()
+        );
         let (mut keys, mut names) = (HashSet::new(), HashSet::new());
         for Rail(key, device) in &self.rails {
             ensure!(keys.insert(key), "two of its NICs are rail {key}");
@@ -133,7 +177,9 @@ impl Proposal {
         let mut proposal = self.clone();
         loop {
             let printed = encode(&proposal);
-            let Proposal::Rails { lost, .. } = &mut proposal else { return printed };
+            let Proposal::Rails { lost, .. } = &mut proposal else {
+                return printed;
+            };
             if printed.is_ok() || lost.pop().is_none() {
                 return printed;
             }
@@ -172,20 +218,31 @@ impl Verdict {
 
 /// Refuses more than [`MAX_VALUE`] bytes, and fields that this version does not have.
 pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
-    ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
+    ensure!(
+        value.len() <= MAX_VALUE,
+        "it has {} bytes, {MAX_VALUE} are the most",
+        value.len()
+    );
     let text = std::str::from_utf8(value).context("it is no text")?;
     strict_json::strict(text).context("it is no message of this version")
 }
 
 pub fn encode<T: Serialize>(message: &T) -> Result<Value> {
     let value = serde_json::to_vec(message).context("writing a message")?;
-    ensure!(value.len() <= MAX_VALUE, "a message has {} bytes, {MAX_VALUE} are the most", value.len());
+    ensure!(
+        value.len() <= MAX_VALUE,
+        "a message has {} bytes, {MAX_VALUE} are the most",
+        value.len()
+    );
     Ok(value)
 }
 
 /// Text as one line of at most `most` bytes: control characters become spaces.
 pub fn clip_line(text: &str, most: usize) -> String {
-    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     while line.len() > most {
         line.pop();
     }
@@ -201,8 +258,18 @@ pub fn ranks(all: &[u32]) -> String {
             _ => spans.push((*rank, *rank)),
         }
     }
-    let span = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    let span = |(a, b): &(u32, u32)| {
+        if a == b {
+            a.to_string()
+        } else {
+            format!("{a}-{b}")
+        }
+    };
     let named: Vec<String> = spans.iter().take(16).map(span).collect();
     let more = if spans.len() > 16 { ", …" } else { "" };
-    format!("{} {}{more}", if all.len() == 1 { "rank" } else { "ranks" }, named.join(", "))
+    format!(
+        "{} {}{more}",
+        if all.len() == 1 { "rank" } else { "ranks" },
+        named.join(", ")
+    )
 }

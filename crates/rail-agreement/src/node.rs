@@ -1,5 +1,5 @@
-//! The protocol as a state machine: an event goes in, the next action comes out. It reads no clock and no store, so that tests can
-//! stop any node at any step.
+//! The protocol as a state machine: an event goes in, the next action comes out. It reads no clock
+//! and no store, so that tests can stop any node at any step.
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
@@ -19,8 +19,8 @@ enum Role {
 }
 
 impl Node {
-    /// `persists`: keys outlive the job ([`crate::Store::persists`]), so the node deletes them at the end, except the reason of
-    /// an abort.
+    /// `persists`: keys outlive the job ([`crate::Store::persists`]), so the node deletes them at
+    /// the end, except the reason of an abort.
     pub fn new(setup: Setup, persists: bool) -> Result<Node> {
         let (rank, nodes) = (setup.rank, setup.nodes());
         let usage = |text: String| Err(ErrorClass::Usage.error(text));
@@ -28,16 +28,23 @@ impl Node {
             return usage(format!("{nodes} nodes: there are 1 to {MAX_NODES}"));
         }
         if rank >= nodes {
-            return usage(format!("rank {rank} of {nodes} nodes: ranks are 0 to {}", nodes - 1));
+            return usage(format!(
+                "rank {rank} of {nodes} nodes: ranks are 0 to {}",
+                nodes - 1
+            ));
         }
-        setup.offer.check().map_err(|e| ErrorClass::Refused.error(format!("this node cannot take part: {e:#}")))?;
+        setup
+            .offer
+            .check()
+            .map_err(|e| ErrorClass::Refused.error(format!("this node cannot take part: {e:#}")))?;
         Ok(Node(match rank {
             0 => Role::Leader(Box::new(Leader::new(setup, persists))),
             _ => Role::Follower(Box::new(Follower::new(setup, persists))),
         }))
     }
 
-    /// Takes an event and returns the next action. After [`Action::End`] it must not be called again.
+    /// Takes an event and returns the next action. After [`Action::End`] it must not be called
+    /// again.
     pub fn next(&mut self, event: Event) -> Action {
         match &mut self.0 {
             Role::Leader(leader) => leader.next(event),

@@ -19,9 +19,11 @@ use super::Offer;
 pub enum Match {
     #[default]
     Name,
-    /// The subnet of its first address. Fabrics with a /31 per link, or a VLAN per rail and node, have no common subnet.
+    /// The subnet of its first address. Fabrics with a /31 per link, or a VLAN per rail and node,
+    /// have no common subnet.
     Subnet,
-    /// Its index among the node's RDMA NICs in PCI order, kept or dropped. A NIC that is missing shifts those after it.
+    /// Its index among the node's RDMA NICs in PCI order, kept or dropped. A NIC that is missing
+    /// shifts those after it.
     Index,
     Label,
 }
@@ -63,7 +65,11 @@ impl fmt::Display for Policy {
             Family::V6 => "6",
             Family::Any => "any",
         };
-        write!(f, "--match {by} --family {family}{}", if self.dry { " --dry-run" } else { "" })
+        write!(
+            f,
+            "--match {by} --family {family}{}",
+            if self.dry { " --dry-run" } else { "" }
+        )
     }
 }
 
@@ -129,20 +135,42 @@ const NAMED: usize = 8;
 /// Intersects all offers; the first one is rank 0's.
 pub fn common_rails(offers: &[Offer]) -> CommonRails {
     let mut count: HashMap<&RailKey, usize> = HashMap::new();
-    offers.iter().flat_map(|o| &o.rails).for_each(|Rail(key, _)| *count.entry(key).or_default() += 1);
+    offers
+        .iter()
+        .flat_map(|o| &o.rails)
+        .for_each(|Rail(key, _)| *count.entry(key).or_default() += 1);
     let all = |key: &RailKey| count.get(key) == Some(&offers.len());
-    let first = offers.first().map(|o| o.rails.as_slice()).unwrap_or_default();
-    let rails = first.iter().map(|Rail(key, _)| key).filter(|key| all(key)).cloned().collect();
-    // In the order in which the offers have them, and not more than one node may have: the store may hold anything.
+    let first = offers
+        .first()
+        .map(|o| o.rails.as_slice())
+        .unwrap_or_default();
+    let rails = first
+        .iter()
+        .map(|Rail(key, _)| key)
+        .filter(|key| all(key))
+        .cloned()
+        .collect();
+    // In the order in which the offers have them, and not more than one node may have: the store
+    // may hold anything.
     let mut seen: HashSet<&RailKey> = HashSet::new();
     let lost = offers.iter().flat_map(|o| &o.rails).map(|Rail(key, _)| key);
-    let lost = lost.filter(|key| !all(key) && seen.insert(key)).take(super::MAX_RAILS);
-    CommonRails { rails, lost: lost.map(|key| lacking(key, offers, count.get(key).copied().unwrap_or(0))).collect() }
+    let lost = lost
+        .filter(|key| !all(key) && seen.insert(key))
+        .take(super::MAX_RAILS);
+    CommonRails {
+        rails,
+        lost: lost
+            .map(|key| lacking(key, offers, count.get(key).copied().unwrap_or(0)))
+            .collect(),
+    }
 }
 
 fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
     let without = offers.iter().filter(|o| o.device(key).is_none());
-    let mut said: Vec<String> = without.take(NAMED).map(|o| format!("{}: {}", o.host, o.lack(key))).collect();
+    let mut said: Vec<String> = without
+        .take(NAMED)
+        .map(|o| format!("{}: {}", o.host, o.lack(key)))
+        .collect();
     let more = offers.len() - have - said.len();
     if more > 0 {
         said.push(format!("{more} more nodes"));
@@ -160,31 +188,59 @@ mod tests {
 
     fn offer(rank: u8, rails: &[&str]) -> Offer {
         let host = HostName::sanitized(&format!("node-{rank}"));
-        let rails = rails.iter().map(|r| Rail(r.parse().unwrap(), r.parse().unwrap())).collect();
-        Offer { rails, ..Offer::new(Nonce::from_bits([rank; 16]), host, 3, Policy::default()) }
+        let rails = rails
+            .iter()
+            .map(|r| Rail(r.parse().unwrap(), r.parse().unwrap()))
+            .collect();
+        Offer {
+            rails,
+            ..Offer::new(Nonce::from_bits([rank; 16]), host, 3, Policy::default())
+        }
     }
 
     #[test]
     fn common_rails_keep_rank_0s_order_and_others_have_a_reason() {
-        let mut offers = [offer(0, &["r2", "r1", "r0"]), offer(1, &["r0", "r1", "r2"]), offer(2, &["r0", "r2", "r3"])];
-        offers[2].dropped.push(DroppedRail("r1".parse().unwrap(), DropCode::PortDown));
+        let mut offers = [
+            offer(0, &["r2", "r1", "r0"]),
+            offer(1, &["r0", "r1", "r2"]),
+            offer(2, &["r0", "r2", "r3"]),
+        ];
+        offers[2]
+            .dropped
+            .push(DroppedRail("r1".parse().unwrap(), DropCode::PortDown));
         let CommonRails { rails, lost } = common_rails(&offers);
-        assert_eq!(rails.iter().map(RailKey::as_str).collect::<Vec<_>>(), ["r2", "r0"]);
+        assert_eq!(
+            rails.iter().map(RailKey::as_str).collect::<Vec<_>>(),
+            ["r2", "r0"]
+        );
         let first = "r3: missing on node-0: no such NIC, on node-1: no such NIC";
         assert_eq!(lost, ["r1: missing on node-2: port down", first]);
-        assert_eq!(common_rails(&[]), CommonRails { rails: Vec::new(), lost: Vec::new() });
+        assert_eq!(
+            common_rails(&[]),
+            CommonRails {
+                rails: Vec::new(),
+                lost: Vec::new()
+            }
+        );
     }
 
     #[test]
     fn devices_and_dropped_rails_have_one_form_on_the_wire() {
         let json = |device: &Device| serde_json::to_string(device).unwrap();
-        let bare = Device::Bare(BareHca { hca: "mlx5_0".parse().unwrap() });
+        let bare = Device::Bare(BareHca {
+            hca: "mlx5_0".parse().unwrap(),
+        });
         assert_eq!(
-            (json(&"rdma0".parse().unwrap()).as_str(), json(&bare).as_str()),
+            (
+                json(&"rdma0".parse().unwrap()).as_str(),
+                json(&bare).as_str()
+            ),
             ("\"rdma0\"", r#"{"hca":"mlx5_0"}"#)
         );
         let mut offer = offer(7, &["r0"]);
-        offer.dropped.push(DroppedRail("r1".parse().unwrap(), DropCode::InfiniBand));
+        offer
+            .dropped
+            .push(DroppedRail("r1".parse().unwrap(), DropCode::InfiniBand));
         let text = String::from_utf8(offer.encode().unwrap()).unwrap();
         let nonce = "07070707070707070707070707070707";
         let expected = r#","host":"node-7","nodes":3,"policy":{"match":"name","family":"4"},"rails":[["r0","r0"]],"lacks":[["r1","infiniband"]]}"#;

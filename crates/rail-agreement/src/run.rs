@@ -36,23 +36,29 @@ impl Waiting {
 }
 
 const LOST: &str = "the rendezvous store";
-const UNSURE: &str =
-    "the rendezvous store was lost as the commit was written (others may have committed; here nothing was moved)";
-const PLEDGED: &str =
-    "the rendezvous store was lost after this node's yes (others may have committed; here nothing was moved)";
+const UNSURE: &str = "the rendezvous store was lost as the commit was written (others may have \
+    committed; here nothing was moved)";
+const PLEDGED: &str = "the rendezvous store was lost after this node's yes (others may have \
+    committed; here nothing was moved)";
 const NAMED: usize = 8;
 
 /// Rank 0 gives up 2 s earlier, or a tenth of the time, so that the others can still read why.
 fn own_deadline(rank: u32, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(Instant::now());
-    let early = if rank == 0 { (left / 10).min(Duration::from_secs(2)) } else { Duration::ZERO };
+    let early = if rank == 0 {
+        (left / 10).min(Duration::from_secs(2))
+    } else {
+        Duration::ZERO
+    };
     deadline.checked_sub(early).unwrap_or(deadline)
 }
 
-/// Agrees with all other nodes by the deadline. `judge` decides whether this node can carry out just these rails. The others
-/// count on a yes, so it does everything that can fail short of changing the machine; its error is this node's no, which ends the
-/// attempt for all. `watch` is called between waits. The error is that of `judge`, else [`ErrorClass::Disagreed`]: nothing was
-/// changed but keys in the store, and the text names the missing ranks, the node that refused, or the failure of the store.
+/// Agrees with all other nodes by the deadline. `judge` decides whether this node can carry out
+/// just these rails. The others count on a yes, so it does everything that can fail short of
+/// changing the machine; its error is this node's no, which ends the attempt for all. `watch` is
+/// called between waits. The error is that of `judge`, else [`ErrorClass::Disagreed`]: nothing was
+/// changed but keys in the store, and the text names the missing ranks, the node that refused, or
+/// the failure of the store.
 pub fn agree(
     store: &mut dyn Store,
     setup: Setup,
@@ -66,22 +72,39 @@ pub fn agree(
     let mut event = Event::Begin;
     loop {
         event = match node.next(event) {
-            Action::Put(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
-            Action::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, UNSURE)?,
-            Action::TryRead(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
+            Action::Put(pairs) => store
+                .put(&pairs)
+                .map(|()| Event::Done)
+                .class(ErrorClass::Disagreed, LOST)?,
+            Action::Commit(pairs) => store
+                .put(&pairs)
+                .map(|()| Event::Done)
+                .class(ErrorClass::Disagreed, UNSURE)?,
+            Action::TryRead(keys) => {
+                Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()]))
+            }
             Action::Judge(agreement) => Event::Judged(judge(&agreement)),
             // A key that stays behind does not change the decision.
             Action::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
-            Action::PutUnconfirmed(pairs) => {
-                store.put_unconfirmed(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?
-            }
+            Action::PutUnconfirmed(pairs) => store
+                .put_unconfirmed(&pairs)
+                .map(|()| Event::Done)
+                .class(ErrorClass::Disagreed, LOST)?,
             Action::PutBestEffort(pairs) => {
                 store.put_best_effort(&pairs);
                 Event::Done
             }
-            Action::Read(keys) => store.read(&keys).map(Event::Read).class(ErrorClass::Disagreed, LOST)?,
-            // Nor does a node that has not read it; but in a store that shows it only after a flush, no node could.
-            Action::Await { keys, slice, stage: Stage::Farewell } => match store.flush(last) {
+            Action::Read(keys) => store
+                .read(&keys)
+                .map(Event::Read)
+                .class(ErrorClass::Disagreed, LOST)?,
+            // Nor does a node that has not read it; but in a store that shows it only after a
+            // flush, no node could.
+            Action::Await {
+                keys,
+                slice,
+                stage: Stage::Farewell,
+            } => match store.flush(last) {
                 Ok(true) => store
                     .await_readers(&keys, Instant::now() + slice)
                     .ok()
@@ -96,19 +119,35 @@ pub fn agree(
                     event = Event::Late;
                     continue;
                 }
-                match got.class(ErrorClass::Disagreed, if stage == Stage::Verdict { PLEDGED } else { LOST })? {
+                match got.class(
+                    ErrorClass::Disagreed,
+                    if stage == Stage::Verdict {
+                        PLEDGED
+                    } else {
+                        LOST
+                    },
+                )? {
                     Some(values) => Event::Values(values),
                     None if Instant::now() >= deadline => Event::Late,
                     None => {
                         if let Some(watch) = watch.as_mut().filter(|_| !slice.is_zero()) {
                             let missing = if rank == 0 {
-                                store.missing(&keys, NAMED).class(ErrorClass::Disagreed, LOST)?
+                                store
+                                    .missing(&keys, NAMED)
+                                    .class(ErrorClass::Disagreed, LOST)?
                             } else {
                                 Vec::new()
                             };
                             // The keys may be those of some ranks alone.
-                            let missing = missing.into_iter().filter_map(|at| rank_of(keys.get(at)?)).collect();
-                            watch(Waiting { stage, missing, elapsed: start.elapsed() });
+                            let missing = missing
+                                .into_iter()
+                                .filter_map(|at| rank_of(keys.get(at)?))
+                                .collect();
+                            watch(Waiting {
+                                stage,
+                                missing,
+                                elapsed: start.elapsed(),
+                            });
                         }
                         Event::Missing
                     }

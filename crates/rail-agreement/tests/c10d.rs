@@ -1,5 +1,10 @@
 //! The client of PyTorch's TCPStore, against a server with the manners of both of PyTorch's.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 mod support;
 
 use std::io::{Read, Write};
@@ -20,7 +25,11 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 }
 
 fn connect(address: SocketAddr, seconds: u64) -> anyhow::Result<C10d> {
-    C10d::connect(endpoint(address), Instant::now() + Duration::from_secs(seconds), Duration::ZERO)
+    C10d::connect(
+        endpoint(address),
+        Instant::now() + Duration::from_secs(seconds),
+        Duration::ZERO,
+    )
 }
 
 fn one(key: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -41,12 +50,24 @@ fn both_servers_do_all_that_is_asked() {
         let server = Fake::start(manner);
         let mut store = connect(server.address, 10).unwrap();
         store.put(&one("a", b"1")).unwrap();
-        store.put(&[("b".into(), b"2".to_vec()), ("c".into(), b"3".to_vec())]).unwrap();
+        store
+            .put(&[("b".into(), b"2".to_vec()), ("c".into(), b"3".to_vec())])
+            .unwrap();
         let three = Some(vec![b"1".to_vec(), b"2".to_vec(), b"3".to_vec()]);
-        assert_eq!(store.get(&keys(&["a", "b", "c"]), soon(1000)).unwrap(), three, "{manner:?}");
+        assert_eq!(
+            store.get(&keys(&["a", "b", "c"]), soon(1000)).unwrap(),
+            three,
+            "{manner:?}"
+        );
         assert_eq!(store.get(&keys(&["a", "x"]), Instant::now()).unwrap(), None);
-        assert_eq!(store.read(&keys(&["x", "b", "y"])).unwrap(), [None, Some(b"2".to_vec()), None]);
-        assert_eq!(store.missing(&keys(&["a", "x", "b", "y", "z"]), 2).unwrap(), [1, 3]);
+        assert_eq!(
+            store.read(&keys(&["x", "b", "y"])).unwrap(),
+            [None, Some(b"2".to_vec()), None]
+        );
+        assert_eq!(
+            store.missing(&keys(&["a", "x", "b", "y", "z"]), 2).unwrap(),
+            [1, 3]
+        );
         store.delete(&keys(&["a", "x"])).unwrap();
         assert!(!store.check(&keys(&["a"])).unwrap() && store.check(&keys(&["b", "c"])).unwrap());
         assert_eq!(store.get(&[], Instant::now()).unwrap(), Some(Vec::new()));
@@ -68,15 +89,22 @@ fn wait_ends_by_key_or_deadline_and_keeps_the_connection() {
         let address = server.address;
         let other = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
-            connect(address, 10).unwrap().put(&one("late", b"v")).unwrap();
+            connect(address, 10)
+                .unwrap()
+                .put(&one("late", b"v"))
+                .unwrap();
         });
-        assert_eq!(store.get(&keys(&["late"]), soon(8000)).unwrap(), Some(vec![b"v".to_vec()]));
+        assert_eq!(
+            store.get(&keys(&["late"]), soon(8000)).unwrap(),
+            Some(vec![b"v".to_vec()])
+        );
         other.join().unwrap();
         assert_eq!(server.connections.load(Ordering::Relaxed), 2);
     }
 }
 
-/// The key comes just while the wait is called off: the answers to both are read, in whatever order.
+/// The key comes just while the wait is called off: the answers to both are read, in whatever
+/// order.
 #[test]
 fn a_key_that_comes_while_the_wait_is_called_off_is_there() {
     for manner in MANNERS {
@@ -92,15 +120,23 @@ fn a_key_that_comes_while_the_wait_is_called_off_is_there() {
                 });
                 came += usize::from(store.get(&keys(&[&key]), soon(2)).unwrap().is_some());
             });
-            assert_eq!(store.get(&keys(&[&key]), soon(5000)).unwrap(), Some(vec![b"v".to_vec()]), "{manner:?} {round}");
+            assert_eq!(
+                store.get(&keys(&[&key]), soon(5000)).unwrap(),
+                Some(vec![b"v".to_vec()]),
+                "{manner:?} {round}"
+            );
         }
-        assert!((1..200).contains(&came), "{came} of 200 came in time: both ways are to be seen");
+        assert!(
+            (1..200).contains(&came),
+            "{came} of 200 came in time: both ways are to be seen"
+        );
     }
 }
 
 #[test]
 fn key_deleted_during_a_wait_is_none_on_every_server() {
-    // A server without libuv closes the connection on a MULTI_GET of a missing key: here on each that it sees.
+    // A server without libuv closes the connection on a MULTI_GET of a missing key: here on each
+    // that it sees.
     let server = Fake::start(Manner::Legacy);
     let upstream = server.address;
     let address = rude(move |mut client| {
@@ -120,18 +156,27 @@ fn key_deleted_during_a_wait_is_none_on_every_server() {
     });
     server.set("a", b"1");
     let mut store = connect(address, 10).unwrap();
-    assert!(store.get(&keys(&["a"]), soon(1000)).is_err(), "it is there, and is refused twice");
+    assert!(
+        store.get(&keys(&["a"]), soon(1000)).is_err(),
+        "it is there, and is refused twice"
+    );
     let mut store = connect(address, 10).unwrap();
     assert_eq!(store.get(&keys(&["gone"]), Instant::now()).unwrap(), None);
 }
 
 #[test]
 fn server_that_starts_late_is_awaited_until_the_deadline() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let start = Instant::now();
     let e = connect(address, 1).unwrap_err();
     let text = format!("{e:#}");
-    assert!(text.contains(&format!("no connection to the store {address}")) && text.contains("refused"), "{text}");
+    assert!(
+        text.contains(&format!("no connection to the store {address}")) && text.contains("refused"),
+        "{text}"
+    );
     assert!((900..3000).contains(&start.elapsed().as_millis()));
     let late = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
@@ -139,19 +184,32 @@ fn server_that_starts_late_is_awaited_until_the_deadline() {
     });
     connect(address, 10).unwrap();
     drop(late.join().unwrap());
-    let e = C10d::connect("no-such-host.invalid:1".parse().unwrap(), soon(300), Duration::ZERO).unwrap_err();
-    assert!(format!("{e:#}").contains("resolving no-such-host.invalid"), "{e:#}");
+    let e = C10d::connect(
+        "no-such-host.invalid:1".parse().unwrap(),
+        soon(300),
+        Duration::ZERO,
+    )
+    .unwrap_err();
+    assert!(
+        format!("{e:#}").contains("resolving no-such-host.invalid"),
+        "{e:#}"
+    );
 }
 
 #[test]
 fn each_address_is_tried_and_ipv6_is_one() {
     // localhost is both, and the server listens on one of them.
     let server = Fake::start(Manner::Libuv);
-    let to = format!("localhost:{}", server.address.port()).parse().unwrap();
+    let to = format!("localhost:{}", server.address.port())
+        .parse()
+        .unwrap();
     let store = C10d::connect(to, soon(5000), Duration::ZERO).unwrap();
     assert_eq!(store.address().to_string(), "127.0.0.1");
     let server = Fake::at("[::1]:0", Manner::Legacy);
-    assert_eq!(connect(server.address, 5).unwrap().address().to_string(), "::1");
+    assert_eq!(
+        connect(server.address, 5).unwrap().address().to_string(),
+        "::1"
+    );
 }
 
 /// A tunnel whose other end is not up yet takes a connection, and closes it.
@@ -185,23 +243,45 @@ fn who_is_no_store_is_found_out_in_time() {
     let closing = rude(drop);
     let start = Instant::now();
     let e = connect(closing, 60).unwrap_err();
-    assert!(format!("{e:#}").contains("no TCPStore, or one of PyTorch before 2.2"), "{e:#}");
-    assert!((10..40).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    assert!(
+        format!("{e:#}").contains("no TCPStore, or one of PyTorch before 2.2"),
+        "{e:#}"
+    );
+    assert!(
+        (10..40).contains(&start.elapsed().as_secs()),
+        "{:?}",
+        start.elapsed()
+    );
     for silent in [
         rude(|s| trickle(s, &[], Duration::ZERO)),
-        rude(|mut s| drop(s.read(&mut [0; 1 << 16]).map(|_| std::thread::sleep(Duration::from_secs(20))))),
+        rude(|mut s| {
+            drop(
+                s.read(&mut [0; 1 << 16])
+                    .map(|_| std::thread::sleep(Duration::from_secs(20))),
+            )
+        }),
     ] {
         let start = Instant::now();
         let e = connect(silent, 1).unwrap_err();
         let text = format!("{e:#}");
-        assert!(text.contains("is it a TCPStore?") || text.contains("closes the connection"), "{text}");
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        assert!(
+            text.contains("is it a TCPStore?") || text.contains("closes the connection"),
+            "{text}"
+        );
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            start.elapsed()
+        );
     }
     // One that answers a byte at a time for ever.
     let endless = rude(|s| trickle(s, &[1; 4000], Duration::from_millis(50)));
     let start = Instant::now();
     let result = connect(endless, 2).and_then(|mut s| s.get(&keys(&["a"]), soon(100)));
-    assert!(result.is_err() && start.elapsed() < Duration::from_secs(5), "{result:?}");
+    assert!(
+        result.is_err() && start.elapsed() < Duration::from_secs(5),
+        "{result:?}"
+    );
 }
 
 /// Slowness, silence and another protocol are three things.
@@ -216,8 +296,14 @@ fn a_slow_store_is_no_wrong_one_and_a_silent_one_is_asked_about() {
     });
     connect(slow, 10).unwrap();
     let e = format!("{:#}", connect(slow, 1).unwrap_err());
-    assert!(e.contains("takes connections, but does not answer within 1.0 s: is it a TCPStore?"), "{e}");
-    for banner in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n"] {
+    assert!(
+        e.contains("takes connections, but does not answer within 1.0 s: is it a TCPStore?"),
+        "{e}"
+    );
+    for banner in [
+        &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
+        b"HTTP/1.1 400 Bad Request\r\n",
+    ] {
         let other = rude(move |mut s| {
             let _ = s.write_all(banner);
             std::thread::sleep(Duration::from_secs(3));
@@ -232,7 +318,12 @@ fn a_slow_store_is_no_wrong_one_and_a_silent_one_is_asked_about() {
 fn the_jitter_comes_before_the_first_attempt() {
     let server = Fake::start(Manner::Libuv);
     let start = Instant::now();
-    C10d::connect(endpoint(server.address), soon(5000), Duration::from_millis(300)).unwrap();
+    C10d::connect(
+        endpoint(server.address),
+        soon(5000),
+        Duration::from_millis(300),
+    )
+    .unwrap();
     assert!(start.elapsed() >= Duration::from_millis(300));
 }
 
@@ -240,8 +331,14 @@ fn the_jitter_comes_before_the_first_attempt() {
 fn a_value_that_is_too_long_is_refused_before_it_is_read() {
     let server = Fake::start(Manner::Libuv);
     server.set("big", &vec![b'x'; 7 << 20]);
-    let e = connect(server.address, 10).unwrap().get(&keys(&["big"]), soon(1000)).unwrap_err();
-    assert!(format!("{e:#}").contains("7340032 bytes, 4096 are the most"), "{e:#}");
+    let e = connect(server.address, 10)
+        .unwrap()
+        .get(&keys(&["big"]), soon(1000))
+        .unwrap_err();
+    assert!(
+        format!("{e:#}").contains("7340032 bytes, 4096 are the most"),
+        "{e:#}"
+    );
 }
 
 #[test]
@@ -252,7 +349,11 @@ fn handshake_is_one_write_of_five_bytes_without_a_ping() {
     let (mut stream, _) = listener.accept().unwrap();
     let mut buffer = [0; 64];
     let n = stream.read(&mut buffer).unwrap();
-    assert!(n >= 5 && buffer[..5] == [0, 0xce, 0xf7, 0x85, 0x3c], "{:?}", &buffer[..n]);
+    assert!(
+        n >= 5 && buffer[..5] == [0, 0xce, 0xf7, 0x85, 0x3c],
+        "{:?}",
+        &buffer[..n]
+    );
     let rest = if n > 5 {
         buffer[5..n].to_vec()
     } else {
@@ -274,7 +375,9 @@ fn the_fake_has_the_manners_that_were_measured() {
             let _ = stream.write_all(piece);
             std::thread::sleep(Duration::from_millis(50));
         }
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
         let mut byte = [0];
         match stream.read(&mut byte) {
             Ok(0) => "closed",
@@ -286,14 +389,22 @@ fn the_fake_has_the_manners_that_were_measured() {
     let validate: &[u8] = &[0, 0xce, 0xf7, 0x85, 0x3c];
     let missing: &[u8] = b"\x0a\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/x";
     for (pieces, libuv, legacy) in [
-        (vec![&validate[..1], &validate[1..], &[7]], "closed", "answered"),
+        (
+            vec![&validate[..1], &validate[1..], &[7]],
+            "closed",
+            "answered",
+        ),
         (vec![&[0, 1, 2, 3, 4][..]], "silent", "closed"),
         (vec![&[0, 1, 2, 3, 4][..], &[7]], "closed", "closed"),
         (vec![&[13, 0, 0, 0, 0][..]], "silent", "closed"),
         (vec![validate, missing], "answered", "closed"),
         (vec![validate, &[99]], "closed", "closed"),
     ] {
-        assert_eq!((talk(Manner::Libuv, &pieces), talk(Manner::Legacy, &pieces)), (libuv, legacy), "{pieces:?}");
+        assert_eq!(
+            (talk(Manner::Libuv, &pieces), talk(Manner::Legacy, &pieces)),
+            (libuv, legacy),
+            "{pieces:?}"
+        );
     }
 }
 
@@ -305,18 +416,32 @@ fn sixty_four_nodes_agree_with_one_connection_each() {
         let part = |rank: u32| {
             std::thread::spawn(move || {
                 let limit = Instant::now() + Duration::from_secs(30);
-                let mut store = C10d::connect(endpoint(address), limit, Duration::from_millis(u64::from(rank) / 2))?;
-                agree(&mut store, setup(rank, 64, &["rdma0", "rdma1"], 1), limit, &mut |_| Ok(()), None)
+                let mut store = C10d::connect(
+                    endpoint(address),
+                    limit,
+                    Duration::from_millis(u64::from(rank) / 2),
+                )?;
+                agree(
+                    &mut store,
+                    setup(rank, 64, &["rdma0", "rdma1"], 1),
+                    limit,
+                    &mut |_| Ok(()),
+                    None,
+                )
             })
         };
         let all: Vec<_> = (0..64).map(part).collect();
-        let all: Vec<_> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|t| t.join().unwrap().unwrap())
+            .collect();
         assert!(all.iter().all(|a| a.digest == all[0].digest), "{manner:?}");
         assert_eq!(server.connections.load(Ordering::Relaxed), 64);
         let each = server.traffic.load(Ordering::Relaxed) / 64;
         assert!(each < 4000, "{each} bytes of requests per node");
-        // One each to begin with, for what it has come for, its offer, its yes and its goodbye, and three waits of two: what is
-        // said goes with the wait that follows. A wait that is called off costs four more.
+        // One each to begin with, for what it has come for, its offer, its yes and its goodbye, and
+        // three waits of two: what is said goes with the wait that follows. A wait that is called
+        // off costs four more.
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests < 64 * 14, "{requests} requests of 64 nodes");
     }
@@ -336,7 +461,8 @@ fn store_that_dies_during_a_put_fails_the_put() {
     assert!(store.put(&one("a", b"1")).is_err());
 }
 
-/// What is said goes out in one write with the wait that follows, and is the store's before the wait is answered.
+/// What is said goes out in one write with the wait that follows, and is the store's before the
+/// wait is answered.
 #[test]
 fn what_is_told_goes_with_the_wait_that_follows() {
     for manner in MANNERS {
@@ -345,11 +471,22 @@ fn what_is_told_goes_with_the_wait_that_follows() {
         let before = server.requests.load(Ordering::Relaxed);
         store.put_unconfirmed(&one("sent", b"1")).unwrap();
         assert!(server.keys().is_empty(), "it is on no way of its own");
-        assert_eq!(store.get(&keys(&["sent"]), soon(2000)).unwrap(), Some(vec![b"1".to_vec()]), "{manner:?}");
-        assert_eq!(server.requests.load(Ordering::Relaxed) - before, 3, "SET, WAIT, MULTI_GET");
+        assert_eq!(
+            store.get(&keys(&["sent"]), soon(2000)).unwrap(),
+            Some(vec![b"1".to_vec()]),
+            "{manner:?}"
+        );
+        assert_eq!(
+            server.requests.load(Ordering::Relaxed) - before,
+            3,
+            "SET, WAIT, MULTI_GET"
+        );
         store.put_best_effort(&one("last", b"1"));
         assert_eq!(
-            connect(server.address, 10).unwrap().get(&keys(&["last"]), soon(2000)).unwrap(),
+            connect(server.address, 10)
+                .unwrap()
+                .get(&keys(&["last"]), soon(2000))
+                .unwrap(),
             Some(vec![b"1".to_vec()])
         );
     }
@@ -371,7 +508,17 @@ fn a_store_that_dies_in_the_middle_is_an_error_in_time() {
     });
     let mut store = connect(address, 10).unwrap();
     let start = Instant::now();
-    let e = agree(&mut store, setup(1, 2, &["rdma0"], 1), soon(10_000), &mut |_| Ok(()), None).unwrap_err();
-    assert!(format!("{e:#}").contains("the rendezvous store: the store went away"), "{e:#}");
+    let e = agree(
+        &mut store,
+        setup(1, 2, &["rdma0"], 1),
+        soon(10_000),
+        &mut |_| Ok(()),
+        None,
+    )
+    .unwrap_err();
+    assert!(
+        format!("{e:#}").contains("the rendezvous store: the store went away"),
+        "{e:#}"
+    );
     assert!(start.elapsed() < Duration::from_secs(2));
 }

@@ -1,5 +1,10 @@
 //! The store in a file: many writers, writers that die, and what is no store at all.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 mod support;
 
 use std::fs::{self, OpenOptions};
@@ -35,7 +40,13 @@ fn keys(names: &[&str]) -> Vec<String> {
 }
 
 fn raw(key: &[u8], value: &[u8]) -> Vec<u8> {
-    [&(key.len() as u32).to_le_bytes()[..], key, &(value.len() as u32).to_le_bytes(), value].concat()
+    [
+        &(key.len() as u32).to_le_bytes()[..],
+        key,
+        &(value.len() as u32).to_le_bytes(),
+        value,
+    ]
+    .concat()
 }
 
 #[test]
@@ -46,8 +57,12 @@ fn the_format_is_that_of_torch() {
     store.put(&one(KEY, b"two")).unwrap();
     store.delete(&keys(&[KEY, "rdmaprep/never"])).unwrap();
     let key = format!("/{KEY}");
-    let expected =
-        [raw(key.as_bytes(), b"one"), raw(key.as_bytes(), b"two"), raw(format!("-{key}").as_bytes(), b"")].concat();
+    let expected = [
+        raw(key.as_bytes(), b"one"),
+        raw(key.as_bytes(), b"two"),
+        raw(format!("-{key}").as_bytes(), b""),
+    ]
+    .concat();
     assert_eq!(fs::read(at(&folder)).unwrap(), expected);
     assert!(!store.check(&keys(&[KEY])).unwrap());
     // What torch writes beside us is passed over, however long it is.
@@ -55,8 +70,17 @@ fn the_format_is_that_of_torch() {
     other.write_all(&raw(b"refcount/", b"1")).unwrap();
     other.write_all(&raw(b"/job", &vec![9; 3 << 20])).unwrap();
     other.write_all(&raw(key.as_bytes(), b"three")).unwrap();
-    assert_eq!(store.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![b"three".to_vec()]));
-    assert_eq!(open(&at(&folder)).unwrap().read(&keys(&[KEY, "job"])).unwrap(), [Some(b"three".to_vec()), None]);
+    assert_eq!(
+        store.get(&keys(&[KEY]), Instant::now()).unwrap(),
+        Some(vec![b"three".to_vec()])
+    );
+    assert_eq!(
+        open(&at(&folder))
+            .unwrap()
+            .read(&keys(&[KEY, "job"]))
+            .unwrap(),
+        [Some(b"three".to_vec()), None]
+    );
 }
 
 #[test]
@@ -69,19 +93,38 @@ fn torn_tail_is_skipped_by_readers_and_cut_by_the_next_writer() {
     for end in 1..torn.len() {
         fs::write(at(&folder), [&whole[..], &torn[..end]].concat()).unwrap();
         let mut reader = open(&at(&folder)).unwrap();
-        assert_eq!(reader.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![b"whole".to_vec()]), "{end}");
-        assert_eq!(fs::read(at(&folder)).unwrap().len(), whole.len() + end, "a reader changes nothing");
+        assert_eq!(
+            reader.get(&keys(&[KEY]), Instant::now()).unwrap(),
+            Some(vec![b"whole".to_vec()]),
+            "{end}"
+        );
+        assert_eq!(
+            fs::read(at(&folder)).unwrap().len(),
+            whole.len() + end,
+            "a reader changes nothing"
+        );
         reader.put(&one("rdmaprep/next", b"n")).unwrap();
-        assert_eq!(fs::read(at(&folder)).unwrap(), [&whole[..], &raw(b"/rdmaprep/next", b"n")].concat(), "{end}");
+        assert_eq!(
+            fs::read(at(&folder)).unwrap(),
+            [&whole[..], &raw(b"/rdmaprep/next", b"n")].concat(),
+            "{end}"
+        );
     }
 }
 
 #[test]
 fn what_is_no_store_is_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    for text in [&b"root:x:0:0:root:/root:/bin/bash\n"[..], b"\x05\0\0\0hello\0\0\0\0", b"\xff\xff\xff\xff", b"\x01"] {
+    for text in [
+        &b"root:x:0:0:root:/root:/bin/bash\n"[..],
+        b"\x05\0\0\0hello\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"\x01",
+    ] {
         fs::write(at(&folder), text).unwrap();
-        let e = open(&at(&folder)).map(|mut s| s.put(&one(KEY, b"x"))).unwrap_err();
+        let e = open(&at(&folder))
+            .map(|mut s| s.put(&one(KEY, b"x")))
+            .unwrap_err();
         assert!(format!("{e:#}").contains("is no store of c10d"), "{e:#}");
         assert_eq!(fs::read(at(&folder)).unwrap(), text);
     }
@@ -104,29 +147,62 @@ fn endless_and_locked_files_fail_by_the_deadline() {
     let whole = raw(format!("/{KEY}").as_bytes(), b"x");
     fs::write(at(&folder), &whole).unwrap();
     let mut store = open(&at(&folder)).unwrap();
-    let grow = |length: u64| OpenOptions::new().write(true).open(at(&folder)).unwrap().set_len(length).unwrap();
+    let grow = |length: u64| {
+        OpenOptions::new()
+            .write(true)
+            .open(at(&folder))
+            .unwrap()
+            .set_len(length)
+            .unwrap()
+    };
     let start = Instant::now();
     // Records without a key, as many as fit; then more than anybody reads.
     for (length, words) in [(1 << 29, "is no store of c10d"), (1 << 40, "is shorter")] {
         grow(length);
-        for e in [store.check(&keys(&[KEY])).unwrap_err(), store.put(&one(KEY, b"y")).unwrap_err()] {
+        for e in [
+            store.check(&keys(&[KEY])).unwrap_err(),
+            store.put(&one(KEY, b"y")).unwrap_err(),
+        ] {
             assert!(format!("{e:#}").contains(words), "{e:#}");
         }
-        assert_eq!(fs::metadata(at(&folder)).unwrap().len(), length, "what is no store is left as it is");
+        assert_eq!(
+            fs::metadata(at(&folder)).unwrap().len(),
+            length,
+            "what is no store is left as it is"
+        );
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
     // Many small records of another writer.
-    fs::write(at(&folder), [whole, raw(b"/", b"").repeat(4 << 20)].concat()).unwrap();
+    fs::write(
+        at(&folder),
+        [whole, raw(b"/", b"").repeat(4 << 20)].concat(),
+    )
+    .unwrap();
     let start = Instant::now();
     let e = FileStore::open(&at(&folder), start + Duration::from_millis(50)).unwrap_err();
-    assert!(format!("{e:#}").contains("takes longer than there is time"), "{e:#}");
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(
+        format!("{e:#}").contains("takes longer than there is time"),
+        "{e:#}"
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
     let file = OpenOptions::new().write(true).open(at(&folder)).unwrap();
     let _held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
     let start = Instant::now();
     let e = FileStore::open(&at(&folder), start + Duration::from_millis(300)).unwrap_err();
     assert!(format!("{e:#}").contains("another process holds"), "{e:#}");
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -137,15 +213,25 @@ fn a_file_that_is_removed_or_replaced_is_a_new_store() {
     fs::remove_file(at(&folder)).unwrap();
     assert!(!store.check(&keys(&[KEY])).unwrap());
     store.put(&one(KEY, b"new")).unwrap();
-    assert_eq!(open(&at(&folder)).unwrap().read(&keys(&[KEY])).unwrap(), [Some(b"new".to_vec())]);
+    assert_eq!(
+        open(&at(&folder)).unwrap().read(&keys(&[KEY])).unwrap(),
+        [Some(b"new".to_vec())]
+    );
 }
 
 #[test]
 fn a_value_that_is_too_long_is_none() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(at(&folder), raw(format!("/{KEY}").as_bytes(), &vec![b'x'; 5 << 20])).unwrap();
+    fs::write(
+        at(&folder),
+        raw(format!("/{KEY}").as_bytes(), &vec![b'x'; 5 << 20]),
+    )
+    .unwrap();
     let mut store = open(&at(&folder)).unwrap();
-    assert_eq!(store.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![Vec::new()]));
+    assert_eq!(
+        store.get(&keys(&[KEY]), Instant::now()).unwrap(),
+        Some(vec![Vec::new()])
+    );
 }
 
 #[test]
@@ -154,13 +240,23 @@ fn waiting_ends_with_the_value_or_in_time() {
     let path = at(&folder);
     let mut store = open(&path).unwrap();
     let start = Instant::now();
-    assert_eq!(store.get(&keys(&[KEY]), start + Duration::from_millis(100)).unwrap(), None);
+    assert_eq!(
+        store
+            .get(&keys(&[KEY]), start + Duration::from_millis(100))
+            .unwrap(),
+        None
+    );
     assert!((100..1000).contains(&start.elapsed().as_millis()));
     let writer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         open(&path).unwrap().put(&one(KEY, b"v")).unwrap();
     });
-    assert!(store.get(&keys(&[KEY]), Instant::now() + Duration::from_secs(10)).unwrap().is_some());
+    assert!(
+        store
+            .get(&keys(&[KEY]), Instant::now() + Duration::from_secs(10))
+            .unwrap()
+            .is_some()
+    );
     writer.join().unwrap();
 }
 
@@ -173,13 +269,25 @@ fn eight_threads_lose_nothing() {
         std::thread::spawn(move || {
             let mut store = open(&path).unwrap();
             for i in 0..100 {
-                store.put(&one(&format!("rdmaprep/{who}/{i}"), &vec![b'v'; i])).unwrap();
+                store
+                    .put(&one(&format!("rdmaprep/{who}/{i}"), &vec![b'v'; i]))
+                    .unwrap();
             }
         })
     };
-    (0..8).map(write).collect::<Vec<_>>().into_iter().for_each(|t| t.join().unwrap());
-    let all: Vec<String> = (0..8).flat_map(|w| (0..100).map(move |i| format!("rdmaprep/{w}/{i}"))).collect();
-    let values = open(&path).unwrap().get(&all, Instant::now()).unwrap().unwrap();
+    (0..8)
+        .map(write)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .for_each(|t| t.join().unwrap());
+    let all: Vec<String> = (0..8)
+        .flat_map(|w| (0..100).map(move |i| format!("rdmaprep/{w}/{i}")))
+        .collect();
+    let values = open(&path)
+        .unwrap()
+        .get(&all, Instant::now())
+        .unwrap()
+        .unwrap();
     assert!(values.iter().enumerate().all(|(at, v)| v.len() == at % 100));
 }
 
@@ -200,7 +308,12 @@ fn part(path: &str, rank: u32, nodes: u32) -> anyhow::Result<Agreement> {
 fn sixteen_processes_agree_twice_under_one_id_and_leave_nothing() {
     if let Ok(text) = std::env::var(PART) {
         let words: Vec<&str> = text.split(' ').collect();
-        let agreed = part(words[0], words[1].parse().unwrap(), words[2].parse().unwrap()).unwrap();
+        let agreed = part(
+            words[0],
+            words[1].parse().unwrap(),
+            words[2].parse().unwrap(),
+        )
+        .unwrap();
         return fs::write(format!("{}.{}", words[0], words[1]), agreed.digest.as_str()).unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
@@ -209,13 +322,26 @@ fn sixteen_processes_agree_twice_under_one_id_and_leave_nothing() {
     for _ in 0..2 {
         let start = |rank: u32| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "sixteen_processes_agree_twice_under_one_id_and_leave_nothing"]);
-            command.env(PART, format!("{path} {rank} 16")).stdout(std::process::Stdio::null()).spawn().unwrap()
+            command.args([
+                "--exact",
+                "sixteen_processes_agree_twice_under_one_id_and_leave_nothing",
+            ]);
+            command
+                .env(PART, format!("{path} {rank} 16"))
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
         };
         let all: Vec<_> = (0..16).map(start).collect();
-        all.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
-        let digests: Vec<String> = (0..16).map(|r| fs::read_to_string(format!("{path}.{r}")).unwrap()).collect();
-        assert!(digests.iter().all(|d| *d == digests[0] && *d != before), "{digests:?}");
+        all.into_iter()
+            .for_each(|mut child| assert!(child.wait().unwrap().success()));
+        let digests: Vec<String> = (0..16)
+            .map(|r| fs::read_to_string(format!("{path}.{r}")).unwrap())
+            .collect();
+        assert!(
+            digests.iter().all(|d| *d == digests[0] && *d != before),
+            "{digests:?}"
+        );
         before.clone_from(&digests[0]);
     }
     let mut left: Vec<String> = Vec::new();

@@ -1,5 +1,11 @@
-//! A store that means ill: whatever it says, a node ends by its deadline with one line, and keeps little of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+//! A store that means ill: whatever it says, a node ends by its deadline with one line, and keeps
+//! little of it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 mod support;
 
 use std::io::{Read, Write};
@@ -34,7 +40,11 @@ fn serve(mut stream: TcpStream, pause: Duration, answer: &Answer) -> std::io::Re
     loop {
         let mut op = [0];
         stream.read_exact(&mut op)?;
-        let count = if matches!(op[0], 5 | 6 | 10 | 11) { number(&mut stream)? } else { 1 };
+        let count = if matches!(op[0], 5 | 6 | 10 | 11) {
+            number(&mut stream)?
+        } else {
+            1
+        };
         let texts = match op[0] {
             1 => 2,
             11 => 2 * count,
@@ -75,7 +85,13 @@ fn part(to: SocketAddr, rank: u32, nodes: u32, seconds: u64) -> anyhow::Result<A
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let store = C10d::connect(to.to_string().parse().unwrap(), deadline, Duration::ZERO)?;
     let mut store = store.with_limit(deadline + Duration::from_secs(1));
-    agree(&mut store, setup(rank, nodes, &["rdma0"], 1), deadline, &mut |_| Ok(()), None)
+    agree(
+        &mut store,
+        setup(rank, nodes, &["rdma0"], 1),
+        deadline,
+        &mut |_| Ok(()),
+        None,
+    )
 }
 
 /// Both kinds of rank end in time, with one short line that has one of these words.
@@ -84,15 +100,33 @@ fn ends(what: &str, to: SocketAddr, nodes: u32, words: &[&str]) {
         let start = Instant::now();
         let e = part(to, rank, nodes, 2).unwrap_err();
         let text = format!("{e:#}");
-        assert!(words.iter().any(|w| text.contains(w)), "{what}, rank {rank}: {text}");
-        assert!(text.len() < 5000 && !text.contains(char::is_control), "{what}, rank {rank}: {text}");
-        assert!(start.elapsed() < Duration::from_secs(6), "{what}, rank {rank}: {:?}", start.elapsed());
+        assert!(
+            words.iter().any(|w| text.contains(w)),
+            "{what}, rank {rank}: {text}"
+        );
+        assert!(
+            text.len() < 5000 && !text.contains(char::is_control),
+            "{what}, rank {rank}: {text}"
+        );
+        assert!(
+            start.elapsed() < Duration::from_secs(6),
+            "{what}, rank {rank}: {:?}",
+            start.elapsed()
+        );
     }
 }
 
 #[test]
 fn numbers_lengths_and_answers_that_cannot_be_are_refused() {
-    let keys = |n: u64| move |op, count| if op == 7 { n.to_le_bytes().to_vec() } else { all_there(op, count, b"") };
+    let keys = |n: u64| {
+        move |op, count| {
+            if op == 7 {
+                n.to_le_bytes().to_vec()
+            } else {
+                all_there(op, count, b"")
+            }
+        }
+    };
     ends(
         "2^63 keys",
         hostile(0, keys(1 << 63)),
@@ -100,20 +134,47 @@ fn numbers_lengths_and_answers_that_cannot_be_are_refused() {
         &["answers, but not as a TCPStore: it has 9223372036854775808 keys"],
     );
     for length in [1u64 << 30, u64::MAX] {
-        let long = move |op, count| if op == 10 { length.to_le_bytes().to_vec() } else { all_there(op, count, b"") };
-        ends("a long value", hostile(0, long), 3, &[&format!("a value of {length} bytes, 4096 are the most")]);
+        let long = move |op, count| {
+            if op == 10 {
+                length.to_le_bytes().to_vec()
+            } else {
+                all_there(op, count, b"")
+            }
+        };
+        ends(
+            "a long value",
+            hostile(0, long),
+            3,
+            &[&format!("a value of {length} bytes, 4096 are the most")],
+        );
     }
-    let odd = |op, count| if matches!(op, 5 | 6) { vec![9] } else { all_there(op, count, b"") };
-    ends("an answer that is none", hostile(0, odd), 3, &["the store answers 9 to a wait"]);
+    let odd = |op, count| {
+        if matches!(op, 5 | 6) {
+            vec![9]
+        } else {
+            all_there(op, count, b"")
+        }
+    };
+    ends(
+        "an answer that is none",
+        hostile(0, odd),
+        3,
+        &["the store answers 9 to a wait"],
+    );
 }
 
 #[test]
 fn an_endless_trickle_ends_with_the_deadline() {
-    let words = ["the store has not answered in", "takes connections, but does not answer within", "no time left"];
+    let words = [
+        "the store has not answered in",
+        "takes connections, but does not answer within",
+        "no time left",
+    ];
     // A value comes at ten bytes a second; then every answer does.
     let value = |op, count| all_there(op, count, &[b'x'; 4096]);
     ends("a trickled value", hostile(100, value), 3, &words);
-    // Nothing is there, which the server says so slowly that halves of 16384 nodes would take an hour.
+    // Nothing is there, which the server says so slowly that halves of 16384 nodes would take an
+    // hour.
     let never = |op, count| {
         if op == 5 {
             vec![1]
@@ -123,10 +184,16 @@ fn an_endless_trickle_ends_with_the_deadline() {
             all_there(op, count, b"")
         }
     };
-    ends("no node is there, slowly", hostile(20, never), 16384, &[&words[..], &["missing"]].concat());
+    ends(
+        "no node is there, slowly",
+        hostile(20, never),
+        16384,
+        &[&words[..], &["missing"]].concat(),
+    );
 }
 
-/// What a server with libuv says of a key that was set to nothing, and one that has gone since: a wait ends with it at once.
+/// What a server with libuv says of a key that was set to nothing, and one that has gone since: a
+/// wait ends with it at once.
 #[test]
 fn value_that_stays_empty_is_read_a_few_times_only() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -135,9 +202,17 @@ fn value_that_stays_empty_is_read_a_few_times_only() {
         count.fetch_add(1, Ordering::Relaxed);
         all_there(op, keys, b"")
     };
-    ends("values that are none", hostile(0, none), 3, &["missing", "nothing was published"]);
+    ends(
+        "values that are none",
+        hostile(0, none),
+        3,
+        &["missing", "nothing was published"],
+    );
     let asked = asked.load(Ordering::Relaxed);
-    assert!(asked < 200, "{asked} requests of two nodes in two seconds each");
+    assert!(
+        asked < 200,
+        "{asked} requests of two nodes in two seconds each"
+    );
 }
 
 /// One of them hides no other node.
@@ -146,14 +221,18 @@ fn who_is_there_is_there_whatever_another_key_holds() {
     for manner in [Manner::Libuv, Manner::Legacy] {
         let server = Fake::start(manner);
         let to = server.address.to_string().parse().unwrap();
-        let mut store = C10d::connect(to, Instant::now() + Duration::from_secs(10), Duration::ZERO).unwrap();
+        let mut store =
+            C10d::connect(to, Instant::now() + Duration::from_secs(10), Duration::ZERO).unwrap();
         let keys: Vec<String> = (0..5).map(|n| format!("key/{n}")).collect();
         for n in [0, 1, 4] {
             store.put(&[(keys[n].clone(), vec![n as u8 + 1])]).unwrap();
         }
         server.set("key/3", b"");
         let read = store.read(&keys).unwrap();
-        assert_eq!([&read[0], &read[1], &read[2], &read[4]], [&Some(vec![1]), &Some(vec![2]), &None, &Some(vec![5])]);
+        assert_eq!(
+            [&read[0], &read[1], &read[2], &read[4]],
+            [&Some(vec![1]), &Some(vec![2]), &None, &Some(vec![5])]
+        );
     }
 }
 
@@ -179,8 +258,15 @@ fn a_store_that_says_something_else_each_time_ends_nobody_well() {
     });
     for rank in [0, 2] {
         let start = Instant::now();
-        assert_eq!(ErrorClass::of(&part(to, rank, 3, 2).unwrap_err()), ErrorClass::Disagreed);
-        assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+        assert_eq!(
+            ErrorClass::of(&part(to, rank, 3, 2).unwrap_err()),
+            ErrorClass::Disagreed
+        );
+        assert!(
+            start.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            start.elapsed()
+        );
     }
 }
 
@@ -195,6 +281,20 @@ fn who_only_looks_ends_as_well() {
     let start = Instant::now();
     let seen = look(hostile(0, |op, count| all_there(op, count, b"\x1b[2J")), 30).unwrap();
     assert_eq!((seen.unusable.len(), seen.waiting.len()), (1, 16383));
-    assert!(look(hostile(5, |op, count| if op == 5 { vec![1] } else { all_there(op, count, b"") }), 2).is_err());
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(
+        look(
+            hostile(5, |op, count| if op == 5 {
+                vec![1]
+            } else {
+                all_there(op, count, b"")
+            }),
+            2
+        )
+        .is_err()
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
 }

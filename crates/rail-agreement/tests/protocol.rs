@@ -1,5 +1,11 @@
-//! The agreement: nodes may die, come late, start again or lie; all that commit hold the same list, and none commits alone.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+//! The agreement: nodes may die, come late, start again or lie; all that commit hold the same list,
+//! and none commits alone.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 mod support;
 
 use std::time::{Duration, Instant};
@@ -21,7 +27,10 @@ fn keys(a: &Agreement) -> Vec<String> {
 
 /// What all came to, where all ended well.
 fn all(ended: Vec<Ended>) -> Vec<Agreement> {
-    ended.into_iter().map(|e| e.expect("it died").1.unwrap_or_else(|e| panic!("{e:#}"))).collect()
+    ended
+        .into_iter()
+        .map(|e| e.expect("it died").1.unwrap_or_else(|e| panic!("{e:#}")))
+        .collect()
 }
 
 #[test]
@@ -29,13 +38,23 @@ fn all_nodes_hold_the_same_list_in_rank_0s_order() {
     for nodes in [1, 2, 3, 8, 64] {
         let mut sim = Sim::new(u64::from(nodes));
         for rank in 0..nodes {
-            let order: Vec<&str> = if rank == 0 { vec!["rdma3", "rdma0", "rdma1"] } else { RAILS.to_vec() };
+            let order: Vec<&str> = if rank == 0 {
+                vec!["rdma3", "rdma0", "rdma1"]
+            } else {
+                RAILS.to_vec()
+            };
             sim.add(setup(rank, nodes, &order, 1), 0, 60_000, None);
         }
         let (ended, _) = sim.run();
         let agreed = all(ended);
         for a in &agreed {
-            assert_eq!((keys(a), &a.digest), (vec!["rdma3".into(), "rdma0".into(), "rdma1".into()], &agreed[0].digest));
+            assert_eq!(
+                (keys(a), &a.digest),
+                (
+                    vec!["rdma3".into(), "rdma0".into(), "rdma1".into()],
+                    &agreed[0].digest
+                )
+            );
             a.check().unwrap();
         }
         assert_eq!(agreed[0].lost.is_empty(), nodes == 1, "rank 0 has no rdma2");
@@ -48,16 +67,28 @@ fn what_some_lack_is_told_by_rail_and_node() {
     for rank in 0..3 {
         let mut setup = setup(rank, 3, &RAILS, 1);
         if rank > 0 {
-            setup.offer.rails.retain(|r| r.0.as_str() != RAILS[rank as usize + 1]);
+            setup
+                .offer
+                .rails
+                .retain(|r| r.0.as_str() != RAILS[rank as usize + 1]);
         }
         if rank == 2 {
-            setup.offer.dropped.push(DroppedRail("rdma3".parse().unwrap(), DropCode::NoAddress));
+            setup
+                .offer
+                .dropped
+                .push(DroppedRail("rdma3".parse().unwrap(), DropCode::NoAddress));
         }
         sim.add(setup, 0, 60_000, None);
     }
     for a in all(sim.run().0) {
         assert_eq!(keys(&a), ["rdma0", "rdma1"]);
-        assert_eq!(a.lost, ["rdma2: missing on node-1: no such NIC", "rdma3: missing on node-2: no IPv4 address"]);
+        assert_eq!(
+            a.lost,
+            [
+                "rdma2: missing on node-1: no such NIC",
+                "rdma3: missing on node-2: no IPv4 address"
+            ]
+        );
     }
 }
 
@@ -71,7 +102,10 @@ fn without_a_common_rail_nobody_moves_and_all_know_why() {
         let e = result.unwrap_err();
         assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
         let text = format!("{e:#}");
-        assert!(text.contains("no rail is on all nodes: rdma0: missing on node-2: no such NIC"), "{text}");
+        assert!(
+            text.contains("no rail is on all nodes: rdma0: missing on node-2: no such NIC"),
+            "{text}"
+        );
     }
 }
 
@@ -104,10 +138,18 @@ fn nodes_that_compare_or_count_otherwise_are_named() {
 fn a_missing_rank_is_named_by_all_before_the_deadline() {
     let mut sim = Sim::new(11);
     for rank in [0, 1, 2, 3, 5] {
-        sim.add(setup(rank, 6, &RAILS, 1), u64::from(rank) * 10, 30_000, None);
+        sim.add(
+            setup(rank, 6, &RAILS, 1),
+            u64::from(rank) * 10,
+            30_000,
+            None,
+        );
     }
     for (when, result) in sim.run().0.into_iter().flatten() {
-        assert_eq!(format!("{:#}", result.unwrap_err()), "missing rank 4: nothing was published in time");
+        assert_eq!(
+            format!("{:#}", result.unwrap_err()),
+            "missing rank 4: nothing was published in time"
+        );
         assert!(when < Duration::from_secs(31), "{when:?}");
     }
     // Without rank 0 the others find out by themselves.
@@ -117,7 +159,10 @@ fn a_missing_rank_is_named_by_all_before_the_deadline() {
     }
     for (_, result) in sim.run().0.into_iter().flatten() {
         let text = format!("{:#}", result.unwrap_err());
-        assert!(text == "missing ranks 0, 3: nothing was published in time", "{text}");
+        assert!(
+            text == "missing ranks 0, 3: nothing was published in time",
+            "{text}"
+        );
     }
 }
 
@@ -137,7 +182,10 @@ fn node_that_rejects_the_common_list_leaves_all_without_one() {
             let e = result.unwrap_err();
             let (fault, text) = match rank as u32 == victim {
                 true => (ErrorClass::Refused, "no room for 4 NICs".to_owned()),
-                false => (ErrorClass::Disagreed, format!("node-{victim} (rank {victim}) refused: no room for 4 NICs")),
+                false => (
+                    ErrorClass::Disagreed,
+                    format!("node-{victim} (rank {victim}) refused: no room for 4 NICs"),
+                ),
             };
             assert_eq!((ErrorClass::of(&e), format!("{e:#}")), (fault, text));
             assert!(when < Duration::from_secs(3), "{when:?}");
@@ -145,11 +193,13 @@ fn node_that_rejects_the_common_list_leaves_all_without_one() {
     }
 }
 
-/// Rank 0 or another, whichever else is missing: all that are there hear why, long before the deadline; a later run under the
-/// same id is not disturbed.
+/// Rank 0 or another, whichever else is missing: all that are there hear why, long before the
+/// deadline; a later run under the same id is not disturbed.
 #[test]
 fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
-    for (victim, missing, seed) in (0..4u32).flat_map(|v| [None, Some(2)].map(move |m| (v, m, u64::from(v) + 3))) {
+    for (victim, missing, seed) in
+        (0..4u32).flat_map(|v| [None, Some(2)].map(move |m| (v, m, u64::from(v) + 3)))
+    {
         let there = |rank: &u32| Some(*rank) != missing || *rank == victim;
         let late = if missing.is_none() { 3_000 } else { 0 };
         let mut sim = Sim::new(seed);
@@ -164,13 +214,24 @@ fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
         let (ended, store) = sim.run();
         for (when, result) in ended.into_iter().flatten() {
             let text = format!("{:#}", result.unwrap_err());
-            assert_eq!(text, format!("node-{victim} (rank {victim}) refuses: its config file is broken"));
-            assert!(when < Duration::from_secs(13), "{victim}, without {missing:?}: {when:?}");
+            assert_eq!(
+                text,
+                format!("node-{victim} (rank {victim}) refuses: its config file is broken")
+            );
+            assert!(
+                when < Duration::from_secs(13),
+                "{victim}, without {missing:?}: {when:?}"
+            );
         }
         let mut again = Sim::new(seed);
         again.store = store;
         for rank in 0..4 {
-            again.add(setup(rank, 4, &RAILS, 2), if rank == 0 { 2_500 } else { 0 }, 60_000, None);
+            again.add(
+                setup(rank, 4, &RAILS, 2),
+                if rank == 0 { 2_500 } else { 0 },
+                60_000,
+                None,
+            );
         }
         assert_eq!(keys(&all(again.run().0)[3]), RAILS);
     }
@@ -192,7 +253,11 @@ fn who_comes_long_after_a_refusal_hears_why() {
         let (ended, store) = sim.run();
         let text = format!("{:#}", ended[2].as_ref().unwrap().1.as_ref().unwrap_err());
         let why = format!("node-{victim} (rank {victim}) refuses: its config file is broken");
-        assert_eq!(text, format!("rank 0 has ended this, and not begun again: {why}"), "persists {persists}");
+        assert_eq!(
+            text,
+            format!("rank 0 has ended this, and not begun again: {why}"),
+            "persists {persists}"
+        );
         let mut again = Sim::new(6);
         again.store = store;
         for rank in 0..3 {
@@ -210,17 +275,28 @@ fn a_run_that_is_made_again_takes_little_longer() {
         let mut sim = Sim::new(7);
         sim.store = store;
         for rank in 0..4 {
-            sim.add(setup(rank, 4, &RAILS, attempt), if rank == 0 { 100 } else { 0 }, 60_000, None);
+            sim.add(
+                setup(rank, 4, &RAILS, attempt),
+                if rank == 0 { 100 } else { 0 },
+                60_000,
+                None,
+            );
         }
         let (ended, after) = sim.run();
         times.push(ended.iter().flatten().map(|(when, _)| *when).max().unwrap());
         all(ended);
         store = after;
     }
-    assert!(times.iter().all(|time| *time < Duration::from_millis(1_500)), "{times:?}");
+    assert!(
+        times
+            .iter()
+            .all(|time| *time < Duration::from_millis(1_500)),
+        "{times:?}"
+    );
 }
 
-/// A rank 0 that is started while the last one has not gone is the one that is found, also when that has gone.
+/// A rank 0 that is started while the last one has not gone is the one that is found, also when
+/// that has gone.
 #[test]
 fn who_parts_leaves_a_later_rank_0_alone() {
     for persists in [false, true] {
@@ -233,19 +309,28 @@ fn who_parts_leaves_a_later_rank_0_alone() {
             sim.add(setup, 0, 60_000, None);
         }
         for rank in 0..3 {
-            sim.add(setup(rank, 3, &RAILS, 2), if rank == 2 { 15_000 } else { 3_000 }, 60_000, None);
+            sim.add(
+                setup(rank, 3, &RAILS, 2),
+                if rank == 2 { 15_000 } else { 3_000 },
+                60_000,
+                None,
+            );
         }
         let mut ended = sim.run().0;
         let again = ended.split_off(2);
         assert!(
-            ended.into_iter().flatten().all(|(when, _)| when < Duration::from_secs(13)),
+            ended
+                .into_iter()
+                .flatten()
+                .all(|(when, _)| when < Duration::from_secs(13)),
             "the first have gone by then"
         );
         assert_eq!(keys(&all(again)[2]), RAILS, "persists {persists}");
     }
 }
 
-/// Two of them at once, as a restart can leave them: no node counts on the word of one that has gone over to the other.
+/// Two of them at once, as a restart can leave them: no node counts on the word of one that has
+/// gone over to the other.
 #[test]
 fn of_two_rank_0s_only_one_is_followed() {
     let (mut first, mut second) = (0, 0);
@@ -258,8 +343,10 @@ fn of_two_rank_0s_only_one_is_followed() {
         }
         sim.add(setup(0, 3, &RAILS[..2], 2), start, 20_000, None);
         let (ended, _) = sim.run();
-        let said: Vec<Result<Agreement, String>> =
-            ended.into_iter().map(|e| e.unwrap().1.map_err(|e| format!("{e:#}"))).collect();
+        let said: Vec<Result<Agreement, String>> = ended
+            .into_iter()
+            .map(|e| e.unwrap().1.map_err(|e| format!("{e:#}")))
+            .collect();
         let case = || format!("the second after {start} ms, seed {seed}: {said:#?}");
         let led = [said[0].as_ref().ok(), said[3].as_ref().ok()];
         assert!(led.iter().flatten().count() < 2, "{}", case());
@@ -267,15 +354,26 @@ fn of_two_rank_0s_only_one_is_followed() {
         for leader in led.into_iter().flatten() {
             for node in &said[1..3] {
                 match node {
-                    Ok(a) => assert!(led.iter().flatten().any(|l| l.digest == a.digest), "{}", case()),
-                    Err(why) => assert!(why.contains("others may have committed"), "{leader:?}: {}", case()),
+                    Ok(a) => assert!(
+                        led.iter().flatten().any(|l| l.digest == a.digest),
+                        "{}",
+                        case()
+                    ),
+                    Err(why) => assert!(
+                        why.contains("others may have committed"),
+                        "{leader:?}: {}",
+                        case()
+                    ),
                 }
             }
         }
         first += usize::from(said[0].is_ok());
         second += usize::from(said[3].is_ok());
     }
-    assert!(first > 50 && second > 50, "{first} times the first one, {second} times the second");
+    assert!(
+        first > 50 && second > 50,
+        "{first} times the first one, {second} times the second"
+    );
 }
 
 /// A refusal can be the word of a stranger.
@@ -283,7 +381,12 @@ fn of_two_rank_0s_only_one_is_followed() {
 fn a_refusal_that_nobody_means_stops_nobody() {
     let mut sim = Sim::new(3);
     for rank in 0..3 {
-        sim.add(setup(rank, 3, &RAILS, 1), u64::from(rank) * 2_000, 60_000, None);
+        sim.add(
+            setup(rank, 3, &RAILS, 1),
+            u64::from(rank) * 2_000,
+            60_000,
+            None,
+        );
     }
     let leader = nonce(1 << 32);
     sim.stranger = Some(Box::new(move |store| {
@@ -299,40 +402,72 @@ fn a_no_is_heard_although_another_node_has_died() {
         let mut sim = Sim::new(seed);
         // Rank 2 dies when it has published.
         for rank in 0..3 {
-            sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, (rank == 2).then_some(4));
+            sim.add(
+                setup(rank, 3, &RAILS, 1),
+                0,
+                60_000,
+                (rank == 2).then_some(4),
+            );
         }
         sim.judge = Box::new(|a: &Agreement| match a.rank {
             1 => Err(ErrorClass::Refused.error("no room")),
             _ => Ok(()),
         });
         let (when, result) = sim.run().0.swap_remove(0).unwrap();
-        assert_eq!(format!("{:#}", result.unwrap_err()), "node-1 (rank 1) refused: no room");
+        assert_eq!(
+            format!("{:#}", result.unwrap_err()),
+            "node-1 (rank 1) refused: no room"
+        );
         assert!(when < Duration::from_secs(10), "{when:?}");
     }
 }
 
-/// One of three nodes dies after each of its steps, and stays dead: of those that live, all hold the same list or none does.
+/// One of three nodes dies after each of its steps, and stays dead: of those that live, all hold
+/// the same list or none does.
 #[test]
 fn rank_that_dies_at_any_step_leaves_all_or_none_agreed() {
     let (mut committed, mut asked) = (0, 0);
-    for (victim, step, persists) in (0..3).flat_map(|v| (0..20).flat_map(move |s| [(v, s, false), (v, s, true)])) {
+    for (victim, step, persists) in
+        (0..3).flat_map(|v| (0..20).flat_map(move |s| [(v, s, false), (v, s, true)]))
+    {
         for seed in 0..20 {
             let mut sim = Sim::new(seed);
             sim.persists = persists;
             for rank in 0..3 {
-                sim.add(setup(rank, 3, &RAILS, 1), 0, 20_000, (rank == victim).then_some(step));
+                sim.add(
+                    setup(rank, 3, &RAILS, 1),
+                    0,
+                    20_000,
+                    (rank == victim).then_some(step),
+                );
             }
             let (ended, store) = sim.run();
             let case = format!("{victim} dies after {step}, seed {seed}, persists {persists}");
-            let verdict = store.iter().find(|(k, _)| k.contains("/end/")).map(|(_, v)| message::parse(v).unwrap());
+            let verdict = store
+                .iter()
+                .find(|(k, _)| k.contains("/end/"))
+                .map(|(_, v)| message::parse(v).unwrap());
             let mut held = Vec::new();
-            for (rank, end) in ended.into_iter().enumerate().filter(|(rank, _)| *rank as u32 != victim) {
+            for (rank, end) in ended
+                .into_iter()
+                .enumerate()
+                .filter(|(rank, _)| *rank as u32 != victim)
+            {
                 let (when, result) = end.unwrap();
-                assert!(when < Duration::from_secs(23), "{case}: rank {rank} at {when:?}");
+                assert!(
+                    when < Duration::from_secs(23),
+                    "{case}: rank {rank} at {when:?}"
+                );
                 if let (Err(e), 1..) = (&result, victim) {
                     let text = format!("{e:#}");
-                    let named = [format!("missing rank {victim}:"), format!("missing node-{victim} (rank {victim})")];
-                    assert!(named.iter().any(|n| text.contains(n)), "{case}: rank {rank}: {text}");
+                    let named = [
+                        format!("missing rank {victim}:"),
+                        format!("missing node-{victim} (rank {victim})"),
+                    ];
+                    assert!(
+                        named.iter().any(|n| text.contains(n)),
+                        "{case}: rank {rank}: {text}"
+                    );
                     asked += usize::from(text.contains(&named[1]));
                 }
                 held.push(result.ok());
@@ -340,21 +475,31 @@ fn rank_that_dies_at_any_step_leaves_all_or_none_agreed() {
             assert_eq!(held.len(), 2);
             let digests: Vec<_> = held.iter().map(|a| a.as_ref().map(|a| &a.digest)).collect();
             assert_eq!(digests[0], digests[1], "{case}");
-            // Who commits does so on the written word of rank 0, which it gives when all have said yes.
+            // Who commits does so on the written word of rank 0, which it gives when all have said
+            // yes.
             match verdict {
                 Some(Verdict::Commit(digest)) => {
                     assert_eq!(digests[0], Some(&digest), "{case}");
-                    assert_eq!(store.keys().filter(|k| k.contains("/ack/")).count(), 2, "{case}");
+                    assert_eq!(
+                        store.keys().filter(|k| k.contains("/ack/")).count(),
+                        2,
+                        "{case}"
+                    );
                 }
                 // Swept away with all the rest when all had heard it.
-                None if persists && held[0].is_some() => assert!(store.is_empty(), "{case}: {:?}", store.keys()),
+                None if persists && held[0].is_some() => {
+                    assert!(store.is_empty(), "{case}: {:?}", store.keys())
+                }
                 _ => assert_eq!(digests[0], None, "{case}"),
             }
             committed += usize::from(held[0].is_some());
         }
     }
     assert!(committed > 0, "who dies after the end does no harm");
-    assert!(asked > 0, "who dies after it has published is named as well");
+    assert!(
+        asked > 0,
+        "who dies after it has published is named as well"
+    );
 }
 
 /// One of three nodes dies after each of its steps, and starts again with other rails.
@@ -366,7 +511,12 @@ fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
             let mut sim = Sim::new(seed);
             sim.persists = seed % 2 == 1;
             for rank in 0..3 {
-                sim.add(setup(rank, 3, &RAILS, 1), 0, 40_000, (rank == victim).then_some(step));
+                sim.add(
+                    setup(rank, 3, &RAILS, 1),
+                    0,
+                    40_000,
+                    (rank == victim).then_some(step),
+                );
             }
             sim.add(setup(victim, 3, &RAILS[..2], 2), 3_000, 40_000, None);
             let (mut ended, store) = sim.run();
@@ -375,7 +525,10 @@ fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
             let others: Vec<_> = ended.into_iter().flatten().map(|(_, r)| r).collect();
             // A node that commits removes what outlives the job.
             let swept = seed % 2 == 1 && others.iter().all(Result::is_ok);
-            let commit = store.iter().any(|(k, v)| k.contains("/end/") && v.starts_with(b"{\"commit")) || swept;
+            let commit = store
+                .iter()
+                .any(|(k, v)| k.contains("/end/") && v.starts_with(b"{\"commit"))
+                || swept;
             let Ok(again) = again else {
                 assert!(through || commit, "{victim} after {step} is not heard");
                 continue;
@@ -383,7 +536,12 @@ fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
             together += 1;
             assert_eq!(keys(&again), ["rdma0", "rdma1"]);
             for other in others {
-                assert_eq!(other.unwrap_or_else(|e| panic!("{victim} after {step}: {e:#}")).digest, again.digest);
+                assert_eq!(
+                    other
+                        .unwrap_or_else(|e| panic!("{victim} after {step}: {e:#}"))
+                        .digest,
+                    again.digest
+                );
             }
         }
     }
@@ -399,7 +557,12 @@ fn runs_under_one_id_do_not_disturb_one_another() {
         sim.persists = attempt == 2;
         for rank in 0..4 {
             // The last one is late, and what it published the last time is still there.
-            sim.add(setup(rank, 4, rails, attempt), if rank == 3 { 2_500 } else { 0 }, 60_000, None);
+            sim.add(
+                setup(rank, 4, rails, attempt),
+                if rank == 3 { 2_500 } else { 0 },
+                60_000,
+                None,
+            );
         }
         let (ended, after) = sim.run();
         for a in all(ended) {
@@ -409,17 +572,21 @@ fn runs_under_one_id_do_not_disturb_one_another() {
     }
 }
 
-/// Of another version, or of none: rank 0 may still come, and where it does not, that is what was there.
+/// Of another version, or of none: rank 0 may still come, and where it does not, that is what was
+/// there.
 #[test]
 fn unreadable_remains_of_an_earlier_rank_0_stop_no_run() {
-    let version =
-        String::from_utf8(setup(0, 3, &RAILS, 1).offer.encode().unwrap()).unwrap().replacen("\"v\":1", "\"v\":9", 1);
-    for (seed, old, words) in
-        [(1, &*version, "it speaks version 9"), (2, "garbage", "it is no message of this version")]
-    {
+    let version = String::from_utf8(setup(0, 3, &RAILS, 1).offer.encode().unwrap())
+        .unwrap()
+        .replacen("\"v\":1", "\"v\":9", 1);
+    for (seed, old, words) in [
+        (1, &*version, "it speaks version 9"),
+        (2, "garbage", "it is no message of this version"),
+    ] {
         for late in [None, Some(2_500), Some(25_000)] {
             let mut sim = Sim::new(seed);
-            sim.store.insert("rdmaprep/v1/job.1/in/0".to_owned(), old.as_bytes().to_vec());
+            sim.store
+                .insert("rdmaprep/v1/job.1/in/0".to_owned(), old.as_bytes().to_vec());
             for (rank, begins) in [(1, Some(0)), (2, Some(0)), (0, late)] {
                 begins.map(|begins| sim.add(setup(rank, 3, &RAILS, 1), begins, 60_000, None));
             }
@@ -430,7 +597,10 @@ fn unreadable_remains_of_an_earlier_rank_0_stop_no_run() {
             }
             for (when, result) in ended.into_iter().flatten() {
                 let text = format!("{:#}", result.unwrap_err());
-                assert!(text.contains("what rank 0 published cannot be used: ") && text.contains(words), "{text}");
+                assert!(
+                    text.contains("what rank 0 published cannot be used: ") && text.contains(words),
+                    "{text}"
+                );
                 assert!(when >= Duration::from_secs(60), "{when:?}");
             }
         }
@@ -447,14 +617,31 @@ fn thirty_two_threads_agree() {
             let mut store = store.clone();
             std::thread::spawn(move || {
                 let deadline = Instant::now() + Duration::from_secs(30);
-                agree(&mut store, setup(rank, 32, &RAILS, 1), deadline, &mut |_| Ok(()), None)
+                agree(
+                    &mut store,
+                    setup(rank, 32, &RAILS, 1),
+                    deadline,
+                    &mut |_| Ok(()),
+                    None,
+                )
             })
         })
         .collect();
-    let all: Vec<Agreement> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
-    assert!(all.iter().all(|a| a.digest == all[0].digest && keys(a) == RAILS));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict in two places: nothing grows with the square of the nodes.
+    let all: Vec<Agreement> = all
+        .into_iter()
+        .map(|t| t.join().unwrap().unwrap())
+        .collect();
+    assert!(
+        all.iter()
+            .all(|a| a.digest == all[0].digest && keys(a) == RAILS)
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict in two places: nothing grows
+    // with the square of the nodes.
     assert_eq!(store.len(), 32 + 4 * 31 + 2);
 }
 
@@ -474,7 +661,10 @@ fn rank_0_names_whom_it_waits_for() {
         })
     };
     let (one, zero) = (part(1), part(0));
-    assert_eq!((zero.join().unwrap(), one.join().unwrap()), (vec![2, 3], Vec::new()));
+    assert_eq!(
+        (zero.join().unwrap(), one.join().unwrap()),
+        (vec![2, 3], Vec::new())
+    );
 }
 
 #[test]
@@ -494,11 +684,20 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
             unreachable!()
         }
     }
-    let e = agree(&mut Lost, setup(1, 2, &RAILS, 1), Instant::now() + Duration::from_secs(5), &mut |_| Ok(()), None)
-        .unwrap_err();
+    let e = agree(
+        &mut Lost,
+        setup(1, 2, &RAILS, 1),
+        Instant::now() + Duration::from_secs(5),
+        &mut |_| Ok(()),
+        None,
+    )
+    .unwrap_err();
     assert_eq!(
         (ErrorClass::of(&e), format!("{e:#}").as_str()),
-        (ErrorClass::Disagreed, "the rendezvous store: connection reset")
+        (
+            ErrorClass::Disagreed,
+            "the rendezvous store: connection reset"
+        )
     );
 }
 
@@ -509,7 +708,10 @@ fn store_lost_with_the_commit_leaves_rank_0_unsure() {
     impl Store for Falls {
         fn put(&mut self, pairs: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
             self.0.put(pairs)?;
-            anyhow::ensure!(!pairs.iter().any(|(key, _)| key.contains("/end/")), "connection reset");
+            anyhow::ensure!(
+                !pairs.iter().any(|(key, _)| key.contains("/end/")),
+                "connection reset"
+            );
             Ok(())
         }
         fn get(&mut self, keys: &[String], until: Instant) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
@@ -526,21 +728,38 @@ fn store_lost_with_the_commit_leaves_rank_0_unsure() {
     let part = |rank| {
         let mut store = Falls(store.clone());
         let deadline = Instant::now() + Duration::from_secs(60);
-        std::thread::spawn(move || agree(&mut store, setup(rank, 2, &RAILS, 1), deadline, &mut |_| Ok(()), None))
+        std::thread::spawn(move || {
+            agree(
+                &mut store,
+                setup(rank, 2, &RAILS, 1),
+                deadline,
+                &mut |_| Ok(()),
+                None,
+            )
+        })
     };
     let (zero, one) = (part(0), part(1));
     let e = zero.join().unwrap().unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
     let text = format!("{e:#}");
-    assert!(text.contains("others may have committed") && text.ends_with(": connection reset"), "{text}");
+    assert!(
+        text.contains("others may have committed") && text.ends_with(": connection reset"),
+        "{text}"
+    );
     assert_eq!(keys(&one.join().unwrap().unwrap()), RAILS);
 }
 
 #[test]
 fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
     for (rank, nodes) in [(1, 1), (7, 3), (0, 0), (0, 16385)] {
-        let e = agree(&mut Memory::default(), setup(rank, nodes, &RAILS, 1), Instant::now(), &mut |_| Ok(()), None)
-            .unwrap_err();
+        let e = agree(
+            &mut Memory::default(),
+            setup(rank, nodes, &RAILS, 1),
+            Instant::now(),
+            &mut |_| Ok(()),
+            None,
+        )
+        .unwrap_err();
         assert_eq!(ErrorClass::of(&e), ErrorClass::Usage, "{rank} of {nodes}");
     }
     for bad in ["", "none", "a/b", "a b", "a\n", "é", &"x".repeat(129)] {
@@ -552,7 +771,9 @@ fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
 #[test]
 fn what_does_not_fit_is_left_out_or_refused() {
     let mut offer = setup(0, 2, &RAILS, 1).offer;
-    offer.dropped = (0..2000).map(|i| DroppedRail(format!("rdma{i}").parse().unwrap(), DropCode::NoAddress)).collect();
+    offer.dropped = (0..2000)
+        .map(|i| DroppedRail(format!("rdma{i}").parse().unwrap(), DropCode::NoAddress))
+        .collect();
     let value = offer.encode().unwrap();
     assert!(value.len() <= MAX_VALUE && value.len() > MAX_VALUE - 100);
     let read = Offer::parse(&value).unwrap();
@@ -570,12 +791,28 @@ fn what_does_not_fit_is_left_out_or_refused() {
 
 /// A value that no node of ours would write.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
-    let mut good: Vec<Vec<u8>> = vec![setup(1, 3, &["rdma0", "evil\"0"], 9).offer.encode().unwrap()];
+    let mut good: Vec<Vec<u8>> = vec![
+        setup(1, 3, &["rdma0", "evil\"0"], 9)
+            .offer
+            .encode()
+            .unwrap(),
+    ];
     good.push(message::encode(&Ack::No("x".repeat(500))).unwrap());
     good.push(message::encode(&Verdict::Again).unwrap());
-    good.push(Proposal::Abort { turn: 3, why: "\u{1b}[2J".into() }.encode().unwrap());
-    let bent =
-        (prop::sample::select(good.clone()), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut v, at, b)| {
+    good.push(
+        Proposal::Abort {
+            turn: 3,
+            why: "\u{1b}[2J".into(),
+        }
+        .encode()
+        .unwrap(),
+    );
+    let bent = (
+        prop::sample::select(good.clone()),
+        any::<prop::sample::Index>(),
+        any::<u8>(),
+    )
+        .prop_map(|(mut v, at, b)| {
             let at = at.index(v.len());
             v[at] = b;
             v
@@ -594,7 +831,8 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each ends with a part of what it has offered, in the same order everywhere, or all end without.
+    /// Each ends with a part of what it has offered, in the same order everywhere, or all end
+    /// without.
     #[test]
     fn a_subset_in_one_order(
         seed in any::<u64>(),
@@ -625,8 +863,8 @@ proptest! {
         }
     }
 
-    /// A stranger writes what it likes, where it likes, as often as it likes: all end, in time, in one line, and who
-    /// commits has nothing that it did not offer.
+    /// A stranger writes what it likes, where it likes, as often as it likes: all end, in time, in
+    /// one line, and who commits has nothing that it did not offer.
     #[test]
     fn a_stranger_in_the_store(seed in any::<u64>(), lies in prop::collection::vec((any::<prop::sample::Index>(), garbage(), 0..40usize), 1..6)) {
         let mut sim = Sim::new(seed);

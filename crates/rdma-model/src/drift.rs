@@ -16,7 +16,9 @@ pub struct Drift {
 impl Drift {
     /// A setting of the device: no manager of links is known to change one.
     pub fn is_of_device(&self) -> bool {
-        ["ethtool ", "sysfs ", "napi ", "dcb ", "vf "].iter().any(|source| self.field.starts_with(source))
+        ["ethtool ", "sysfs ", "napi ", "dcb ", "vf "]
+            .iter()
+            .any(|source| self.field.starts_with(source))
     }
 }
 

@@ -1,5 +1,6 @@
-//! Equal in effect: what a network manager may choose otherwise when it makes its own again. An address counts by itself and
-//! its subnet; a route by where it leads and from where; a rule by what it selects, and whether it comes before `main`.
+//! Equal in effect: what a network manager may choose otherwise when it makes its own again. An
+//! address counts by itself and its subnet; a route by where it leads and from where; a rule by
+//! what it selects, and whether it comes before `main`.
 
 use std::net::IpAddr;
 
@@ -13,20 +14,30 @@ pub fn same_address(a: &Address, b: &Address) -> bool {
     (a.address, a.prefix, a.peer) == (b.address, b.prefix, b.peer)
 }
 
-/// Whether `have` leads wherever `want` leads: of two NICs' equal routes the kernel may make one with both legs.
+/// Whether `have` leads wherever `want` leads: of two NICs' equal routes the kernel may make one
+/// with both legs.
 pub fn covers_route(have: &Route, want: &Route) -> bool {
     let key = |r: &Route| (r.destination, r.source, r.table, r.kind, r.tos, r.prefsrc);
     let (there, asked) = (legs(have), legs(want));
-    key(have) == key(want) && there.is_empty() == asked.is_empty() && asked.iter().all(|leg| there.contains(leg))
+    key(have) == key(want)
+        && there.is_empty() == asked.is_empty()
+        && asked.iter().all(|leg| there.contains(leg))
 }
 
 fn legs(route: &Route) -> Vec<(Option<&IfName>, Option<IpAddr>)> {
-    route.hops.iter().map(|hop| (hop.dev.as_ref(), hop.gateway)).collect()
+    route
+        .hops
+        .iter()
+        .map(|hop| (hop.dev.as_ref(), hop.gateway))
+        .collect()
 }
 
 pub fn same_rule(a: &Rule, b: &Rule) -> bool {
     let plain = |rule: &Rule| {
-        let mut plain = Rule { priority: u32::from(rule.priority > MAIN), ..rule.clone() };
+        let mut plain = Rule {
+            priority: u32::from(rule.priority > MAIN),
+            ..rule.clone()
+        };
         plain.other.remove(&FRA_PROTOCOL);
         plain
     };
@@ -34,7 +45,10 @@ pub fn same_rule(a: &Rule, b: &Rule) -> bool {
 }
 
 pub fn missing_addresses<'a>(wanted: &'a [Address], have: &[Address]) -> Vec<&'a Address> {
-    wanted.iter().filter(|w| !have.iter().any(|h| same_address(h, w))).collect()
+    wanted
+        .iter()
+        .filter(|w| !have.iter().any(|h| same_address(h, w)))
+        .collect()
 }
 
 pub fn missing_routes<'a>(wanted: &'a [Route], have: &[Route]) -> Vec<&'a Route> {
@@ -51,11 +65,13 @@ pub fn missing_routes<'a>(wanted: &'a [Route], have: &[Route]) -> Vec<&'a Route>
     missing
 }
 
-/// Rules against what is there: each of these stands for one that is wanted, its equal before all others.
+/// Rules against what is there: each of these stands for one that is wanted, its equal before all
+/// others.
 #[derive(Debug, PartialEq)]
 pub struct Rules<'a> {
     pub missing: Vec<&'a Rule>,
-    /// Those for which another one is there that does the same: a manager has made its own beside them.
+    /// Those for which another one is there that does the same: a manager has made its own beside
+    /// them.
     pub double: Vec<&'a Rule>,
 }
 
@@ -103,8 +119,18 @@ mod tests {
         assert_eq!(compare(std::slice::from_ref(&a)), (0, 0));
         assert_eq!(compare(std::slice::from_ref(&b)), (0, 0));
         assert_eq!(compare(&[a.clone(), b.clone()]), (0, 1));
-        assert_eq!(compare(&[rule("10.0.0.1/32", 40000)]), (1, 0), "behind main it does something else");
+        assert_eq!(
+            compare(&[rule("10.0.0.1/32", 40000)]),
+            (1, 0),
+            "behind main it does something else"
+        );
         let two = [a.clone(), b];
-        assert_eq!(compare_rules(&two, &[a, rule("10.0.0.1/32", 7)]), Rules { missing: vec![], double: vec![] });
+        assert_eq!(
+            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)]),
+            Rules {
+                missing: vec![],
+                double: vec![]
+            }
+        );
     }
 }

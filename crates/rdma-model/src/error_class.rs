@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Why a command failed. The numbers are the exit codes and do not change; [`ErrorClass::meaning`] says what each stands for.
+/// Why a command failed. The numbers are the exit codes and do not change; [`ErrorClass::meaning`]
+/// says what each stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorClass {
@@ -59,24 +60,35 @@ impl ErrorClass {
             ErrorClass::Other => "any other failure; nothing changed, or the change was undone",
             ErrorClass::Usage => "wrong flag, variable, config file or input file",
             ErrorClass::Refused => "refused by the host's policy or a safety rule",
-            ErrorClass::Nothing => "no NIC is left to move, or one of --ifaces cannot be taken; the table says why",
+            ErrorClass::Nothing => {
+                "no NIC is left to move, or one of --ifaces cannot be taken; the table says why"
+            }
             ErrorClass::State => "the runtime's state or the bundle's config.json cannot be used",
             ErrorClass::Kernel => "the kernel rejected a change; earlier changes were rolled back",
             ErrorClass::Timeout => "the deadline passed; all changes were rolled back",
             ErrorClass::Incomplete => "undo or restore is incomplete; the message says what to run",
-            ErrorClass::Locked => "another rdmaprep holds the lock, or another container holds a NIC",
-            ErrorClass::Disagreed => "the nodes did not agree on their rails, or lost their store; nothing changed",
+            ErrorClass::Locked => {
+                "another rdmaprep holds the lock, or another container holds a NIC"
+            }
+            ErrorClass::Disagreed => {
+                "the nodes did not agree on their rails, or lost their store; nothing changed"
+            }
             ErrorClass::Sick => "doctor found a failure that breaks jobs",
         }
     }
 
     /// The class of an error chain: its outermost [`ErrorClass`], else [`ErrorClass::Other`].
     pub fn of(error: &anyhow::Error) -> ErrorClass {
-        error.downcast_ref::<Failure>().map_or(ErrorClass::Other, |f| f.class)
+        error
+            .downcast_ref::<Failure>()
+            .map_or(ErrorClass::Other, |f| f.class)
     }
 
     pub fn error(self, text: impl fmt::Display) -> anyhow::Error {
-        anyhow::Error::new(Failure { class: self, text: text.to_string() })
+        anyhow::Error::new(Failure {
+            class: self,
+            text: text.to_string(),
+        })
     }
 }
 
@@ -101,7 +113,12 @@ pub trait WithClass<T> {
 
 impl<T, E: Into<anyhow::Error>> WithClass<T> for Result<T, E> {
     fn class(self, class: ErrorClass, text: impl fmt::Display) -> anyhow::Result<T> {
-        self.map_err(|e| e.into().context(Failure { class, text: text.to_string() }))
+        self.map_err(|e| {
+            e.into().context(Failure {
+                class,
+                text: text.to_string(),
+            })
+        })
     }
 }
 
@@ -111,10 +128,17 @@ mod tests {
 
     #[test]
     fn codes_are_stable_and_survive_contexts() {
-        assert_eq!(ErrorClass::ALL.map(ErrorClass::code), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
-        let e: anyhow::Result<()> = Err(anyhow::anyhow!("EBUSY")).class(ErrorClass::Kernel, "moving rdma0");
+        assert_eq!(
+            ErrorClass::ALL.map(ErrorClass::code),
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+        );
+        let e: anyhow::Result<()> =
+            Err(anyhow::anyhow!("EBUSY")).class(ErrorClass::Kernel, "moving rdma0");
         let e = e.map_err(|e| e.context("attaching")).err();
         assert_eq!(e.as_ref().map(ErrorClass::of), Some(ErrorClass::Kernel));
-        assert_eq!(e.map(|e| format!("{e:#}")).as_deref(), Some("attaching: moving rdma0: EBUSY"));
+        assert_eq!(
+            e.map(|e| format!("{e:#}")).as_deref(),
+            Some("attaching: moving rdma0: EBUSY")
+        );
     }
 }

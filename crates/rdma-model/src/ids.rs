@@ -1,4 +1,5 @@
-//! The identifiers of this field as types that cannot hold nonsense: each is validated when it is parsed or deserialized.
+//! The identifiers of this field as types that cannot hold nonsense: each is validated when it is
+//! parsed or deserialized.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::{checked_text, natural, serde_as_text};
 
 checked_text! {
-    /// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor `..`
-    /// (`dev_valid_name()` in the kernel's net/core/dev.c).
+    /// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor
+    /// `..` (`dev_valid_name()` in the kernel's net/core/dev.c).
     IfName(s) {
         ensure!(!s.is_empty(), "an interface name is empty");
         ensure!(s.len() < 16, "interface name {:?} has {} bytes, the kernel allows 15", s, s.len());
@@ -23,11 +24,13 @@ checked_text! {
 }
 
 checked_text! {
-    /// An RDMA device's name (`mlx5_0`, `rocep1s0f0`, `rxe0`): 1 to 63 bytes of letters, digits, `_`, `-`, `.`
-    /// (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's list syntax can carry).
+    /// An RDMA device's name (`mlx5_0`, `rocep1s0f0`, `rxe0`): 1 to 63 bytes of letters, digits,
+    /// `_`, `-`, `.` (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's
+    /// list syntax can carry).
     HcaName(s) {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device name");
+        ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device \
+            name");
         ensure!(s != "." && s != "..", "{s:?} is no RDMA device name");
     }, ordered elsewhere
 }
@@ -80,7 +83,8 @@ impl FromStr for BusId {
     }
 }
 
-/// A link-layer address of any length up to 32 bytes (Ethernet 6, IPoIB 20), printed as colon-separated hex.
+/// A link-layer address of any length up to 32 bytes (Ethernet 6, IPoIB 20), printed as
+/// colon-separated hex.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub Vec<u8>);
@@ -89,18 +93,28 @@ impl Mac {
     /// The longest (MAX_ADDR_LEN in include/linux/netdevice.h).
     const LONGEST: usize = 32;
 
-    /// The kernel reports an empty one of a neighbour on a link that has no such addresses, as tun (neigh_fill_info in
-    /// net/core/neighbour.c): that is none.
+    /// The kernel reports an empty one of a neighbour on a link that has no such addresses, as tun
+    /// (neigh_fill_info in net/core/neighbour.c): that is none.
     pub fn from_bytes(bytes: &[u8]) -> Option<Mac> {
-        (1..=Mac::LONGEST).contains(&bytes.len()).then(|| Mac(bytes.to_vec()))
+        (1..=Mac::LONGEST)
+            .contains(&bytes.len())
+            .then(|| Mac(bytes.to_vec()))
     }
 }
 
 impl FromStr for Mac {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        let bytes: Option<Vec<u8>> =
-            s.split(':').map(|p| if p.len() == 2 { u8::from_str_radix(p, 16).ok() } else { None }).collect();
+        let bytes: Option<Vec<u8>> = s
+            .split(':')
+            .map(|p| {
+                if p.len() == 2 {
+                    u8::from_str_radix(p, 16).ok()
+                } else {
+                    None
+                }
+            })
+            .collect();
         match bytes {
             Some(b) if b.len() <= Mac::LONGEST => Ok(Mac(b)),
             _ => bail!("{s:?} is no link-layer address"),
@@ -134,7 +148,10 @@ impl FromStr for Hex {
     fn from_str(s: &str) -> Result<Self> {
         ensure!(s.is_ascii() && s.len() % 2 == 0, "{s:?} is no hex string");
         let byte = |i: usize| u8::from_str_radix(&s[i..i + 2], 16);
-        Ok(Hex((0..s.len()).step_by(2).map(byte).collect::<Result<_, _>>()?))
+        Ok(Hex((0..s.len())
+            .step_by(2)
+            .map(byte)
+            .collect::<Result<_, _>>()?))
     }
 }
 
@@ -142,20 +159,36 @@ serde_as_text!(BusId, Mac, Guid, Hex);
 
 impl fmt::Display for BusId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function))
+        f.pad(&format!(
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.domain, self.bus, self.device, self.function
+        ))
     }
 }
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":"))
+        f.pad(
+            &self
+                .0
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<Vec<_>>()
+                .join(":"),
+        )
     }
 }
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let group = |shift: u32| (self.0 >> shift) & 0xffff;
-        f.pad(&format!("{:04x}:{:04x}:{:04x}:{:04x}", group(48), group(32), group(16), group(0)))
+        f.pad(&format!(
+            "{:04x}:{:04x}:{:04x}:{:04x}",
+            group(48),
+            group(32),
+            group(16),
+            group(0)
+        ))
     }
 }
 
@@ -172,9 +205,22 @@ mod tests {
     #[test]
     fn interface_names_follow_the_kernel() {
         for good in ["eth0", "eth18-0", "eth0.1015", "a", "ABCDEFGHIJKLMNO", "é"] {
-            assert_eq!(good.parse::<IfName>().map(|n| n.to_string()).ok(), Some(good.to_owned()));
+            assert_eq!(
+                good.parse::<IfName>().map(|n| n.to_string()).ok(),
+                Some(good.to_owned())
+            );
         }
-        for bad in ["", ".", "..", "a/b", "a b", "a\nb", "a:1", "ABCDEFGHIJKLMNOP", "a\u{7}"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a\nb",
+            "a:1",
+            "ABCDEFGHIJKLMNOP",
+            "a\u{7}",
+        ] {
             assert!(bad.parse::<IfName>().is_err(), "{bad:?}");
         }
     }
@@ -182,9 +228,19 @@ mod tests {
     #[test]
     fn bus_ids_round_trip_with_wide_domains() {
         for good in ["0000:00:00.0", "10000:e1:1f.7", "ffff:ff:01.0"] {
-            assert_eq!(good.parse::<BusId>().map(|b| b.to_string()).ok(), Some(good.to_owned()));
+            assert_eq!(
+                good.parse::<BusId>().map(|b| b.to_string()).ok(),
+                Some(good.to_owned())
+            );
         }
-        for bad in ["", "00:00.0", "0000:00:20.0", "0000:00:00.8", "0000:0:00.0", "+000:00:00.0"] {
+        for bad in [
+            "",
+            "00:00.0",
+            "0000:00:20.0",
+            "0000:00:00.8",
+            "0000:0:00.0",
+            "+000:00:00.0",
+        ] {
             assert!(bad.parse::<BusId>().is_err(), "{bad:?}");
         }
     }
@@ -192,11 +248,27 @@ mod tests {
     #[test]
     fn guids_macs_and_hex_round_trip() {
         assert_eq!(
-            "0c42:a103:00fe:1234".parse::<Guid>().map(|g| g.to_string()).ok(),
+            "0c42:a103:00fe:1234"
+                .parse::<Guid>()
+                .map(|g| g.to_string())
+                .ok(),
             Some("0c42:a103:00fe:1234".into())
         );
-        assert_eq!("02:00:00:00:00:01".parse::<Mac>().map(|m| m.to_string()).ok(), Some("02:00:00:00:00:01".into()));
-        assert_eq!("00ff".parse::<Hex>().map(|h| h.to_string()).ok(), Some("00ff".into()));
-        assert!("0".parse::<Hex>().is_err() && "zz".parse::<Hex>().is_err() && "0c42:a103".parse::<Guid>().is_err());
+        assert_eq!(
+            "02:00:00:00:00:01"
+                .parse::<Mac>()
+                .map(|m| m.to_string())
+                .ok(),
+            Some("02:00:00:00:00:01".into())
+        );
+        assert_eq!(
+            "00ff".parse::<Hex>().map(|h| h.to_string()).ok(),
+            Some("00ff".into())
+        );
+        assert!(
+            "0".parse::<Hex>().is_err()
+                && "zz".parse::<Hex>().is_err()
+                && "0c42:a103".parse::<Guid>().is_err()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A Linux host's RDMA NICs and their network as values: no I/O, no command line, nothing of what is decided from them.
+//! A Linux host's RDMA NICs and their network as values: no I/O, no command line, nothing of what
+//! is decided from them.
 #![forbid(unsafe_code)]
 
 pub mod arp;

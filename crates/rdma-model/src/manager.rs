@@ -27,8 +27,8 @@ impl Manager {
     }
 }
 
-/// The program that configures a NIC, and what of the NIC's state is not that program's. It makes its own again when the
-/// NIC is back, with a metric, a priority or a lease that it chooses then.
+/// The program that configures a NIC, and what of the NIC's state is not that program's. It makes
+/// its own again when the NIC is back, with a metric, a priority or a lease that it chooses then.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Managed {
     pub by: Manager,
@@ -67,19 +67,22 @@ impl Managed {
     }
 
     pub fn owns_rule(&self, rule: &Rule) -> bool {
-        self.foreign.as_ref().is_some_and(|foreign| !foreign.rules.contains(rule))
+        self.foreign
+            .as_ref()
+            .is_some_and(|foreign| !foreign.rules.contains(rule))
     }
 }
 
-/// Whether a route follows from an address, a lease or a router's advertisement: the owner of a NIC's addresses owns
-/// these.
+/// Whether a route follows from an address, a lease or a router's advertisement: the owner of a
+/// NIC's addresses owns these.
 pub fn is_dynamic(route: &Route) -> bool {
     matches!(route.protocol, KERNEL | DHCP | RA)
 }
 
-/// Whether a routing daemon made what has this protocol: `mrt`, `zebra`, `bird`, `dnrouted`, `xorp`, `ntk`, `mrouted`,
-/// `keepalived`, `babel`, `openr`, `bgp`, `isis`, `ospf`, `rip` and `eigrp` of include/uapi/linux/rtnetlink.h. A daemon
-/// learns its routes again when the link is back, and withdraws only those that it knows.
+/// Whether a routing daemon made what has this protocol: `mrt`, `zebra`, `bird`, `dnrouted`,
+/// `xorp`, `ntk`, `mrouted`, `keepalived`, `babel`, `openr`, `bgp`, `isis`, `ospf`, `rip` and
+/// `eigrp` of include/uapi/linux/rtnetlink.h. A daemon learns its routes again when the link is
+/// back, and withdraws only those that it knows.
 pub fn is_daemon(protocol: u8) -> bool {
     matches!(protocol, 10..=15 | 17 | 18 | 42 | 99 | 186..=189 | 192)
 }

@@ -16,7 +16,8 @@ pub struct MovedNic {
     /// Its state in the container, which poststart sets again after a runtime that tore it down.
     pub inside: NicState,
     pub uverbs_before: Option<CharDevice>,
-    /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
+    /// Values of `conf/all` in the container's namespace that would have defeated its own: written
+    /// before it came.
     #[serde(default)]
     pub overruled: BTreeMap<String, Overruled>,
     /// What the host has in place of routes with a leg over it: the legs that stayed, and those of

@@ -1,4 +1,5 @@
-//! The order in which people count: digits in names are numbers, so that `mlx5_2` precedes `mlx5_10`.
+//! The order in which people count: digits in names are numbers, so that `mlx5_2` precedes
+//! `mlx5_10`.
 
 use std::cmp::Ordering;
 
@@ -30,8 +31,27 @@ mod tests {
 
     #[test]
     fn digits_in_names_count_as_numbers() {
-        let mut names = ["mlx5_10", "rxe", "mlx5_2", "mlx5_02", "mlx4_11", "mlx5_bond_0", "mlx5_1"];
+        let mut names = [
+            "mlx5_10",
+            "rxe",
+            "mlx5_2",
+            "mlx5_02",
+            "mlx4_11",
+            "mlx5_bond_0",
+            "mlx5_1",
+        ];
         names.sort_by(|a, b| order(a, b));
-        assert_eq!(names, ["mlx4_11", "mlx5_1", "mlx5_02", "mlx5_2", "mlx5_10", "mlx5_bond_0", "rxe"]);
+        assert_eq!(
+            names,
+            [
+                "mlx4_11",
+                "mlx5_1",
+                "mlx5_02",
+                "mlx5_2",
+                "mlx5_10",
+                "mlx5_bond_0",
+                "rxe"
+            ]
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Types that are read from text and cannot hold nonsense: what comes from JSON passes the same checks as a flag.
+//! Types that are read from text and cannot hold nonsense: what comes from JSON passes the same
+//! checks as a flag.
 
-/// serde through `FromStr` and `Display`, for a type that is marked `#[serde(try_from = "String", into = "String")]`. The crate that
-/// names it depends on anyhow.
+/// serde through `FromStr` and `Display`, for a type that is marked
+/// `#[serde(try_from = "String", into = "String")]`. The crate that names it depends on anyhow.
 #[macro_export]
 macro_rules! serde_as_text {
     ($($t:ty),*) => {$(
@@ -19,8 +20,9 @@ macro_rules! serde_as_text {
     )*};
 }
 
-/// A newtype of a `String` that was checked: `checked_text! { /// Docs. Name(text) { ensure!(…) } }`. The crate that names it depends
-/// on anyhow and serde. With `, ordered elsewhere` at the end it has no order of its own.
+/// A newtype of a `String` that was checked:
+/// `checked_text! { /// Docs. Name(text) { ensure!(…) } }`. The crate that names it depends on
+/// anyhow and serde. With `, ordered elsewhere` at the end it has no order of its own.
 #[macro_export]
 macro_rules! checked_text {
     ($(#[$meta:meta])* $name:ident($text:ident) $check:block) => {

@@ -37,7 +37,8 @@ pub struct Nic {
     /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
     pub gid: Option<Gid>,
     pub numa: Option<i32>,
-    /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it is re-created.
+    /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it
+    /// is re-created.
     pub uverbs: Option<CharDevice>,
     /// Addresses when the plan was made: a plan whose NIC has others by now is out of date.
     pub addresses: Vec<Address>,
@@ -60,11 +61,16 @@ pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
     }
 }
 
-/// Whether two identities are of one NIC: what both sources know of the hardware must agree, and without any such fact the
-/// name decides. The ifindex proves nothing, since it may change when a NIC has been away.
+/// Whether two identities are of one NIC: what both sources know of the hardware must agree, and
+/// without any such fact the name decides. The ifindex proves nothing, since it may change when a
+/// NIC has been away.
 pub fn same_nic(a: &Identity, b: &Identity) -> bool {
     let pci = a.pci.zip(b.pci).map(|(x, y)| x == y);
-    let mac = a.permanent_mac.as_ref().zip(b.permanent_mac.as_ref()).map(|(x, y)| x == y);
+    let mac = a
+        .permanent_mac
+        .as_ref()
+        .zip(b.permanent_mac.as_ref())
+        .map(|(x, y)| x == y);
     match (pci, mac) {
         (None, None) => a.name == b.name,
         _ => pci.unwrap_or(true) && mac.unwrap_or(true),

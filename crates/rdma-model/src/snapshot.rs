@@ -1,6 +1,7 @@
-//! What was observed in one network namespace of one host: facts, no decisions. `rdmaprep snapshot --json` prints this type, and
-//! `--snapshot FILE` reads it back. Live snapshots come from netlink, NETLINK_RDMA and sysfs, captured ones from a /sys tree
-//! alone; what a source does not report is `None` or empty.
+//! What was observed in one network namespace of one host: facts, no decisions.
+//! `rdmaprep snapshot --json` prints this type, and `--snapshot FILE` reads it back. Live snapshots
+//! come from netlink, NETLINK_RDMA and sysfs, captured ones from a /sys tree alone; what a source
+//! does not report is `None` or empty.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,14 +19,16 @@ mod route;
 mod sysctls;
 
 pub use hca::{Gid, GidKind, Hca, Port, Protocol};
-pub use netdev::{Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD};
+pub use netdev::{
+    Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD,
+};
 pub use pci::{Cpu, NumaNode, PciFunction};
 pub use route::*;
 pub use sysctls::SysctlValues;
 
 pub use paths::{
-    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, LinkUse, Matched, Purpose, Question, RdmaUse,
-    StoreRoute, TunnelPath,
+    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, LinkUse, Matched, Purpose,
+    Question, RdmaUse, StoreRoute, TunnelPath,
 };
 
 /// Version of the JSON form; a reader refuses any other.
@@ -43,7 +46,8 @@ pub struct Snapshot {
     pub rdma_mode: Option<RdmaMode>,
     pub rdma_cm: Option<CharDevice>,
     pub hcas: Vec<Hca>,
-    /// Numbers of the verbs nodes that devices of other namespaces have, which only the exclusive mode hides.
+    /// Numbers of the verbs nodes that devices of other namespaces have, which only the exclusive
+    /// mode hides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verbs_elsewhere: Vec<u32>,
     /// Network devices, by ifindex.
@@ -67,7 +71,8 @@ pub struct Snapshot {
     /// Which links the host uses; absent where the kernel was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<HostPaths>,
-    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path; of a NIC's host, all defaults.
+    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path; of a
+    /// NIC's host, all defaults.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
     #[serde(default)]
@@ -129,14 +134,15 @@ impl Snapshot {
     pub fn unlisted_routes(&self) -> Option<String> {
         let family = self.routes_cut.first()?;
         Some(format!(
-            "the host has an IPv{family} route of more than 32 KiB, behind which the kernel lists no others: they would be lost; \
-             put its legs into a group of nexthop objects"
+            "the host has an IPv{family} route of more than 32 KiB, behind which the kernel lists \
+            no others: they would be lost; put its legs into a group of nexthop objects"
         ))
     }
 
-    /// The links that packets to an address leave by: the longest-prefix match over the tables main and local, with the legs of
-    /// all winners. An unreachable or blackhole route can win and has no legs; broadcast, anycast, multicast and throw routes
-    /// (RTN_BROADCAST 3, 4, 5, 9 in include/uapi/linux/rtnetlink.h) lead to no peer.
+    /// The links that packets to an address leave by: the longest-prefix match over the tables main
+    /// and local, with the legs of all winners. An unreachable or blackhole route can win and has
+    /// no legs; broadcast, anycast, multicast and throw routes (RTN_BROADCAST 3, 4, 5, 9 in
+    /// include/uapi/linux/rtnetlink.h) lead to no peer.
     pub fn links_towards(&self, peer: IpAddr) -> Vec<IfName> {
         const MAIN: u32 = 254;
         const LOCAL: u32 = 255;
@@ -144,10 +150,21 @@ impl Snapshot {
             let table = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
             table && r.tos == 0 && r.destination.contains(&peer)
         };
-        let key = |r: &Route| (std::cmp::Reverse(r.destination.prefix_len()), r.metric.unwrap_or(0));
+        let key = |r: &Route| {
+            (
+                std::cmp::Reverse(r.destination.prefix_len()),
+                r.metric.unwrap_or(0),
+            )
+        };
         let best = self.routes.iter().filter(fits).map(key).min();
-        let winners = self.routes.iter().filter(fits).filter(|r| Some(key(r)) == best);
-        winners.flat_map(|r| r.hops.iter().filter_map(|h| h.dev.clone())).collect()
+        let winners = self
+            .routes
+            .iter()
+            .filter(fits)
+            .filter(|r| Some(key(r)) == best);
+        winners
+            .flat_map(|r| r.hops.iter().filter_map(|h| h.dev.clone()))
+            .collect()
     }
 
     pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
@@ -159,20 +176,31 @@ impl Snapshot {
     }
 
     pub fn routes_of<'a>(&'a self, name: &'a IfName) -> impl Iterator<Item = &'a Route> {
-        self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
+        self.routes
+            .iter()
+            .filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
     }
 
-    /// Whether it is of a /sys alone, which has no addresses and no routes: what needs them is unknown, and not absent.
+    /// Whether it is of a /sys alone, which has no addresses and no routes: what needs them is
+    /// unknown, and not absent.
     pub fn lacks_network(&self) -> bool {
-        self.netns.is_none() && self.routes.is_empty() && self.netdevs.iter().all(|n| n.addresses.is_empty())
+        self.netns.is_none()
+            && self.routes.is_empty()
+            && self.netdevs.iter().all(|n| n.addresses.is_empty())
     }
 
-    /// The netdev of an HCA that shows no port: the only one of its PCI function, if no other HCA is on that.
+    /// The netdev of an HCA that shows no port: the only one of its PCI function, if no other HCA
+    /// is on that.
     pub fn netdev_beside(&self, hca: &Hca) -> Option<&Netdev> {
         let pci = hca.pci.filter(|_| hca.ports.is_empty())?;
         let alone = self.hcas.iter().filter(|h| h.pci == Some(pci)).count() == 1;
-        let mut on_function = self.netdevs.iter().filter(|n| n.pci == Some(pci) && n.link.is_none());
-        on_function.next().filter(|_| alone && on_function.next().is_none())
+        let mut on_function = self
+            .netdevs
+            .iter()
+            .filter(|n| n.pci == Some(pci) && n.link.is_none());
+        on_function
+            .next()
+            .filter(|_| alone && on_function.next().is_none())
     }
 
     /// A host with GPUs has cards whose RDMA driver is not there, as a hint.
@@ -180,8 +208,8 @@ impl Snapshot {
         let of_mlx5 = |f: &&PciFunction| f.driver.as_deref() == Some("mlx5_core");
         let count = self.pci.iter().filter(of_mlx5).count();
         let text = format!(
-            "mlx5_core drives {count} PCI function{}, and there is no HCA: load mlx5_ib (modprobe mlx5_ib), unless another network \
-             namespace has the HCAs",
+            "mlx5_core drives {count} PCI function{}, and there is no HCA: load mlx5_ib (modprobe \
+            mlx5_ib), unless another network namespace has the HCAs",
             if count == 1 { "" } else { "s" }
         );
         (count > 0 && self.hcas.is_empty() && self.gpus().next().is_some()).then_some(text)

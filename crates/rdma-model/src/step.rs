@@ -1,4 +1,5 @@
-//! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
+//! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan
+//! and restore.
 
 mod display;
 mod gateways;
@@ -13,11 +14,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, Hex, IfName, Mac};
-use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
+use crate::snapshot::{
+    Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues,
+};
 pub use gateways::{is_temporary, links_to_gateways};
 pub use implicit::{
-    derived, generated, hears_routers, kernel_address, kernel_made, learned_from_router, makes_by_mac, makes_by_secret,
-    of_generated, prefix_route,
+    derived, generated, hears_routers, kernel_address, kernel_made, learned_from_router,
+    makes_by_mac, makes_by_secret, of_generated, prefix_route,
 };
 pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{Leaving, configure, connect, leave_groups, move_all};
@@ -64,14 +67,15 @@ pub enum Step {
         dev: IfName,
         uverbs: Option<CharDevice>,
     },
-    /// Takes an RDMA device from `from` to the other side, where devices belong to one namespace each; with `uverbs`, it must
-    /// have that device node there.
+    /// Takes an RDMA device from `from` to the other side, where devices belong to one namespace
+    /// each; with `uverbs`, it must have that device node there.
     RdmaMove {
         from: Side,
         hca: HcaName,
         uverbs: Option<CharDevice>,
     },
-    /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
+    /// One link message that takes the NIC from `from` to the other side, there as `name` (and
+    /// `ifindex`, if free).
     Move {
         from: Side,
         dev: IfName,
@@ -129,14 +133,16 @@ pub enum Step {
         dev: IfName,
         program: Program,
     },
-    /// Attaches a BPF program again that a container detached, before that one or behind all; the program must still exist.
+    /// Attaches a BPF program again that a container detached, before that one or behind all; the
+    /// program must still exist.
     ProgramAttach {
         side: Side,
         dev: IfName,
         program: Program,
         before: Option<u32>,
     },
-    /// Writes per-device sysctls, by the keys of [`crate::snapshot::Netdev::sysctls`]; `dev` may be `all`.
+    /// Writes per-device sysctls, by the keys of [`crate::snapshot::Netdev::sysctls`]; `dev` may be
+    /// `all`.
     Sysctls {
         side: Side,
         dev: IfName,
@@ -148,7 +154,8 @@ pub enum Step {
         dev: IfName,
         settings: Settings,
     },
-    /// Sets what differs of these on the device itself, by the keys of [`crate::snapshot::Netdev::device`].
+    /// Sets what differs of these on the device itself, by the keys of
+    /// [`crate::snapshot::Netdev::device`].
     Device {
         side: Side,
         dev: IfName,
@@ -236,9 +243,10 @@ pub enum Step {
         side: Side,
         rule: Rule,
     },
-    /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev, for at most
-    /// `gid_timeout` seconds after the port: NCCL skips a port that is not, and picks the GID when it connects. Where the
-    /// container gets an index, the GID must be at it.
+    /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying
+    /// this netdev, for at most `gid_timeout` seconds after the port: NCCL skips a port that is
+    /// not, and picks the GID when it connects. Where the container gets an index, the GID must be
+    /// at it.
     AwaitPort {
         hca: HcaName,
         port: u32,

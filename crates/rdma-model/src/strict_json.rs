@@ -1,8 +1,10 @@
-//! JSON with fields that are unknown here. A record of a later version is read all the same, since its NICs have to be restored;
-//! a file that a person wrote, or another node's message, is refused, since an unknown field may be a mistake.
+//! JSON with fields that are unknown here. A record of a later version is read all the same, since
+//! its NICs have to be restored; a file that a person wrote, or another node's message, is refused,
+//! since an unknown field may be a mistake.
 //!
-//! Types do not refuse fields themselves, as records have the same types. Unknown is what a value does not print again: a second
-//! reader for each type (as a crate for this has) would make the program larger by a fortieth.
+//! Types do not refuse fields themselves, as records have the same types. Unknown is what a value
+//! does not print again: a second reader for each type (as a crate for this has) would make the
+//! program larger by a fortieth.
 
 use std::io::Write;
 
@@ -15,34 +17,46 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
     let value: T = serde_json::from_str(json)?;
     match unheard(json, &value)? {
         places if places.is_empty() => Ok(value),
-        places => Err(Error::custom(format!("unknown field `{}`", places.join("`, `")))),
+        places => Err(Error::custom(format!(
+            "unknown field `{}`",
+            places.join("`, `")
+        ))),
     }
 }
 
-/// The places in a JSON text of what the value that was read from it lacks: `held.0.lease`. What says nothing (`null`, `false`,
-/// an empty list) is not counted.
+/// The places in a JSON text of what the value that was read from it lacks: `held.0.lease`. What
+/// says nothing (`null`, `false`, an empty list) is not counted.
 pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
     if is_print(json, value) || is_pretty_print(json, value) {
         return Ok(places);
     }
     let printed = serde_json::to_string(value)?;
-    compare(&serde_json::from_str(json)?, &serde_json::from_str(&printed)?, &mut Vec::new(), &mut places);
+    compare(
+        &serde_json::from_str(json)?,
+        &serde_json::from_str(&printed)?,
+        &mut Vec::new(),
+        &mut places,
+    );
     Ok(places)
 }
 
-/// The new text of something that was read from `old` as `known`, with its unknown fields where they still have a place: lists that
-/// have become longer or shorter have lost it.
+/// The new text of something that was read from `old` as `known`, with its unknown fields where
+/// they still have a place: lists that have become longer or shorter have lost it.
 pub fn carried<T: Serialize>(old: &str, known: &T, new: &T) -> Result<String> {
     let read = serde_json::to_string(known)?;
     let text = serde_json::to_string(new)?;
     let mut value = serde_json::from_str(&text)?;
-    carry(&serde_json::from_str(old)?, &serde_json::from_str(&read)?, &mut value);
+    carry(
+        &serde_json::from_str(old)?,
+        &serde_json::from_str(&read)?,
+        &mut value,
+    );
     serde_json::to_string(&value)
 }
 
-/// Whether a text is what a value prints, as all is that this version has written. Nothing is printed for it: a record of 512 NICs
-/// has 5 MB, and ten times that as [`Value`].
+/// Whether a text is what a value prints, as all is that this version has written. Nothing is
+/// printed for it: a record of 512 NICs has 5 MB, and ten times that as [`Value`].
 pub fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
     let mut rest = Rest(text.as_bytes());
     serde_json::to_writer(&mut rest, value).is_ok() && rest.0.is_empty()
@@ -59,7 +73,10 @@ struct Rest<'a>(&'a [u8]);
 
 impl Write for Rest<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 = self.0.strip_prefix(bytes).ok_or(std::io::ErrorKind::InvalidData)?;
+        self.0 = self
+            .0
+            .strip_prefix(bytes)
+            .ok_or(std::io::ErrorKind::InvalidData)?;
         Ok(bytes.len())
     }
 
@@ -82,7 +99,10 @@ fn carry(json: &Value, known: &Value, new: &mut Value) {
         (Value::Array(json), Value::Array(known), Value::Array(new))
             if json.len() == known.len() && json.len() == new.len() =>
         {
-            json.iter().zip(known).zip(new).for_each(|((json, known), new)| carry(json, known, new));
+            json.iter()
+                .zip(known)
+                .zip(new)
+                .for_each(|((json, known), new)| carry(json, known, new));
         }
         _ => {}
     }
@@ -96,10 +116,16 @@ fn compare(json: &Value, known: &Value, at: &mut Vec<String>, places: &mut Vec<S
         _ => false,
     };
     let pairs: Vec<(String, &Value, Option<&Value>)> = match (json, known) {
-        (Value::Object(json), Value::Object(known)) => json.iter().map(|(k, v)| (k.clone(), v, known.get(k))).collect(),
-        (Value::Array(json), Value::Array(known)) => {
-            json.iter().zip(known).enumerate().map(|(i, (json, known))| (i.to_string(), json, Some(known))).collect()
-        }
+        (Value::Object(json), Value::Object(known)) => json
+            .iter()
+            .map(|(k, v)| (k.clone(), v, known.get(k)))
+            .collect(),
+        (Value::Array(json), Value::Array(known)) => json
+            .iter()
+            .zip(known)
+            .enumerate()
+            .map(|(i, (json, known))| (i.to_string(), json, Some(known)))
+            .collect(),
         _ => return,
     };
     for (key, json, known) in pairs {

@@ -1,6 +1,6 @@
-//! Directories, files and symbolic links as data: what is read below /sys, and what a container shall see. As JSON it is one
-//! document: `schema`, and `entries` in the order of the paths' bytes, each a directory, a file with its contents verbatim, or a
-//! link with its target verbatim.
+//! Directories, files and symbolic links as data: what is read below /sys, and what a container
+//! shall see. As JSON it is one document: `schema`, and `entries` in the order of the paths' bytes,
+//! each a directory, a file with its contents verbatim, or a link with its target verbatim.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -22,18 +22,21 @@ pub enum Node {
     Link(Arc<str>),
 }
 
-/// A tree by path. Paths are relative to its top, without `.`, `..` or empty parts, and every directory above an entry is an
-/// entry; the top itself is none.
+/// A tree by path. Paths are relative to its top, without `.`, `..` or empty parts, and every
+/// directory above an entry is an entry; the top itself is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Document<'static>")]
 pub struct Tree {
-    /// In path order, each path once. A list is filled at once and then read: nothing is faster to search or to walk.
+    /// In path order, each path once. A list is filled at once and then read: nothing is faster to
+    /// search or to walk.
     entries: Vec<(Box<str>, Node)>,
 }
 
 impl Tree {
     pub fn put(&mut self, path: &str, node: Node) {
-        let above = path.rmatch_indices('/').filter_map(|(at, _)| path.get(..at));
+        let above = path
+            .rmatch_indices('/')
+            .filter_map(|(at, _)| path.get(..at));
         for dir in above {
             match self.place(dir) {
                 Ok(_) => break,
@@ -47,19 +50,23 @@ impl Tree {
     }
 
     fn place(&self, path: &str) -> Result<usize, usize> {
-        self.entries.binary_search_by(|(known, _)| known.as_ref().cmp(path))
+        self.entries
+            .binary_search_by(|(known, _)| known.as_ref().cmp(path))
     }
 
     /// Makes a directory, for something to be mounted on, where nothing stands in its way.
     pub fn make_room(&mut self, dir: &str) {
         let above = dir.match_indices('/').filter_map(|(at, _)| dir.get(..at));
-        let free = above.chain([dir]).all(|path| matches!(self.get(path), None | Some(Node::Dir)));
+        let free = above
+            .chain([dir])
+            .all(|path| matches!(self.get(path), None | Some(Node::Dir)));
         if free && self.get(dir).is_none() {
             self.put(dir, Node::Dir);
         }
     }
 
-    /// Those of its entries, in their order, for which this says so: of a directory in which something stays, too.
+    /// Those of its entries, in their order, for which this says so: of a directory in which
+    /// something stays, too.
     pub fn only(mut self, stay: &[bool]) -> Tree {
         let mut stay = stay.iter();
         self.entries.retain(|_| stay.next() == Some(&true));
@@ -67,12 +74,17 @@ impl Tree {
     }
 
     pub fn get(&self, path: &str) -> Option<&Node> {
-        self.place(path).ok().and_then(|at| self.entries.get(at)).map(|(_, node)| node)
+        self.place(path)
+            .ok()
+            .and_then(|at| self.entries.get(at))
+            .map(|(_, node)| node)
     }
 
     /// All entries in path order: a directory comes before what is in it.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
-        self.entries.iter().map(|(path, node)| (path.as_ref(), node))
+        self.entries
+            .iter()
+            .map(|(path, node)| (path.as_ref(), node))
     }
 
     pub fn len(&self) -> usize {
@@ -84,17 +96,23 @@ impl Tree {
     }
 
     pub fn names<'t>(&'t self, dir: &str) -> impl Iterator<Item = &'t str> + use<'t> {
-        let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let prefix = if dir.is_empty() {
+            String::new()
+        } else {
+            format!("{dir}/")
+        };
         let start = self.place(&prefix).unwrap_or_else(|at| at);
         let below = self.entries.iter().skip(start).take_while({
             let prefix = prefix.clone();
             move |(path, _)| path.starts_with(&prefix)
         });
-        below.filter_map(move |(path, _)| path.get(prefix.len()..).filter(|name| !name.contains('/')))
+        below.filter_map(move |(path, _)| {
+            path.get(prefix.len()..).filter(|name| !name.contains('/'))
+        })
     }
 
-    /// Where a path ends when its links are followed: a path of this tree. None where it dangles, turns in a circle or leaves
-    /// the tree.
+    /// Where a path ends when its links are followed: a path of this tree. None where it dangles,
+    /// turns in a circle or leaves the tree.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let mut todo: Vec<&str> = path.split('/').rev().collect();
         let mut at: Vec<&str> = Vec::new();
@@ -122,8 +140,8 @@ impl Tree {
     }
 }
 
-/// In words, what another look at the same place shows otherwise: a line for each directory where something is missing or new,
-/// and one for each file or link that reads otherwise.
+/// In words, what another look at the same place shows otherwise: a line for each directory where
+/// something is missing or new, and one for each file or link that reads otherwise.
 pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
     let mut lines = only(here, there, "not seen");
     lines.extend(only(there, here, "seen there alone"));
@@ -145,13 +163,17 @@ pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
 }
 
 fn shown(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')) {
+    match std::str::from_utf8(bytes)
+        .ok()
+        .filter(|text| !text.contains('\0'))
+    {
         Some(text) => format!("{:?}", text.trim_end()),
         None => format!("{} bytes", bytes.len()),
     }
 }
 
-/// What is in one tree alone, by the directory that it is missing from; what is below something missing goes without saying.
+/// What is in one tree alone, by the directory that it is missing from; what is below something
+/// missing goes without saying.
 fn only(one: &Tree, other: &Tree, how: &str) -> Vec<String> {
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in one.iter().filter(|(path, _)| other.get(path).is_none()) {
@@ -161,7 +183,11 @@ fn only(one: &Tree, other: &Tree, how: &str) -> Vec<String> {
         }
     }
     let line = |(dir, names): (&str, Vec<&str>)| {
-        format!("{}: {how}: {}", if dir.is_empty() { "." } else { dir }, names.join(", "))
+        format!(
+            "{}: {how}: {}",
+            if dir.is_empty() { "." } else { dir },
+            names.join(", ")
+        )
     };
     missing.into_iter().map(line).collect()
 }
@@ -177,11 +203,17 @@ impl Node {
 }
 
 impl<P: Into<Box<str>>> FromIterator<(P, Node)> for Tree {
-    /// In any order; of what is there twice the last counts. Faster than to put one after the other, and fastest where it comes
-    /// in long pieces that are sorted.
+    /// In any order; of what is there twice the last counts. Faster than to put one after the
+    /// other, and fastest where it comes in long pieces that are sorted.
     fn from_iter<I: IntoIterator<Item = (P, Node)>>(entries: I) -> Tree {
-        let mut entries: Vec<(Box<str>, Node)> = entries.into_iter().map(|(path, node)| (path.into(), node)).collect();
-        let missing: Vec<(Box<str>, Node)> = missing(&entries).into_iter().map(|dir| (dir.into(), Node::Dir)).collect();
+        let mut entries: Vec<(Box<str>, Node)> = entries
+            .into_iter()
+            .map(|(path, node)| (path.into(), node))
+            .collect();
+        let missing: Vec<(Box<str>, Node)> = missing(&entries)
+            .into_iter()
+            .map(|dir| (dir.into(), Node::Dir))
+            .collect();
         entries.extend(missing);
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         entries.dedup_by(|next, first| {
@@ -196,7 +228,10 @@ impl<P: Into<Box<str>>> FromIterator<(P, Node)> for Tree {
 }
 
 fn missing(entries: &[(Box<str>, Node)]) -> Vec<&str> {
-    let given = entries.iter().filter(|(_, node)| *node == Node::Dir).map(|(path, _)| path.as_ref());
+    let given = entries
+        .iter()
+        .filter(|(_, node)| *node == Node::Dir)
+        .map(|(path, _)| path.as_ref());
     let mut dirs: HashSet<&str> = given.chain([""]).collect();
     let mut missing = Vec::new();
     let mut last = "";
@@ -247,8 +282,14 @@ enum Entry<'t> {
 
 impl Serialize for Tree {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        Document { schema: SCHEMA, entries: self.iter().map(|(path, node)| Entry::new(path, node)).collect() }
-            .serialize(serializer)
+        Document {
+            schema: SCHEMA,
+            entries: self
+                .iter()
+                .map(|(path, node)| Entry::new(path, node))
+                .collect(),
+        }
+        .serialize(serializer)
     }
 }
 
@@ -257,10 +298,19 @@ impl<'t> Entry<'t> {
         let path = path.into();
         match node {
             Node::Dir => Entry::Dir { path },
-            Node::Link(target) => Entry::Link { path, target: target.as_ref().into() },
+            Node::Link(target) => Entry::Link {
+                path,
+                target: target.as_ref().into(),
+            },
             Node::File(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => Entry::File { path, text: text.into() },
-                Err(_) => Entry::Binary { path, hex: bytes.iter().map(|b| format!("{b:02x}")).collect() },
+                Ok(text) => Entry::File {
+                    path,
+                    text: text.into(),
+                },
+                Err(_) => Entry::Binary {
+                    path,
+                    hex: bytes.iter().map(|b| format!("{b:02x}")).collect(),
+                },
             },
         }
     }
@@ -270,7 +320,10 @@ impl TryFrom<Document<'_>> for Tree {
     type Error = anyhow::Error;
 
     fn try_from(document: Document<'_>) -> Result<Tree> {
-        ensure!(document.schema == SCHEMA, ErrorClass::Usage.error(format!("schema {} is unknown", document.schema)));
+        ensure!(
+            document.schema == SCHEMA,
+            ErrorClass::Usage.error(format!("schema {} is unknown", document.schema))
+        );
         let mut tree = Tree::default();
         for entry in document.entries {
             let (path, node) = match entry {
@@ -286,9 +339,18 @@ impl TryFrom<Document<'_>> for Tree {
             );
             let above = path.rsplit_once('/').map(|(above, _)| above);
             let held = above.is_none_or(|above| tree.get(above) == Some(&Node::Dir));
-            ensure!(held, ErrorClass::Usage.error(format!("{path:?} comes before its directory")));
-            let is_next = tree.entries.last().is_none_or(|(last, _)| last.as_ref() < path.as_ref());
-            ensure!(is_next, ErrorClass::Usage.error(format!("{path:?} is there twice, or not in path order")));
+            ensure!(
+                held,
+                ErrorClass::Usage.error(format!("{path:?} comes before its directory"))
+            );
+            let is_next = tree
+                .entries
+                .last()
+                .is_none_or(|(last, _)| last.as_ref() < path.as_ref());
+            ensure!(
+                is_next,
+                ErrorClass::Usage.error(format!("{path:?} is there twice, or not in path order"))
+            );
             tree.entries.push((path.into(), node));
         }
         Ok(tree)
@@ -297,7 +359,9 @@ impl TryFrom<Document<'_>> for Tree {
 
 fn bytes(hex: &str) -> Result<Vec<u8>> {
     let pairs = hex.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?, 16).ok();
+    let byte = |pair: &[u8]| {
+        u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?, 16).ok()
+    };
     let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
     bytes.ok_or_else(|| ErrorClass::Usage.error("a file's hexadecimal digits are not in pairs"))
 }

@@ -1,5 +1,6 @@
-//! What sits on what. A VLAN outlives the move of the device below into another namespace (vlan_device_event() in
-//! net/8021q/vlan.c), down and without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
+//! What sits on what. A VLAN outlives the move of the device below into another namespace
+//! (vlan_device_event() in net/8021q/vlan.c), down and without a peer, and can follow it. A
+//! namespace that ends takes with it whatever is not hardware.
 
 use crate::ids::{HcaName, IfName};
 use crate::moved_nic::MovedNic;
@@ -13,47 +14,70 @@ const MOST: usize = 8;
 /// The device below a VLAN, macvlan, tunnel and the like: the one that it is made on, if any.
 pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> {
     let link = device.link.filter(|l| *l != device.ifindex)?;
-    snapshot.netdevs.iter().find(|n| !device.is_paired() && n.ifindex == link)
+    snapshot
+        .netdevs
+        .iter()
+        .find(|n| !device.is_paired() && n.ifindex == link)
 }
 
-/// Whether a netdev sits on another one or sends through it. What was recorded or captured earlier has `link` alone.
+/// Whether a netdev sits on another one or sends through it. What was recorded or captured earlier
+/// has `link` alone.
 fn sits_on(device: &Netdev, below: &Netdev) -> bool {
     let linked = device.link == Some(below.ifindex) && !device.is_paired();
     device.ifindex != below.ifindex && (linked || device.lowers.contains(&below.ifindex))
 }
 
-/// All devices that a netdev sits on or sends through, of whatever kind it is. Members of a master: see [`members`].
+/// All devices that a netdev sits on or sends through, of whatever kind it is. Members of a master:
+/// see [`members`].
 pub fn lowers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
-    snapshot.netdevs.iter().filter(|below| sits_on(device, below))
+    snapshot
+        .netdevs
+        .iter()
+        .filter(|below| sits_on(device, below))
 }
 
 pub fn down<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
     std::iter::successors(Some(device), |dev| lower(snapshot, dev)).take(MOST)
 }
 
-/// What sits on a netdev: VLANs, macvlans, vxlans and the like, which a move of it would leave behind or delete.
+/// What sits on a netdev: VLANs, macvlans, vxlans and the like, which a move of it would leave
+/// behind or delete.
 pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
-    snapshot.netdevs.iter().filter(|above| sits_on(above, device))
+    snapshot
+        .netdevs
+        .iter()
+        .filter(|above| sits_on(above, device))
 }
 
-/// Links of other namespaces that sit on a netdev: their namespace and that of the NIC share the card.
-pub fn strangers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Stranger> {
-    snapshot.strangers.iter().filter(|s| s.lowers.contains(&device.ifindex))
+/// Links of other namespaces that sit on a netdev: their namespace and that of the NIC share the
+/// card.
+pub fn strangers<'a>(
+    snapshot: &'a Snapshot,
+    device: &'a Netdev,
+) -> impl Iterator<Item = &'a Stranger> {
+    snapshot
+        .strangers
+        .iter()
+        .filter(|s| s.lowers.contains(&device.ifindex))
 }
 
-/// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans may be meant for another
-/// container.
+/// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans
+/// may be meant for another container.
 pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
 }
 
 pub fn described(device: &Netdev) -> String {
-    device.kind.as_ref().map_or_else(|| device.name.to_string(), |kind| format!("{} ({kind})", device.name))
+    device.kind.as_ref().map_or_else(
+        || device.name.to_string(),
+        |kind| format!("{} ({kind})", device.name),
+    )
 }
 
 pub fn fate(device: &Netdev) -> &'static str {
     match device.kind.as_deref() {
-        // A move is a NETDEV_UNREGISTER for vxlan_netdevice_event(), macsec_notify() and amt_device_event() (drivers/net).
+        // A move is a NETDEV_UNREGISTER for vxlan_netdevice_event(), macsec_notify() and
+        // amt_device_event() (drivers/net).
         Some("vxlan" | "macsec" | "amt") => "deleted, with all that is set on it",
         _ => "left without it",
     }
@@ -68,7 +92,10 @@ pub fn is_bond(device: &Netdev) -> bool {
 }
 
 pub fn members<'a>(snapshot: &'a Snapshot, bond: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
-    snapshot.netdevs.iter().filter(|n| n.master.as_ref() == Some(&bond.name))
+    snapshot
+        .netdevs
+        .iter()
+        .filter(|n| n.master.as_ref() == Some(&bond.name))
 }
 
 /// Whether a NIC comes along with one of these: it sits on it, or is a member of it.
@@ -78,24 +105,30 @@ pub fn is_along(nic: &Nic, nics: &[Nic]) -> bool {
 
 fn leader<'a>(nic: &Nic, nics: &'a [Nic]) -> Option<&'a Nic> {
     let name = &nic.identity.name;
-    nics.iter().find(|n| nic.over.as_ref() == Some(&n.identity.name) || n.members.contains(name))
+    nics.iter()
+        .find(|n| nic.over.as_ref() == Some(&n.identity.name) || n.members.contains(name))
 }
 
 /// The NIC that one comes along with in the end: itself, where it is asked for.
 pub fn moved_root<'a>(nic: &'a Nic, nics: &'a [Nic]) -> &'a Nic {
-    (0..MOST).try_fold(nic, |n, _| leader(n, nics).ok_or(n)).unwrap_or_else(|root| root)
+    (0..MOST)
+        .try_fold(nic, |n, _| leader(n, nics).ok_or(n))
+        .unwrap_or_else(|root| root)
 }
 
-/// When a NIC's turn is among those that come along with one another, both ways: members, then what they are members of, then
-/// what sits on it.
+/// When a NIC's turn is among those that come along with one another, both ways: members, then what
+/// they are members of, then what sits on it.
 pub fn move_rank(nic: &Nic, nics: &[Nic]) -> usize {
     if nics.iter().any(|n| n.members.contains(&nic.identity.name)) {
         return 0;
     }
-    1 + std::iter::successors(leader(nic, nics), |n| leader(n, nics)).take(MOST).count()
+    1 + std::iter::successors(leader(nic, nics), |n| leader(n, nics))
+        .take(MOST)
+        .count()
 }
 
-/// What re-creates a NIC that ended with its container's namespace, or that cannot change namespace; none for hardware.
+/// What re-creates a NIC that ended with its container's namespace, or that cannot change
+/// namespace; none for hardware.
 pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<VirtualLink> {
     let was = &held.before.netdev;
     let over = held.nic.over.clone();
@@ -103,13 +136,20 @@ pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Optio
         return None;
     }
     let is_below = |d: &&Netdev| over.as_ref() == Some(&d.name);
-    let below = all.iter().map(|h| &h.before.netdev).find(is_below).or_else(|| host.netdev(over.as_ref()?));
+    let below = all
+        .iter()
+        .map(|h| &h.before.netdev)
+        .find(is_below)
+        .or_else(|| host.netdev(over.as_ref()?));
     Some(VirtualLink {
         kind: was.kind.clone()?,
         data: was.made.clone()?,
-        // One that was set would not follow the device below any more (vlan_dev_inherit_address() in net/8021q/vlan_dev.c).
-        // An IPoIB interface has the number of its queue pair in its own.
-        mac: was.mac.clone().filter(|mac| !is_ipoib(was) && below.and_then(|d| d.mac.as_ref()) != Some(mac)),
+        // One that was set would not follow the device below any more (vlan_dev_inherit_address()
+        // in net/8021q/vlan_dev.c). An IPoIB interface has the number of its queue pair in its own.
+        mac: was
+            .mac
+            .clone()
+            .filter(|mac| !is_ipoib(was) && below.and_then(|d| d.mac.as_ref()) != Some(mac)),
         over,
         ifindex: Some(was.ifindex),
     })
@@ -117,28 +157,57 @@ pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Optio
 
 /// Deletes what is no hardware, its soft-RoCE link first. The members of a bond are free then.
 pub fn delete_steps(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Step> {
-    let link = link.map(|hca| Step::RdmaLinkDelete { side, hca: hca.clone() });
-    link.into_iter().chain([Step::Delete { side, dev: dev.clone() }]).collect()
+    let link = link.map(|hca| Step::RdmaLinkDelete {
+        side,
+        hca: hca.clone(),
+    });
+    link.into_iter()
+        .chain([Step::Delete {
+            side,
+            dev: dev.clone(),
+        }])
+        .collect()
 }
 
-/// Re-creates what is no hardware: it gets its MTU before its members come, which take theirs from it.
+/// Re-creates what is no hardware: it gets its MTU before its members come, which take theirs from
+/// it.
 pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step> {
     let was = &held.before.netdev;
     let dev = || was.name.clone();
-    let mut steps = vec![Step::Make { side, dev: dev(), made }];
-    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: dev(), altname: a.clone() }));
+    let mut steps = vec![Step::Make {
+        side,
+        dev: dev(),
+        made,
+    }];
+    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd {
+        side,
+        dev: dev(),
+        altname: a.clone(),
+    }));
     let mut settings = Settings::of(was);
     // It has that of the device below, or of its kind.
     settings.options.iter_mut().for_each(|o| o.broadcast = None);
-    steps.push(Step::Settings { side, dev: dev(), settings });
+    steps.push(Step::Settings {
+        side,
+        dev: dev(),
+        settings,
+    });
     steps.extend(enslave_members(side, held, &Snapshot::default()));
     steps
 }
 
 pub fn enslave_members(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
     let master = &bond.nic.identity.name;
-    let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
-    let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };
+    let out = |m: &&IfName| {
+        observed
+            .netdev(m)
+            .is_none_or(|d| d.master.as_ref() != Some(master))
+    };
+    let put = |m: &IfName| Step::Enslave {
+        side,
+        dev: m.clone(),
+        master: master.clone(),
+    };
     bond.nic.members.iter().filter(out).map(put).collect()
 }
 

@@ -71,7 +71,10 @@ impl Default for GidTimeout {
 impl TryFrom<u32> for GidTimeout {
     type Error = anyhow::Error;
     fn try_from(seconds: u32) -> Result<Self> {
-        ensure!((1..=3600).contains(&seconds), "{seconds} is no number of seconds from 1 to 3600");
+        ensure!(
+            (1..=3600).contains(&seconds),
+            "{seconds} is no number of seconds from 1 to 3600"
+        );
         Ok(GidTimeout(seconds))
     }
 }
@@ -93,7 +96,8 @@ impl From<GidTimeout> for u32 {
 }
 
 checked_text! {
-    /// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot: its file is not a hidden one.
+    /// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot: its file is not a
+    /// hidden one.
     PlanName(s) {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         ensure!(

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::Family;
 
-/// The reason why a NIC was dropped, in the order in which the rules are tested. Plans, reports and the messages between nodes have
-/// it in snake case: a code does not change its name.
+/// The reason why a NIC was dropped, in the order in which the rules are tested. Plans, reports and
+/// the messages between nodes have it in snake case: a code does not change its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropCode {
@@ -19,7 +19,8 @@ pub enum DropCode {
     NotRdma,
     /// An RDMA device that has no netdev and is neither RoCE nor InfiniBand (EFA), or has no ports.
     NoNetdev,
-    /// Matches the exclusion regex, is not in the include list, or left out by the container's annotations.
+    /// Matches the exclusion regex, is not in the include list, or left out by the container's
+    /// annotations.
     Excluded,
     Uplink,
     Bootstrap,

@@ -1,7 +1,8 @@
-//! Data Center Bridging: which priorities pause, how classes share the wire, and which applications have which priority
-//! (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c). The table of applications goes with each move (dcbnl_netdevice_event). Sizes of
-//! buffers are left out: drivers derive them from the MTU and the lossless priorities. So is CEE, which RoCE does not use, and
-//! what the card's own DCBX has agreed on with the switch.
+//! Data Center Bridging: which priorities pause, how classes share the wire, and which applications
+//! have which priority (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c). The table of applications
+//! goes with each move (dcbnl_netdevice_event). Sizes of buffers are left out: drivers derive them
+//! from the MTU and the lossless priorities. So is CEE, which RoCE does not use, and what the
+//! card's own DCBX has agreed on with the switch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,14 +47,27 @@ pub fn is_ours(key: &str) -> bool {
 }
 
 fn message(command: u8, dev: &IfName, rest: &[u8]) -> Vec<u8> {
-    [&[0, command, 0, 0], &*attribute(IFNAME, &[dev.as_str().as_bytes(), &[0]].concat()), rest].concat()
+    [
+        &[0, command, 0, 0],
+        &*attribute(IFNAME, &[dev.as_str().as_bytes(), &[0]].concat()),
+        rest,
+    ]
+    .concat()
 }
 
 /// What a netdev has; nothing where its driver has no DCB.
 pub fn read(socket: &mut KernelSocket, dev: &IfName) -> Values {
-    let answer = socket.transact(RTM_GETDCB, &message(IEEE_GET, dev, &[])).unwrap_or_default();
-    let first = answer.first().and_then(|a| a.get(HEADER..)).unwrap_or_default();
-    parse(first).into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+    let answer = socket
+        .transact(RTM_GETDCB, &message(IEEE_GET, dev, &[]))
+        .unwrap_or_default();
+    let first = answer
+        .first()
+        .and_then(|a| a.get(HEADER..))
+        .unwrap_or_default();
+    parse(first)
+        .into_iter()
+        .map(|(name, value)| (format!("{PREFIX}{name}"), value))
+        .collect()
 }
 
 fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
@@ -61,7 +75,12 @@ fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
     let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
     let by = all.get(&DCBX).and_then(|mode| mode.first().copied());
     observed.extend(by.map(|mode| ("dcbx", mode.to_string())));
-    let Some(ieee) = all.get(&IEEE).filter(|_| by.is_none_or(|mode| mode & BY_HOST != 0)) else { return observed };
+    let Some(ieee) = all
+        .get(&IEEE)
+        .filter(|_| by.is_none_or(|mode| mode & BY_HOST != 0))
+    else {
+        return observed;
+    };
     for (kind, value) in attributes(ieee).flatten() {
         match kind {
             ETS => drop(observed.insert("ets", hex(value))),
@@ -69,8 +88,16 @@ fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
             PFC => observed.extend(value.get(PFC_SET).map(|set| ("pfc", hex(set)))),
             APP_TABLE => {
                 // Its own number tells of which standard an entry is.
-                let all = attributes(value).flatten().map(|(kind, app)| format!("{kind}:{}", hex(app)));
-                observed.insert("app", all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","));
+                let all = attributes(value)
+                    .flatten()
+                    .map(|(kind, app)| format!("{kind}:{}", hex(app)));
+                observed.insert(
+                    "app",
+                    all.collect::<BTreeSet<_>>()
+                        .into_iter()
+                        .collect::<Vec<_>>()
+                        .join(","),
+                );
             }
             _ => {}
         }
@@ -78,13 +105,16 @@ fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
     observed
 }
 
-/// Sends only what differs. The error names the values that were refused, and why; the others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are
+/// set.
 pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<(), String> {
     let mut refused = Vec::new();
     // Who decides comes first: the rest is the host's only then.
     for name in ["dcbx", "ets", "pfc", "maxrate", "app"] {
         let key = format!("{PREFIX}{name}");
-        let Some(wanted) = values.get(&key) else { continue };
+        let Some(wanted) = values.get(&key) else {
+            continue;
+        };
         let now = read(socket, dev).remove(&key).unwrap_or_default();
         if now == *wanted {
             continue;
@@ -94,32 +124,56 @@ pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<
             refused.extend(set.err().map(|e| format!("{key}: {e}")));
         }
     }
-    if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(refused.join(", "))
+    }
 }
 
 fn changes(name: &str, wanted: &str, now: &str) -> Vec<(u8, Vec<u8>)> {
     let ieee = |rest: Vec<u8>| attribute(IEEE | NLA_F_NESTED, &rest);
     let plain = |number: u16, bytes: Option<Vec<u8>>| {
-        bytes.map(|bytes| (IEEE_SET, ieee(attribute(number, &bytes)))).into_iter().collect()
+        bytes
+            .map(|bytes| (IEEE_SET, ieee(attribute(number, &bytes))))
+            .into_iter()
+            .collect()
     };
     match name {
-        "dcbx" => wanted.parse().map(|mode: u8| (SDCBX, attribute(DCBX, &[mode]))).into_iter().collect(),
+        "dcbx" => wanted
+            .parse()
+            .map(|mode: u8| (SDCBX, attribute(DCBX, &[mode])))
+            .into_iter()
+            .collect(),
         "ets" => plain(ETS, unhex(wanted)),
         "maxrate" => plain(MAXRATE, unhex(wanted)),
         "pfc" => plain(
             PFC,
-            unhex(wanted).filter(|set| set.len() == PFC_SET.len()).map(|set| {
-                let mut bytes = vec![0; PFC_BYTES];
-                bytes[PFC_SET].copy_from_slice(&set);
-                bytes
-            }),
+            unhex(wanted)
+                .filter(|set| set.len() == PFC_SET.len())
+                .map(|set| {
+                    let mut bytes = vec![0; PFC_BYTES];
+                    bytes[PFC_SET].copy_from_slice(&set);
+                    bytes
+                }),
         ),
         _ => {
             let (wanted, now) = (entries(wanted), entries(now));
-            let table = |apps: Vec<Vec<u8>>| ieee(attribute(APP_TABLE | NLA_F_NESTED, &apps.concat()));
-            let extra: Vec<_> = now.iter().filter(|a| !wanted.contains(a)).cloned().collect();
-            let missing: Vec<_> = wanted.iter().filter(|a| !now.contains(a)).cloned().collect();
-            let both = [(IEEE_DEL, extra), (IEEE_SET, missing)].into_iter().filter(|(_, apps)| !apps.is_empty());
+            let table =
+                |apps: Vec<Vec<u8>>| ieee(attribute(APP_TABLE | NLA_F_NESTED, &apps.concat()));
+            let extra: Vec<_> = now
+                .iter()
+                .filter(|a| !wanted.contains(a))
+                .cloned()
+                .collect();
+            let missing: Vec<_> = wanted
+                .iter()
+                .filter(|a| !now.contains(a))
+                .cloned()
+                .collect();
+            let both = [(IEEE_DEL, extra), (IEEE_SET, missing)]
+                .into_iter()
+                .filter(|(_, apps)| !apps.is_empty());
             both.map(|(command, apps)| (command, table(apps))).collect()
         }
     }
@@ -148,31 +202,70 @@ mod tests {
             // Of the peer.
             attribute(4, &[9; 59]),
         ];
-        [attribute(IFNAME, b"r0\0"), attribute(IEEE | NLA_F_NESTED, &ieee.concat()), attribute(DCBX, &[mode])].concat()
+        [
+            attribute(IFNAME, b"r0\0"),
+            attribute(IEEE | NLA_F_NESTED, &ieee.concat()),
+            attribute(DCBX, &[mode]),
+        ]
+        .concat()
     }
 
     #[test]
     fn counters_and_what_the_peer_tells_are_left_out() {
-        let one = parse(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 5, &[[5, 3, 0, 26], [1, 3, 6, 137]]));
-        let same = parse(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 77, &[[1, 3, 6, 137], [5, 3, 0, 26]]));
+        let one = parse(&answer(
+            0x09,
+            [8, 0x18, 0, 0, 1, 2],
+            5,
+            &[[5, 3, 0, 26], [1, 3, 6, 137]],
+        ));
+        let same = parse(&answer(
+            0x09,
+            [8, 0x18, 0, 0, 1, 2],
+            77,
+            &[[1, 3, 6, 137], [5, 3, 0, 26]],
+        ));
         assert_eq!(one, same);
-        assert_eq!((&*one["pfc"], &*one["dcbx"], &*one["app"]), ("1800000102", "9", "1:01030689,1:0503001a"));
+        assert_eq!(
+            (&*one["pfc"], &*one["dcbx"], &*one["app"]),
+            ("1800000102", "9", "1:01030689,1:0503001a")
+        );
         assert_eq!(one["ets"], "07".repeat(59));
         // What the card agreed on with the switch by itself.
-        assert_eq!(parse(&answer(0x0a, [0; 6], 0, &[])).into_keys().collect::<Vec<_>>(), ["dcbx"]);
+        assert_eq!(
+            parse(&answer(0x0a, [0; 6], 0, &[]))
+                .into_keys()
+                .collect::<Vec<_>>(),
+            ["dcbx"]
+        );
         assert!(parse(&[]).is_empty());
     }
 
     #[test]
     fn priorities_come_back_as_they_were_told() {
-        let [(IEEE_SET, pfc)] = &changes("pfc", "1800000102", "0000000000")[..] else { panic!("not one") };
+        let [(IEEE_SET, pfc)] = &changes("pfc", "1800000102", "0000000000")[..] else {
+            panic!("not one")
+        };
         let again: Vec<u8> = [pfc.clone(), attribute(DCBX, &[9])].concat();
         assert_eq!(parse(&again)["pfc"], "1800000102");
         let apps = changes("app", "1:01030689,1:0503001a", "1:0503001a,1:05040018");
-        let table =
-            |app: &[u8]| attribute(IEEE | NLA_F_NESTED, &attribute(APP_TABLE | NLA_F_NESTED, &attribute(1, app)));
-        assert_eq!(apps, [(IEEE_DEL, table(&[5, 4, 0, 24])), (IEEE_SET, table(&[1, 3, 6, 137]))]);
+        let table = |app: &[u8]| {
+            attribute(
+                IEEE | NLA_F_NESTED,
+                &attribute(APP_TABLE | NLA_F_NESTED, &attribute(1, app)),
+            )
+        };
+        assert_eq!(
+            apps,
+            [
+                (IEEE_DEL, table(&[5, 4, 0, 24])),
+                (IEEE_SET, table(&[1, 3, 6, 137]))
+            ]
+        );
         // Text that no kernel has sent sets nothing.
-        assert!(["ets", "pfc", "dcbx", "app"].iter().all(|name| changes(name, "xyz", "").is_empty()));
+        assert!(
+            ["ets", "pfc", "dcbx", "app"]
+                .iter()
+                .all(|name| changes(name, "xyz", "").is_empty())
+        );
     }
 }

@@ -1,9 +1,11 @@
-//! IFLA_AF_SPEC <-> the sysctls of a link below `/proc/sys/net/ipv4/conf` and `/proc/sys/net/ipv6/conf`. The library has both as
-//! structures of what it knows, and drops what a later kernel appends. A value that is not reported, or from which the text of
-//! the file does not follow, is nothing here: it is read from its file.
+//! IFLA_AF_SPEC <-> the sysctls of a link below `/proc/sys/net/ipv4/conf` and
+//! `/proc/sys/net/ipv6/conf`. The library has both as structures of what it knows, and drops what a
+//! later kernel appends. A value that is not reported, or from which the text of the file does not
+//! follow, is nothing here: it is read from its file.
 
 use netlink_packet_core::{
-    DecodeError, DefaultNla, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
+    DecodeError, DefaultNla, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader,
+    NetlinkSerializable,
 };
 
 use crate::generic::attribute;
@@ -23,8 +25,8 @@ const AF_INET6: u16 = 10;
 /// NLA_TYPE_MASK (include/uapi/linux/netlink.h).
 const TYPE: u16 = 0x3fff;
 
-/// IPV4_DEVCONF_* (include/uapi/linux/ip.h) from 1 on, by the names of devinet_sysctl (net/ipv4/devinet.c). All are of type
-/// int, and reported as they are.
+/// IPV4_DEVCONF_* (include/uapi/linux/ip.h) from 1 on, by the names of devinet_sysctl
+/// (net/ipv4/devinet.c). All are of type int, and reported as they are.
 const IPV4: [&str; 33] = [
     "forwarding",
     "mc_forwarding",
@@ -61,8 +63,8 @@ const IPV4: [&str; 33] = [
     "arp_evict_nocarrier",
 ];
 
-/// Those of [`IPV4`] that a link message sets as their files do: devinet_conf_proc() flushes no routes for them. It announces a
-/// new rp_filter (RTM_NEWNETCONF), which a link message does not.
+/// Those of [`IPV4`] that a link message sets as their files do: devinet_conf_proc() flushes no
+/// routes for them. It announces a new rp_filter (RTM_NEWNETCONF), which a link message does not.
 const SETTABLE: [&str; 4] = ["arp_announce", "arp_filter", "arp_ignore", "rp_filter"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +79,9 @@ enum Form {
 
 use Form::{Millis, Seconds, Signed, Unsigned};
 
-/// DEVCONF_* (include/uapi/linux/ipv6.h) from 0 on, by the names of addrconf_sysctl, as ipv6_store_devconf reports them (both
-/// net/ipv6/addrconf.c). Number 36, stable_secret, is never reported.
+/// DEVCONF_* (include/uapi/linux/ipv6.h) from 0 on, by the names of addrconf_sysctl, as
+/// ipv6_store_devconf reports them (both net/ipv6/addrconf.c). Number 36, stable_secret, is never
+/// reported.
 const IPV6: [(&str, Form); 60] = [
     ("forwarding", Signed),
     ("hop_limit", Signed),
@@ -150,9 +153,14 @@ pub struct DevConf {
 
 impl DevConf {
     pub fn of_link(payload: &[u8]) -> DevConf {
-        let families = payload.get(IFINFOMSG..).and_then(|rest| find(rest, IFLA_AF_SPEC));
+        let families = payload
+            .get(IFINFOMSG..)
+            .and_then(|rest| find(rest, IFLA_AF_SPEC));
         let conf = |family, kind| Some(words(find(find(families?, family)?, kind)?));
-        DevConf { ipv4: conf(AF_INET, IFLA_INET_CONF), ipv6: conf(AF_INET6, IFLA_INET6_CONF) }
+        DevConf {
+            ipv4: conf(AF_INET, IFLA_INET_CONF),
+            ipv6: conf(AF_INET6, IFLA_INET6_CONF),
+        }
     }
 
     /// Whether the link has the folder below `ipv4/conf`: not below an MTU of 68.
@@ -178,17 +186,27 @@ impl DevConf {
     }
 }
 
-/// A value of a file below `ipv4/conf` for [`setting`]; nothing where that does not do what a write to the file does.
+/// A value of a file below `ipv4/conf` for [`setting`]; nothing where that does not do what a write
+/// to the file does.
 pub fn settable(leaf: &str, value: &str) -> Option<(u16, i32)> {
-    let place = IPV4.iter().position(|name| *name == leaf && SETTABLE.contains(name))?;
+    let place = IPV4
+        .iter()
+        .position(|name| *name == leaf && SETTABLE.contains(name))?;
     Some((u16::try_from(place + 1).ok()?, value.parse().ok()?))
 }
 
-/// The attribute of a link message that sets these values (inet_set_link_af() in net/ipv4/devinet.c).
+/// The attribute of a link message that sets these values (inet_set_link_af() in
+/// net/ipv4/devinet.c).
 pub fn setting(values: &[(u16, i32)]) -> DefaultNla {
     let nested = |kind: u16, value: &[u8]| attribute(kind | NLA_F_NESTED, value);
-    let each: Vec<u8> = values.iter().flat_map(|(number, value)| attribute(*number, &value.to_ne_bytes())).collect();
-    DefaultNla::new(IFLA_AF_SPEC | NLA_F_NESTED, nested(AF_INET, &nested(IFLA_INET_CONF, &each)))
+    let each: Vec<u8> = values
+        .iter()
+        .flat_map(|(number, value)| attribute(*number, &value.to_ne_bytes()))
+        .collect();
+    DefaultNla::new(
+        IFLA_AF_SPEC | NLA_F_NESTED,
+        nested(AF_INET, &nested(IFLA_INET_CONF, &each)),
+    )
 }
 
 /// A message of a list of links, with what the library drops of it; or the request for that list.
@@ -203,8 +221,15 @@ impl NetlinkDeserializable for LinkPacket {
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<LinkPacket, DecodeError> {
         let is_link = header.message_type == NEWLINK;
-        let conf = if is_link { DevConf::of_link(payload) } else { DevConf::default() };
-        Ok(LinkPacket { packet: Packet::deserialize(header, payload)?, conf })
+        let conf = if is_link {
+            DevConf::of_link(payload)
+        } else {
+            DevConf::default()
+        };
+        Ok(LinkPacket {
+            packet: Packet::deserialize(header, payload)?,
+            conf,
+        })
     }
 }
 
@@ -223,7 +248,10 @@ impl NetlinkSerializable for LinkPacket {
 }
 
 fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    reply::attributes(attributes).flatten().find(|(k, _)| k & TYPE == kind).map(|(_, value)| value)
+    reply::attributes(attributes)
+        .flatten()
+        .find(|(k, _)| k & TYPE == kind)
+        .map(|(_, value)| value)
 }
 
 fn words(value: &[u8]) -> Vec<u32> {
@@ -249,13 +277,14 @@ mod tests {
     use crate::raw::{Attributes, emitted};
     use rdma_model::ids::Hex;
 
-    /// As Linux 6.18 reports them of a veth with defaults, but for `tag` 7, `arp_announce` 2, `router_solicitation_delay` 3,
-    /// `mtu` 1400 and a `stable_secret`.
+    /// As Linux 6.18 reports them of a veth with defaults, but for `tag` 7, `arp_announce` 2,
+    /// `router_solicitation_delay` 3, `mtu` 1400 and a `stable_secret`.
     const CAPTURED: &str = include_str!("devconf/link.hex");
 
     fn captured() -> Vec<u8> {
         let digits: Vec<char> = CAPTURED.chars().filter(char::is_ascii_hexdigit).collect();
-        let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+        let byte =
+            |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
         digits.chunks(2).map(byte).collect()
     }
 
@@ -265,19 +294,39 @@ mod tests {
         for line in include_str!("devconf/files").lines() {
             let (path, value) = line.split_once(' ').unwrap();
             let (folder, leaf) = path.split_once("/conf/").unwrap();
-            let found = if folder == "ipv4" { conf.ipv4(leaf) } else { conf.ipv6(leaf) };
-            let unreported = ["ra_honor_pio_life", "ra_honor_pio_pflag", "regen_min_advance", "stable_secret"];
+            let found = if folder == "ipv4" {
+                conf.ipv4(leaf)
+            } else {
+                conf.ipv6(leaf)
+            };
+            let unreported = [
+                "ra_honor_pio_life",
+                "ra_honor_pio_pflag",
+                "regen_min_advance",
+                "stable_secret",
+            ];
             let want = Some(value.to_owned()).filter(|_| !unreported.contains(&leaf));
             assert_eq!(found, want, "{path}");
         }
-        assert_eq!((conf.ipv4("tag").as_deref(), conf.ipv6("mtu").as_deref()), (Some("7"), Some("1400")));
+        assert_eq!(
+            (conf.ipv4("tag").as_deref(), conf.ipv6("mtu").as_deref()),
+            (Some("7"), Some("1400"))
+        );
     }
 
     #[test]
     fn link_without_addresses_has_no_values() {
         let conf = DevConf::of_link(&[0; IFINFOMSG]);
         assert_eq!(conf, DevConf::default());
-        assert_eq!((conf.has_ipv4(), conf.has_ipv6(), conf.ipv4("tag"), conf.ipv6("mtu")), (false, false, None, None));
+        assert_eq!(
+            (
+                conf.has_ipv4(),
+                conf.has_ipv6(),
+                conf.ipv4("tag"),
+                conf.ipv6("mtu")
+            ),
+            (false, false, None, None)
+        );
         assert_eq!(DevConf::of_link(&[1, 2, 3]), conf, "malformed");
         for length in 0..captured().len() {
             DevConf::of_link(&captured()[..length]);
@@ -291,13 +340,25 @@ mod tests {
             let bytes = (0..count).flat_map(|i| i.to_ne_bytes()).collect();
             Hex(emitted(&Attributes::from([(kind, Hex(bytes))])))
         };
-        let families =
-            Attributes::from([(AF_INET, family(IFLA_INET_CONF, 90)), (AF_INET6, family(IFLA_INET6_CONF, 4))]);
+        let families = Attributes::from([
+            (AF_INET, family(IFLA_INET_CONF, 90)),
+            (AF_INET6, family(IFLA_INET6_CONF, 4)),
+        ]);
         let rest = emitted(&Attributes::from([(IFLA_AF_SPEC, Hex(emitted(&families)))]));
         let conf = DevConf::of_link(&[vec![0; IFINFOMSG], rest].concat());
         assert_eq!(conf.ipv4("arp_evict_nocarrier").as_deref(), Some("32"));
-        assert_eq!((conf.ipv6("accept_ra").as_deref(), conf.ipv6("autoconf")), (Some("3"), None));
-        assert_eq!((conf.ipv6(""), conf.ipv6("a_later_one"), conf.ipv4("a_later_one")), (None, None, None));
+        assert_eq!(
+            (conf.ipv6("accept_ra").as_deref(), conf.ipv6("autoconf")),
+            (Some("3"), None)
+        );
+        assert_eq!(
+            (
+                conf.ipv6(""),
+                conf.ipv6("a_later_one"),
+                conf.ipv4("a_later_one")
+            ),
+            (None, None, None)
+        );
     }
 
     #[test]

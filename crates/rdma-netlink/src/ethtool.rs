@@ -1,8 +1,9 @@
-//! What ethtool sets, by generic netlink: values as text by name <-> messages (include/uapi/linux/ethtool_netlink.h,
-//! Documentation/networking/ethtool-netlink.rst). What the kernel or the peer changes by itself is left out: counters, maxima,
-//! what is active, what was negotiated. Time stamping (TSCONFIG) is not asked for: on a VLAN the question alone stops a kernel
-//! between 6.14 and 6.18 (an oops in generic_hwtstamp_ioctl_lower). Private contexts of RSS, flow rules and tunables have an
-//! ioctl alone.
+//! What ethtool sets, by generic netlink: values as text by name <-> messages
+//! (include/uapi/linux/ethtool_netlink.h, Documentation/networking/ethtool-netlink.rst). What the
+//! kernel or the peer changes by itself is left out: counters, maxima, what is active, what was
+//! negotiated. Time stamping (TSCONFIG) is not asked for: on a VLAN the question alone stops a
+//! kernel between 6.14 and 6.18 (an oops in generic_hwtstamp_ioctl_lower). Private contexts of RSS,
+//! flow rules and tunables have an ioctl alone.
 
 mod kinds;
 
@@ -47,8 +48,15 @@ impl Kind {
     }
 
     fn own<'v>(&self, values: &'v Values) -> BTreeMap<&'v str, &'v str> {
-        let own = |key: &'v str| key.strip_prefix(PREFIX)?.strip_prefix(self.name)?.strip_prefix(' ');
-        values.iter().filter_map(|(key, value)| Some((own(key)?, value.as_str()))).collect()
+        let own = |key: &'v str| {
+            key.strip_prefix(PREFIX)?
+                .strip_prefix(self.name)?
+                .strip_prefix(' ')
+        };
+        values
+            .iter()
+            .filter_map(|(key, value)| Some((own(key)?, value.as_str())))
+            .collect()
     }
 
     fn parse(&self, answer: &[u8]) -> Values {
@@ -58,7 +66,10 @@ impl Kind {
             observed.extend(features(&all));
         }
         for (number, name, form) in self.settings {
-            observed.extend(all.get(number).and_then(|value| Some(((*name).to_owned(), text(*form, value)?))));
+            observed.extend(
+                all.get(number)
+                    .and_then(|value| Some(((*name).to_owned(), text(*form, value)?))),
+            );
         }
         for (_, by, decided) in DECIDED.iter().filter(|(kind, ..)| *kind == self.name) {
             if observed.get(*by).is_some_and(|on| on == "1") {
@@ -66,14 +77,23 @@ impl Kind {
             }
         }
         if self.name == "link-modes" {
-            observed.values_mut().filter(|v| UNKNOWN.contains(&v.as_str())).for_each(|v| *v = UNTOLD.to_owned());
+            observed
+                .values_mut()
+                .filter(|v| UNKNOWN.contains(&v.as_str()))
+                .for_each(|v| *v = UNTOLD.to_owned());
         }
-        observed.into_iter().map(|(name, value)| (self.key(&name), value)).collect()
+        observed
+            .into_iter()
+            .map(|(name, value)| (self.key(&name), value))
+            .collect()
     }
 
     fn change(&self, wanted: &BTreeMap<&str, &str>, now: &BTreeMap<&str, &str>) -> Vec<u8> {
         if self.settings.is_empty() {
-            let bits: Vec<(&str, bool)> = wanted.iter().map(|(name, value)| (*name, *value == "on")).collect();
+            let bits: Vec<(&str, bool)> = wanted
+                .iter()
+                .map(|(name, value)| (*name, *value == "on"))
+                .collect();
             return bitset(FEATURES_WANTED, &bits);
         }
         let one = |(number, name, form): &(u16, &str, Form)| {
@@ -82,7 +102,10 @@ impl Kind {
                 Byte => attribute(*number, &[value.parse().ok()?]),
                 Word => attribute(*number, &value.parse::<u32>().ok()?.to_ne_bytes()),
                 Bytes => attribute(*number, &unhex(value)?),
-                Bits => bitset(*number, &changed(value, now.get(name).copied().unwrap_or_default())),
+                Bits => bitset(
+                    *number,
+                    &changed(value, now.get(name).copied().unwrap_or_default()),
+                ),
             })
         };
         self.settings.iter().filter_map(one).flatten().collect()
@@ -108,8 +131,12 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
-    let list = attributes(bitset).flatten().any(|(kind, _)| kind == BITSET_NOMASK);
-    let bits = attributes(bitset).flatten().filter(|(kind, _)| *kind == BITSET_BITS);
+    let list = attributes(bitset)
+        .flatten()
+        .any(|(kind, _)| kind == BITSET_NOMASK);
+    let bits = attributes(bitset)
+        .flatten()
+        .filter(|(kind, _)| *kind == BITSET_BITS);
     let each = bits.flat_map(|(_, bits)| attributes(bits).flatten());
     each.filter_map(move |(_, bit)| {
         let all: BTreeMap<u16, &[u8]> = attributes(bit).flatten().collect();
@@ -118,11 +145,18 @@ fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// What is wanted of features that can be changed at all: what is active follows from that, from the MTU and from others.
+/// What is wanted of features that can be changed at all: what is active follows from that, from
+/// the MTU and from others.
 fn features(all: &BTreeMap<u16, &[u8]>) -> Vec<(String, String)> {
-    let names = |number| all.get(&number).map(|bits| set_bits(bits).collect::<BTreeSet<_>>()).unwrap_or_default();
+    let names = |number| {
+        all.get(&number)
+            .map(|bits| set_bits(bits).collect::<BTreeSet<_>>())
+            .unwrap_or_default()
+    };
     let (wanted, fixed) = (names(FEATURES_WANTED), names(FEATURES_NOCHANGE));
-    let free = names(FEATURES_HW).into_iter().filter(|name| !fixed.contains(name));
+    let free = names(FEATURES_HW)
+        .into_iter()
+        .filter(|name| !fixed.contains(name));
     free.map(|name| {
         let value = if wanted.contains(&name) { "on" } else { "off" };
         (name, value.to_owned())
@@ -130,12 +164,20 @@ fn features(all: &BTreeMap<u16, &[u8]>) -> Vec<(String, String)> {
     .collect()
 }
 
-/// Bits that differ between two lists of names, with what they are to be. Only these are sent: of a list without a mask, the
-/// kernel overlooks that a bit is missing (ethnl_update_bitset32_verbose in net/ethtool/bitset.c).
+/// Bits that differ between two lists of names, with what they are to be. Only these are sent: of a
+/// list without a mask, the kernel overlooks that a bit is missing (ethnl_update_bitset32_verbose
+/// in net/ethtool/bitset.c).
 fn changed<'a>(wanted: &'a str, now: &'a str) -> Vec<(&'a str, bool)> {
-    let names = |list: &'a str| list.split(',').filter(|name| !name.is_empty()).collect::<BTreeSet<_>>();
+    let names = |list: &'a str| {
+        list.split(',')
+            .filter(|name| !name.is_empty())
+            .collect::<BTreeSet<_>>()
+    };
     let (wanted, now) = (names(wanted), names(now));
-    wanted.symmetric_difference(&now).map(|name| (*name, wanted.contains(name))).collect()
+    wanted
+        .symmetric_difference(&now)
+        .map(|name| (*name, wanted.contains(name)))
+        .collect()
 }
 
 fn bitset(number: u16, bits: &[(&str, bool)]) -> Vec<u8> {
@@ -145,11 +187,17 @@ fn bitset(number: u16, bits: &[(&str, bool)]) -> Vec<u8> {
         attribute(BITS_BIT | NLA_F_NESTED, &bit)
     };
     let bits: Vec<u8> = bits.iter().flat_map(one).collect();
-    attribute(number | NLA_F_NESTED, &attribute(BITSET_BITS | NLA_F_NESTED, &bits))
+    attribute(
+        number | NLA_F_NESTED,
+        &attribute(BITSET_BITS | NLA_F_NESTED, &bits),
+    )
 }
 
 fn header(ifindex: u32, flags: u32) -> Vec<u8> {
-    let parts = [attribute(HEADER_INDEX, &ifindex.to_ne_bytes()), attribute(HEADER_FLAGS, &flags.to_ne_bytes())];
+    let parts = [
+        attribute(HEADER_INDEX, &ifindex.to_ne_bytes()),
+        attribute(HEADER_FLAGS, &flags.to_ne_bytes()),
+    ];
     attribute(HEADER | NLA_F_NESTED, &parts.concat())
 }
 
@@ -168,7 +216,8 @@ pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
     all
 }
 
-/// Sends only what differs. The error names the values that were refused, and why; the others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are
+/// set.
 pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     let mut refused = Vec::new();
     for kind in &KINDS {
@@ -176,10 +225,18 @@ pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String
         if wanted.is_empty() {
             continue;
         }
-        let observed = genl.ask(kind.get, &header(ifindex, 0)).map(|answer| kind.parse(&answer)).unwrap_or_default();
+        let observed = genl
+            .ask(kind.get, &header(ifindex, 0))
+            .map(|answer| kind.parse(&answer))
+            .unwrap_or_default();
         let now = kind.own(&observed);
-        let differs = |(name, value): &(&&str, &&str)| now.get(*name) != Some(*value) && **value != UNTOLD;
-        let wanted: BTreeMap<&str, &str> = wanted.iter().filter(differs).map(|(n, v)| (*n, *v)).collect();
+        let differs =
+            |(name, value): &(&&str, &&str)| now.get(*name) != Some(*value) && **value != UNTOLD;
+        let wanted: BTreeMap<&str, &str> = wanted
+            .iter()
+            .filter(differs)
+            .map(|(n, v)| (*n, *v))
+            .collect();
         if wanted.is_empty() || set(genl, kind, ifindex, &wanted, &now).is_ok() {
             continue;
         }
@@ -191,7 +248,11 @@ pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String
             }
         }
     }
-    if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(refused.join(", "))
+    }
 }
 
 fn set(
@@ -201,7 +262,10 @@ fn set(
     wanted: &BTreeMap<&str, &str>,
     now: &BTreeMap<&str, &str>,
 ) -> io::Result<()> {
-    genl.set(kind.set, &[header(ifindex, OMIT_REPLY), kind.change(wanted, now)].concat())
+    genl.set(
+        kind.set,
+        &[header(ifindex, OMIT_REPLY), kind.change(wanted, now)].concat(),
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Link names, alternative names and aliases are bytes to the kernel (dev_valid_name() in net/core/dev.c refuses few), and text
-//! to our records and to the library, which drops a whole link message for one byte that is no UTF-8. Root in a container could
-//! so make its NICs invisible to us, or give them names that cannot be deleted. So every name of bytes has a text of its own,
+//! Link names, alternative names and aliases are bytes to the kernel (dev_valid_name() in
+//! net/core/dev.c refuses few), and text to our records and to the library, which drops a whole
+//! link message for one byte that is no UTF-8. Root in a container could so make its NICs invisible
+//! to us, or give them names that cannot be deleted. So every name of bytes has a text of its own,
 //! which [`bytes`] turns back.
 
 use std::ops::RangeInclusive;
@@ -23,7 +24,8 @@ const NO_NAME: u8 = b'/';
 /// NLA_TYPE_MASK (include/uapi/linux/netlink.h).
 const TYPE: u16 = 0x3fff;
 
-/// Where bytes that are no UTF-8 are in a text: the end of the last private use area of Unicode, which no name has.
+/// Where bytes that are no UTF-8 are in a text: the end of the last private use area of Unicode,
+/// which no name has.
 const ESCAPED: RangeInclusive<u32> = 0x10_ff00..=0x10_ffff;
 
 /// A name of the kernel's as text, up to its NUL; [`bytes`] undoes it.
@@ -34,7 +36,12 @@ pub fn text(name: &[u8]) -> String {
     for chunk in name.get(..end).unwrap_or_default().utf8_chunks() {
         for c in chunk.valid().chars() {
             match ESCAPED.contains(&u32::from(c)) {
-                true => text.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(escaped)),
+                true => text.extend(
+                    c.encode_utf8(&mut [0; 4])
+                        .as_bytes()
+                        .iter()
+                        .filter_map(escaped),
+                ),
                 false => text.push(c),
             }
         }
@@ -63,7 +70,14 @@ pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeErr
         for attribute in &mut link.attributes {
             match attribute {
                 LinkAttribute::IfAlias(alias) => alias.clone_from(&found.alias),
-                LinkAttribute::PropList(all) => *all = found.altnames.iter().cloned().map(Prop::AltIfName).collect(),
+                LinkAttribute::PropList(all) => {
+                    *all = found
+                        .altnames
+                        .iter()
+                        .cloned()
+                        .map(Prop::AltIfName)
+                        .collect()
+                }
                 _ => {}
             }
         }
@@ -100,7 +114,9 @@ fn names(attributes: &mut [u8]) -> Names {
 fn each(mut rest: &mut [u8], show: &mut dyn FnMut(u16, &mut [u8])) {
     while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
         let length = usize::from(length);
-        let Some(value) = rest.get_mut(4..length) else { return };
+        let Some(value) = rest.get_mut(4..length) else {
+            return;
+        };
         show(kind & TYPE, value);
         let next = length.next_multiple_of(4).min(rest.len());
         rest = &mut rest[next..];
@@ -113,7 +129,10 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn mend(bytes: &mut [u8], with: u8) {
     if std::str::from_utf8(bytes).is_err() {
-        bytes.iter_mut().filter(|b| !b.is_ascii()).for_each(|b| *b = with);
+        bytes
+            .iter_mut()
+            .filter(|b| !b.is_ascii())
+            .for_each(|b| *b = with);
     }
 }
 
@@ -132,27 +151,73 @@ mod tests {
     #[test]
     fn name_of_any_bytes_comes_back_from_its_text() {
         let all: Vec<u8> = (1..=255).collect();
-        for name in [&b"eth0"[..], "é".as_bytes(), b"\xff\xfe", b"a\xc3", &all, "\u{10ff41}x".as_bytes(), b"a b\n/:"] {
+        for name in [
+            &b"eth0"[..],
+            "é".as_bytes(),
+            b"\xff\xfe",
+            b"a\xc3",
+            &all,
+            "\u{10ff41}x".as_bytes(),
+            b"a b\n/:",
+        ] {
             assert_eq!(bytes(&text(name)), name);
         }
-        assert_eq!((text(b"eth0\0").as_str(), text("é".as_bytes()).as_str()), ("eth0", "é"));
+        assert_eq!(
+            (text(b"eth0\0").as_str(), text("é".as_bytes()).as_str()),
+            ("eth0", "é")
+        );
         assert_ne!(text(b"\xff"), text(b"\xfe"));
         assert_ne!(text("\u{10ffff}".as_bytes()), text(b"\xff"));
     }
 
     #[test]
     fn names_are_read_and_made_readable() {
-        let altnames = [attribute(IFLA_ALT_IFNAME, b"\xfey\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
+        let altnames = [
+            attribute(IFLA_ALT_IFNAME, b"\xfey\0"),
+            attribute(IFLA_ALT_IFNAME, b"ok\0"),
+        ]
+        .concat();
         let list = |of: &[u8]| attribute(IFLA_PROP_LIST | 0x8000, of);
-        let mut link = [attribute(IFLA_IFALIAS, b"\xffx\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
+        let mut link = [
+            attribute(IFLA_IFALIAS, b"\xffx\0"),
+            list(&altnames),
+            attribute(1, b"\xff\xfe"),
+        ]
+        .concat();
         let found = names(&mut link);
-        assert_eq!(found, Names { alias: text(b"\xffx"), altnames: vec![text(b"\xfey"), "ok".to_owned()] });
-        let altnames = [attribute(IFLA_ALT_IFNAME, b"?y\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
-        let mended = [attribute(IFLA_IFALIAS, b"?x\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
+        assert_eq!(
+            found,
+            Names {
+                alias: text(b"\xffx"),
+                altnames: vec![text(b"\xfey"), "ok".to_owned()]
+            }
+        );
+        let altnames = [
+            attribute(IFLA_ALT_IFNAME, b"?y\0"),
+            attribute(IFLA_ALT_IFNAME, b"ok\0"),
+        ]
+        .concat();
+        let mended = [
+            attribute(IFLA_IFALIAS, b"?x\0"),
+            list(&altnames),
+            attribute(1, b"\xff\xfe"),
+        ]
+        .concat();
         assert_eq!(link, mended, "a link-layer address is no text");
-        let mut link = [attribute(IFLA_IFNAME, b"a?b\0"), attribute(IFLA_IFNAME, b"\xffb\0")].concat();
+        let mut link = [
+            attribute(IFLA_IFNAME, b"a?b\0"),
+            attribute(IFLA_IFNAME, b"\xffb\0"),
+        ]
+        .concat();
         names(&mut link);
-        assert_eq!(link, [attribute(IFLA_IFNAME, b"a?b\0"), attribute(IFLA_IFNAME, b"/b\0")].concat());
+        assert_eq!(
+            link,
+            [
+                attribute(IFLA_IFNAME, b"a?b\0"),
+                attribute(IFLA_IFNAME, b"/b\0")
+            ]
+            .concat()
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Route netlink, RDMA netlink, generic netlink and its families as bytes and values, and one synchronous socket for them.
-//! Everything but [`socket`] is without I/O: messages are built and read as bytes, into the values of `rdma-model`. Link names
-//! stay bytes, as for the kernel ([`ifname_utf8`]). A length that the kernel reports is checked before it is used.
+//! Route netlink, RDMA netlink, generic netlink and its families as bytes and values, and one
+//! synchronous socket for them. Everything but [`socket`] is without I/O: messages are built and
+//! read as bytes, into the values of `rdma-model`. Link names stay bytes, as for the kernel
+//! ([`ifname_utf8`]). A length that the kernel reports is checked before it is used.
 #![forbid(unsafe_code)]
 
 pub mod dcb;

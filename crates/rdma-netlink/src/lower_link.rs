@@ -1,6 +1,6 @@
-//! IFLA_INFO_DATA -> what a netdev sits on or sends through, besides IFLA_LINK. Tunnels report the device below by IFLA_LINK as
-//! well; vxlan, AMT and HSR have no ndo_get_iflink, and report it here alone. Geneve, bareudp and WireGuard have none: their
-//! packets go by the routes.
+//! IFLA_INFO_DATA -> what a netdev sits on or sends through, besides IFLA_LINK. Tunnels report the
+//! device below by IFLA_LINK as well; vxlan, AMT and HSR have no ndo_get_iflink, and report it here
+//! alone. Geneve, bareudp and WireGuard have none: their packets go by the routes.
 
 use std::net::IpAddr;
 
@@ -35,20 +35,38 @@ fn numbers(kind: &str) -> Option<Numbers> {
         "hsr" => (&[1, 2, 8], &[], &[]),
         _ => return None,
     };
-    Some(Numbers { devices, local, remote })
+    Some(Numbers {
+        devices,
+        local,
+        remote,
+    })
 }
 
 pub fn parse(kind: &str, data: &[u8]) -> Below {
-    let Some((numbers, attributes)) = numbers(kind).zip(raw::attributes(data).ok()) else { return Below::default() };
-    let devices = numbers.devices.iter().filter_map(|n| raw::word(&attributes.get(n)?.0)).filter(|index| *index != 0);
-    let (local, remote) = (address(&attributes, numbers.local), address(&attributes, numbers.remote));
+    let Some((numbers, attributes)) = numbers(kind).zip(raw::attributes(data).ok()) else {
+        return Below::default();
+    };
+    let devices = numbers
+        .devices
+        .iter()
+        .filter_map(|n| raw::word(&attributes.get(n)?.0))
+        .filter(|index| *index != 0);
+    let (local, remote) = (
+        address(&attributes, numbers.local),
+        address(&attributes, numbers.remote),
+    );
     let tunnel = (local.is_some() || remote.is_some()).then_some(Tunnel { local, remote });
-    Below { devices: devices.collect(), tunnel }
+    Below {
+        devices: devices.collect(),
+        tunnel,
+    }
 }
 
 /// The kernel reports the unspecified address where none is set.
 fn address(attributes: &Attributes, numbers: &[u16]) -> Option<IpAddr> {
-    let mut set = numbers.iter().filter_map(|n| raw::ip(&attributes.get(n)?.0));
+    let mut set = numbers
+        .iter()
+        .filter_map(|n| raw::ip(&attributes.get(n)?.0));
     set.find(|ip| !ip.is_unspecified())
 }
 
@@ -58,30 +76,59 @@ mod tests {
     use rdma_model::ids::Hex;
 
     fn data(attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let all: Attributes = attributes.iter().map(|(number, value)| (*number, Hex(value.to_vec()))).collect();
+        let all: Attributes = attributes
+            .iter()
+            .map(|(number, value)| (*number, Hex(value.to_vec())))
+            .collect();
         raw::emitted(&all)
     }
 
     #[test]
     fn vxlan_names_its_device_and_its_ends() {
         let seven = 7u32.to_ne_bytes();
-        let below = parse("vxlan", &data(&[(1, &[5, 0, 0, 0]), (3, &seven), (2, &[10, 0, 0, 9]), (17, &[0; 16])]));
+        let below = parse(
+            "vxlan",
+            &data(&[
+                (1, &[5, 0, 0, 0]),
+                (3, &seven),
+                (2, &[10, 0, 0, 9]),
+                (17, &[0; 16]),
+            ]),
+        );
         let remote = Some([10, 0, 0, 9].into());
-        assert_eq!(below, Below { devices: vec![7], tunnel: Some(Tunnel { local: None, remote }) });
+        assert_eq!(
+            below,
+            Below {
+                devices: vec![7],
+                tunnel: Some(Tunnel {
+                    local: None,
+                    remote
+                })
+            }
+        );
     }
 
     #[test]
     fn what_is_not_set_is_no_device_and_no_end() {
-        for kind in ["vxlan", "gre", "ipip", "vti", "geneve", "hsr", "amt", "xfrm", "dummy"] {
+        for kind in [
+            "vxlan", "gre", "ipip", "vti", "geneve", "hsr", "amt", "xfrm", "dummy",
+        ] {
             let zeros: Vec<(u16, &[u8])> = (1..9).map(|number| (number, &[0; 4][..])).collect();
             assert_eq!(parse(kind, &data(&zeros)), Below::default(), "{kind}");
-            assert_eq!(parse(kind, &[1, 2, 3]), Below::default(), "{kind}: malformed");
+            assert_eq!(
+                parse(kind, &[1, 2, 3]),
+                Below::default(),
+                "{kind}: malformed"
+            );
         }
     }
 
     #[test]
     fn hsr_sits_on_both_of_its_ports() {
         let (a, b) = (3u32.to_ne_bytes(), 4u32.to_ne_bytes());
-        assert_eq!(parse("hsr", &data(&[(1, &a), (2, &b), (7, &[0])])).devices, [3, 4]);
+        assert_eq!(
+            parse("hsr", &data(&[(1, &a), (2, &b), (7, &[0])])).devices,
+            [3, 4]
+        );
     }
 }

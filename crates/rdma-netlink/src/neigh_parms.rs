@@ -1,5 +1,6 @@
-//! RTM_NEWNEIGHTBL -> the sysctls of a link below `/proc/sys/net/ipv4/neigh` and `/proc/sys/net/ipv6/neigh`. A value that is not
-//! reported, or from which the text of the file does not follow, is nothing here: it is read from its file.
+//! RTM_NEWNEIGHTBL -> the sysctls of a link below `/proc/sys/net/ipv4/neigh` and
+//! `/proc/sys/net/ipv6/neigh`. A value that is not reported, or from which the text of the file
+//! does not follow, is nothing here: it is read from its file.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,8 @@ enum Form {
     WholeSeconds,
     /// In the file of IPv4 in 1/100 s (USER_HZ), rounded down.
     Ticks,
-    /// As that, but in the file of IPv6 in jiffies (ndisc_ifinfo_sysctl_change in net/ipv6/ndisc.c).
+    /// As that, but in the file of IPv6 in jiffies (ndisc_ifinfo_sysctl_change in
+    /// net/ipv6/ndisc.c).
     Retransmission,
 }
 
@@ -53,12 +55,14 @@ const PARMS: [(&str, u16, Form); 17] = [
 pub struct Parms {
     family: u8,
     attributes: Attributes,
-    /// Milliseconds of a jiffy, if that is a whole number. If not, as with CONFIG_HZ_300, the message and the file round it in
-    /// different ways (jiffies_to_msecs and jiffies_to_clock_t in kernel/time/time.c).
+    /// Milliseconds of a jiffy, if that is a whole number. If not, as with CONFIG_HZ_300, the
+    /// message and the file round it in different ways (jiffies_to_msecs and jiffies_to_clock_t in
+    /// kernel/time/time.c).
     jiffy: Option<i32>,
 }
 
-/// What all links have, by address family and index; that of no link is what a new link of the first namespace gets.
+/// What all links have, by address family and index; that of no link is what a new link of the
+/// first namespace gets.
 pub type Tables = HashMap<(u8, Option<u32>), Parms>;
 
 /// Reads a list. `tick` is what a jiffy takes, in nanoseconds.
@@ -70,9 +74,18 @@ pub fn tables(messages: &[Raw], tick: u64) -> Tables {
 
 fn table(message: &Raw, jiffy: Option<i32>) -> Option<((u8, Option<u32>), Parms)> {
     let attributes = attributes(&message.attributes.get(&NDTA_PARMS)?.0).ok()?;
-    let index = attributes.get(&NDTPA_IFINDEX).and_then(|index| word(&index.0));
+    let index = attributes
+        .get(&NDTPA_IFINDEX)
+        .and_then(|index| word(&index.0));
     let family = message.byte(0);
-    Some(((family, index), Parms { family, attributes, jiffy }))
+    Some((
+        (family, index),
+        Parms {
+            family,
+            attributes,
+            jiffy,
+        },
+    ))
 }
 
 impl Parms {
@@ -81,8 +94,8 @@ impl Parms {
         self.text(number_of(&self.attributes.get(number)?.0)?, *form)
     }
 
-    /// What is below zero, or takes 32 bits, is read from the file. A time that is longer than 49 days is cut to 32 bits: of most
-    /// of these a whole number of seconds does not remain.
+    /// What is below zero, or takes 32 bits, is read from the file. A time that is longer than 49
+    /// days is cut to 32 bits: of most of these a whole number of seconds does not remain.
     fn text(&self, number: u32, form: Form) -> Option<String> {
         let number = i32::try_from(number).ok()?;
         let jiffy = if form == Count { 1 } else { self.jiffy? };
@@ -114,14 +127,16 @@ mod tests {
     /// A jiffy of CONFIG_HZ_250.
     const TICK: u64 = 4_000_000;
 
-    /// As Linux 6.18 reports the tables of a namespace, of a veth with defaults, but for `retrans_time_ms` 1234,
-    /// `base_reachable_time_ms` 30500, `locktime` 77, `unres_qlen_bytes` 9000 and `proxy_qlen` 5 of IPv4.
+    /// As Linux 6.18 reports the tables of a namespace, of a veth with defaults, but for
+    /// `retrans_time_ms` 1234, `base_reachable_time_ms` 30500, `locktime` 77, `unres_qlen_bytes`
+    /// 9000 and `proxy_qlen` 5 of IPv4.
     const CAPTURED: &str = include_str!("neigh_parms/tables.hex");
 
     fn captured() -> Vec<Raw> {
         let message = |line: &str| {
             let digits: Vec<char> = line.chars().collect();
-            let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+            let byte =
+                |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
             let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
             let mut header = NetlinkHeader::default();
             header.message_type = RTM_NEWNEIGHTBL;
@@ -140,13 +155,25 @@ mod tests {
             let (path, value) = line.split_once(' ').unwrap();
             let (folder, leaf) = path.split_once("/neigh/").unwrap();
             let family = if folder == "ipv4" { 2 } else { 10 };
-            let found = all.get(&(family, Some(INDEX))).and_then(|parms| parms.value(leaf));
+            let found = all
+                .get(&(family, Some(INDEX)))
+                .and_then(|parms| parms.value(leaf));
             assert_eq!(found.as_deref(), Some(value), "{path}");
         }
         assert!(all.contains_key(&(2, None)) && !all.contains_key(&(2, Some(99))));
         let own = &all[&(2, Some(INDEX))];
-        let values = ["retrans_time", "base_reachable_time", "locktime", "gc_thresh1", ""].map(|leaf| own.value(leaf));
-        assert_eq!(values.each_ref().map(Option::as_deref), [Some("123"), Some("30"), Some("76"), None, None]);
+        let values = [
+            "retrans_time",
+            "base_reachable_time",
+            "locktime",
+            "gc_thresh1",
+            "",
+        ]
+        .map(|leaf| own.value(leaf));
+        assert_eq!(
+            values.each_ref().map(Option::as_deref),
+            [Some("123"), Some("30"), Some("76"), None, None]
+        );
     }
 
     #[test]
@@ -155,7 +182,11 @@ mod tests {
             let all = tables(&captured(), tick);
             let own = &all[&(2, None)];
             assert_eq!(
-                (own.value("locktime"), own.value("retrans_time_ms"), own.value("gc_stale_time")),
+                (
+                    own.value("locktime"),
+                    own.value("retrans_time_ms"),
+                    own.value("gc_stale_time")
+                ),
                 (None, None, None)
             );
             assert_eq!(own.value("proxy_qlen").as_deref(), Some("64"));
@@ -164,7 +195,11 @@ mod tests {
 
     #[test]
     fn numbers_become_text_by_their_form_or_not_at_all() {
-        let of = |family, jiffy| Parms { family, attributes: Attributes::new(), jiffy: Some(jiffy) };
+        let of = |family, jiffy| Parms {
+            family,
+            attributes: Attributes::new(),
+            jiffy: Some(jiffy),
+        };
         for (number, form, want) in [
             (5, Count, Some("5")),
             (1999, Seconds, Some("1")),
@@ -174,11 +209,19 @@ mod tests {
             (0x8000_0000, Millis, None),
             (u32::MAX - 4999, Seconds, None),
         ] {
-            assert_eq!(of(AF_INET, 4).text(number, form).as_deref(), want, "{number} {form:?}");
+            assert_eq!(
+                of(AF_INET, 4).text(number, form).as_deref(),
+                want,
+                "{number} {form:?}"
+            );
         }
         let retransmission = |family, jiffy| of(family, jiffy).text(1236, Retransmission).unwrap();
         assert_eq!(
-            [retransmission(AF_INET, 4), retransmission(AF_INET6, 4), retransmission(AF_INET6, 1)],
+            [
+                retransmission(AF_INET, 4),
+                retransmission(AF_INET6, 4),
+                retransmission(AF_INET6, 1)
+            ],
             ["123", "309", "1236"]
         );
     }

@@ -1,4 +1,5 @@
-//! NETLINK_RDMA's nldev family as bytes and types (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c).
+//! NETLINK_RDMA's nldev family as bytes and types (include/uapi/rdma/rdma_netlink.h,
+//! drivers/infiniband/core/nldev.c).
 
 use anyhow::{Context, Result, bail, ensure};
 use netlink_packet_core::{DefaultNla, Emitable};
@@ -109,7 +110,12 @@ impl Request<'_> {
         let attributes = attributes.as_slice();
         let mut body = vec![0; attributes.buffer_len()];
         attributes.emit(&mut body);
-        reply::request((FAMILY << 10) | command, self.end().flags(), sequence, &body)
+        reply::request(
+            (FAMILY << 10) | command,
+            self.end().flags(),
+            sequence,
+            &body,
+        )
     }
 
     fn parts(&self) -> (u16, Vec<DefaultNla>) {
@@ -119,12 +125,22 @@ impl Request<'_> {
             Request::Connections { device } => (RES_CM_ID_GET, vec![u32(DEV_INDEX, device)]),
             Request::System => (SYS_GET, vec![]),
             Request::CharDevice(kind) => (GET_CHARDEV, chardev_attributes(kind)),
-            Request::LinkAdd { name, kind, netdev } => {
-                (NEWLINK, vec![text(DEV_NAME, name.as_str()), text(LINK_TYPE, kind), text(NDEV_NAME, netdev.as_str())])
-            }
+            Request::LinkAdd { name, kind, netdev } => (
+                NEWLINK,
+                vec![
+                    text(DEV_NAME, name.as_str()),
+                    text(LINK_TYPE, kind),
+                    text(NDEV_NAME, netdev.as_str()),
+                ],
+            ),
             Request::LinkDelete { device } => (DELLINK, vec![u32(DEV_INDEX, device)]),
-            Request::Rename { device, name } => (SET, vec![u32(DEV_INDEX, device), text(DEV_NAME, name.as_str())]),
-            Request::Move { device, netns } => (SET, vec![u32(DEV_INDEX, device), u32(NET_NS_FD, netns)]),
+            Request::Rename { device, name } => (
+                SET,
+                vec![u32(DEV_INDEX, device), text(DEV_NAME, name.as_str())],
+            ),
+            Request::Move { device, netns } => {
+                (SET, vec![u32(DEV_INDEX, device), u32(NET_NS_FD, netns)])
+            }
         }
     }
 }
@@ -133,7 +149,11 @@ fn chardev_attributes(kind: CharKind) -> Vec<DefaultNla> {
     match kind {
         CharKind::Uverbs { device } => vec![u32(DEV_INDEX, device), text(CHARDEV_TYPE, "uverbs")],
         CharKind::Umad { device, port } => {
-            vec![u32(DEV_INDEX, device), u32(PORT_INDEX, port), text(CHARDEV_TYPE, "umad")]
+            vec![
+                u32(DEV_INDEX, device),
+                u32(PORT_INDEX, port),
+                text(CHARDEV_TYPE, "umad"),
+            ]
         }
         CharKind::RdmaCm => vec![text(CHARDEV_TYPE, "rdma_cm")],
     }
@@ -257,20 +277,32 @@ impl CharDev {
                 CHARDEV_NAME => name = Some(string(value)),
                 CHARDEV => dev = Some(wide(value)?),
                 CHARDEV_ABI => abi = Some(wide(value)?),
-                // rdma_netlink.h says u64, the kernel sends u32 (ib_uverbs_get_nl_info() in uverbs_main.c).
+                // rdma_netlink.h says u64, the kernel sends u32 (ib_uverbs_get_nl_info() in
+                // uverbs_main.c).
                 UVERBS_DRIVER_ID => driver = Some(number(value)?),
                 _ => {}
             }
         }
         let name = name.context("RDMA netlink reported a character device without a name")?;
         let dev = dev.context("RDMA netlink reported a character device without a number")?;
-        // huge_encode_dev() is new_encode_dev(): 12 bits of major between the minor's 8 low and 12 high bits.
+        // huge_encode_dev() is new_encode_dev(): 12 bits of major between the minor's 8 low and 12
+        // high bits.
         let (major, minor) = ((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
-        ensure!(dev >> 32 == 0, "RDMA netlink reported {dev:#x} as a device number of {name}");
-        Ok(CharDev { name, major: major as u32, minor: minor as u32, abi, driver })
+        ensure!(
+            dev >> 32 == 0,
+            "RDMA netlink reported {dev:#x} as a device number of {name}"
+        );
+        Ok(CharDev {
+            name,
+            major: major as u32,
+            minor: minor as u32,
+            abi,
+            driver,
+        })
     }
 
-    /// The kind of link that made the device, when it is a software device: RDMA_DRIVER_RXE or RDMA_DRIVER_SIW.
+    /// The kind of link that made the device, when it is a software device: RDMA_DRIVER_RXE or
+    /// RDMA_DRIVER_SIW.
     pub fn software(&self) -> Option<&'static str> {
         match self.driver {
             Some(14) => Some("rxe"),
@@ -280,13 +312,16 @@ impl CharDev {
     }
 }
 
-/// Reads the answer to [`Request::System`]; none from kernels before 5.3, which only know the shared mode.
+/// Reads the answer to [`Request::System`]; none from kernels before 5.3, which only know the
+/// shared mode.
 pub fn netns_mode(payload: &[u8]) -> Result<Option<RdmaMode>> {
     for attribute in attributes(payload) {
         match attribute? {
             (NETNS_MODE, [0]) => return Ok(Some(RdmaMode::Exclusive)),
             (NETNS_MODE, [1]) => return Ok(Some(RdmaMode::Shared)),
-            (NETNS_MODE, value) => bail!("RDMA netlink reported the unknown namespace mode {value:?}"),
+            (NETNS_MODE, value) => {
+                bail!("RDMA netlink reported the unknown namespace mode {value:?}")
+            }
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
-//! What uses an RDMA device: the connections of its manager as nldev reports them (fill_res_cm_id_entry() in
-//! drivers/infiniband/core/nldev.c). Storage over RDMA has no sockets, and is seen here alone. Queue pairs are not listed: that
-//! asks the card's firmware of each, and all storage of the kernel over RoCE connects by the manager.
+//! What uses an RDMA device: the connections of its manager as nldev reports them
+//! (fill_res_cm_id_entry() in drivers/infiniband/core/nldev.c). Storage over RDMA has no sockets,
+//! and is seen here alone. Queue pairs are not listed: that asks the card's firmware of each, and
+//! all storage of the kernel over RoCE connects by the manager.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -30,8 +31,8 @@ pub struct KernelUse {
     pub peer: Option<IpAddr>,
 }
 
-/// Each connection once, from the answers to [`crate::nldev::Request::Connections`]. Those of processes have a PID instead of a
-/// module.
+/// Each connection once, from the answers to [`crate::nldev::Request::Connections`]. Those of
+/// processes have a PID instead of a module.
 pub fn kernel_uses(connections: &[Vec<u8>]) -> Result<Vec<KernelUse>> {
     // A controller has a queue for each processor.
     let mut found = BTreeSet::new();
@@ -40,7 +41,11 @@ pub fn kernel_uses(connections: &[Vec<u8>]) -> Result<Vec<KernelUse>> {
             let (kind, list) = top?;
             for one in attributes(list).filter(|_| kind == RES_CM_ID) {
                 let (kind, value) = one?;
-                found.extend(if kind == RES_CM_ID_ENTRY { of_kernel(value)? } else { None });
+                found.extend(if kind == RES_CM_ID_ENTRY {
+                    of_kernel(value)?
+                } else {
+                    None
+                });
             }
         }
     }
@@ -52,20 +57,25 @@ fn of_kernel(entry: &[u8]) -> Result<Option<KernelUse>> {
     for attribute in attributes(entry) {
         let (number, value) = attribute?;
         match number {
-            PORT_INDEX => one.port = Some(u32::from_ne_bytes(array(value)?)).filter(|port| *port != 0),
+            PORT_INDEX => {
+                one.port = Some(u32::from_ne_bytes(array(value)?)).filter(|port| *port != 0)
+            }
             RES_STATE => state = value.first().copied(),
             RES_KERN_NAME => one.user = string(value),
             RES_DST_ADDR => one.peer = address(value),
             _ => {}
         }
     }
-    Ok(Some(one).filter(|one| state == Some(CONNECTED) && !one.user.is_empty() && one.user != IPOIB))
+    Ok(Some(one)
+        .filter(|one| state == Some(CONNECTED) && !one.user.is_empty() && one.user != IPOIB))
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)) {
         AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),
-        AF_INET6 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?).to_canonical()),
+        AF_INET6 => {
+            Some(IpAddr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?).to_canonical())
+        }
         _ => None,
     }
 }

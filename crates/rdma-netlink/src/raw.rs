@@ -1,12 +1,13 @@
-//! Messages of route netlink as a fixed header and attributes by number. The library has no nexthop objects, and reads routes and
-//! queueing disciplines into types of its own: an option that it does not know is lost, one that it misreads loses the whole
-//! message. Bytes go back as they were reported.
+//! Messages of route netlink as a fixed header and attributes by number. The library has no nexthop
+//! objects, and reads routes and queueing disciplines into types of its own: an option that it does
+//! not know is lost, one that it misreads loses the whole message. Bytes go back as they were
+//! reported.
 
 use std::collections::BTreeMap;
 
 use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader, NetlinkPayload,
-    NetlinkSerializable, NlasIterator,
+    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader,
+    NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use rdma_model::ids::Hex;
@@ -31,7 +32,8 @@ pub const RTM_GETNEIGHTBL: u16 = 66;
 pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
 pub(crate) const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
-/// The length of `struct ndtmsg` (include/uapi/linux/neighbour.h), which begins with the address family.
+/// The length of `struct ndtmsg` (include/uapi/linux/neighbour.h), which begins with the address
+/// family.
 pub(crate) const NDTMSG: usize = 4;
 
 fn header_length(kind: u16) -> Option<usize> {
@@ -56,7 +58,11 @@ impl Raw {
     pub fn dump(kind: u16, family: u8) -> Raw {
         let mut header = vec![0; header_length(kind).unwrap_or_default()];
         header.iter_mut().take(1).for_each(|f| *f = family);
-        Raw { kind, header, attributes: Attributes::new() }
+        Raw {
+            kind,
+            header,
+            attributes: Attributes::new(),
+        }
     }
 
     pub fn byte(&self, at: usize) -> u8 {
@@ -64,7 +70,10 @@ impl Raw {
     }
 
     pub fn word(&self, at: usize) -> u32 {
-        self.header.get(at..at + 4).and_then(word).unwrap_or_default()
+        self.header
+            .get(at..at + 4)
+            .and_then(word)
+            .unwrap_or_default()
     }
 }
 
@@ -100,9 +109,18 @@ impl NetlinkDeserializable for Packet {
         if kind == ifname_utf8::NEWLINK {
             return ifname_utf8::link(header, payload).map(Packet::from);
         }
-        let Some(length) = header_length(kind) else { return Message::deserialize(header, payload).map(Packet::from) };
-        let (header, rest) = payload.split_at_checked(length).ok_or("a message without its header")?;
-        Ok(Raw { kind, header: header.to_vec(), attributes: attributes(rest)? }.into())
+        let Some(length) = header_length(kind) else {
+            return Message::deserialize(header, payload).map(Packet::from);
+        };
+        let (header, rest) = payload
+            .split_at_checked(length)
+            .ok_or("a message without its header")?;
+        Ok(Raw {
+            kind,
+            header: header.to_vec(),
+            attributes: attributes(rest)?,
+        }
+        .into())
     }
 }
 
@@ -124,7 +142,9 @@ impl NetlinkSerializable for Packet {
     fn serialize(&self, buffer: &mut [u8]) {
         match self {
             Packet::Known(message) => NetlinkSerializable::serialize(message.as_ref(), buffer),
-            Packet::Raw(raw) => buffer.copy_from_slice(&[raw.header.clone(), emitted(&raw.attributes)].concat()),
+            Packet::Raw(raw) => {
+                buffer.copy_from_slice(&[raw.header.clone(), emitted(&raw.attributes)].concat())
+            }
         }
     }
 }
@@ -137,7 +157,10 @@ pub fn attributes(bytes: &[u8]) -> Result<Attributes, DecodeError> {
 }
 
 pub fn emitted(attributes: &Attributes) -> Vec<u8> {
-    let all: Vec<DefaultNla> = attributes.iter().map(|(kind, v)| DefaultNla::new(*kind, v.0.clone())).collect();
+    let all: Vec<DefaultNla> = attributes
+        .iter()
+        .map(|(kind, v)| DefaultNla::new(*kind, v.0.clone()))
+        .collect();
     let mut bytes = vec![0; all.as_slice().buffer_len()];
     all.as_slice().emit(&mut bytes);
     bytes
@@ -145,7 +168,13 @@ pub fn emitted(attributes: &Attributes) -> Vec<u8> {
 
 /// Puts attributes that are carried without being read; those of these numbers are sent nested.
 pub fn put_opaque(to: &mut Attributes, other: &Attributes, nested: &[u16]) {
-    let kind = |kind: &u16| if nested.contains(kind) { kind | NLA_F_NESTED } else { *kind };
+    let kind = |kind: &u16| {
+        if nested.contains(kind) {
+            kind | NLA_F_NESTED
+        } else {
+            *kind
+        }
+    };
     to.extend(other.iter().map(|(k, value)| (kind(k), value.clone())));
 }
 

@@ -1,11 +1,13 @@
-//! Requests to a netlink socket of the kernel, and its answers: framing, sequence numbers, the end of a list, refusals, attributes. No I/O.
+//! Requests to a netlink socket of the kernel, and its answers: framing, sequence numbers, the end
+//! of a list, refusals, attributes. No I/O.
 
 use std::io;
 
 use anyhow::{Context, Result, anyhow, bail};
 use netlink_packet_core::{
-    Emitable, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
-    NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN, NetlinkBuffer, NetlinkHeader, NlaBuffer, NlasIterator,
+    Emitable, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+    NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN, NetlinkBuffer, NetlinkHeader, NlaBuffer,
+    NlasIterator,
 };
 
 /// Bytes of `struct nlmsghdr`.
@@ -58,11 +60,20 @@ impl End {
 impl Replies {
     /// To a request of RDMA netlink.
     pub(crate) fn of_family(family: u16, end: End, sequence: u32) -> Replies {
-        Replies { family: Some(family), ..Replies::new(end, sequence) }
+        Replies {
+            family: Some(family),
+            ..Replies::new(end, sequence)
+        }
     }
 
     pub(crate) fn new(end: End, sequence: u32) -> Replies {
-        Replies { sequence, end, family: None, payloads: Vec::new(), interrupted: false }
+        Replies {
+            sequence,
+            end,
+            family: None,
+            payloads: Vec::new(),
+            interrupted: false,
+        }
     }
 
     pub fn payloads(&self) -> &[Vec<u8>] {
@@ -78,7 +89,8 @@ impl Replies {
         self.interrupted
     }
 
-    /// Takes one datagram; true when the answer is complete. The kernel's refusal is an [`io::Error`] with its errno.
+    /// Takes one datagram; true when the answer is complete. The kernel's refusal is an
+    /// [`io::Error`] with its errno.
     pub fn feed(&mut self, datagram: &[u8]) -> Result<bool> {
         let mut payloads = std::mem::take(&mut self.payloads);
         let is_complete = self.feed_each(datagram, |_, payload| payloads.push(payload.to_vec()));
@@ -87,10 +99,15 @@ impl Replies {
     }
 
     /// As [`Replies::feed`], with the type and the payload of each message for `each`.
-    pub(crate) fn feed_each(&mut self, datagram: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<bool> {
+    pub(crate) fn feed_each(
+        &mut self,
+        datagram: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<bool> {
         let mut rest = datagram;
         while !rest.is_empty() {
-            let message = NetlinkBuffer::new_checked(rest).map_err(|e| anyhow!("reading a netlink message: {e}"))?;
+            let message = NetlinkBuffer::new_checked(rest)
+                .map_err(|e| anyhow!("reading a netlink message: {e}"))?;
             let length = message.length() as usize;
             // A late answer to an earlier request that timed out: not ours.
             if message.sequence_number() == self.sequence && self.take(&message, &mut each)? {
@@ -102,7 +119,11 @@ impl Replies {
         Ok(false)
     }
 
-    fn take(&mut self, message: &NetlinkBuffer<&[u8]>, each: &mut impl FnMut(u16, &[u8])) -> Result<bool> {
+    fn take(
+        &mut self,
+        message: &NetlinkBuffer<&[u8]>,
+        each: &mut impl FnMut(u16, &[u8]),
+    ) -> Result<bool> {
         self.interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
         let payload = message.payload();
         match message.message_type() {
@@ -124,7 +145,8 @@ impl Replies {
     }
 }
 
-/// `struct nlmsgerr`: an errno, the request's header, and, unless NLM_F_CAPPED, the request itself; then attributes.
+/// `struct nlmsgerr`: an errno, the request's header, and, unless NLM_F_CAPPED, the request itself;
+/// then attributes.
 fn refusal(payload: &[u8], flags: u16) -> Result<()> {
     let code = i32::from_ne_bytes(array(payload.get(..4).unwrap_or_default())?);
     let request = match payload.get(4..8) {
@@ -132,13 +154,20 @@ fn refusal(payload: &[u8], flags: u16) -> Result<()> {
         _ => HEADER,
     };
     let at = 4usize.saturating_add(request.next_multiple_of(4));
-    errno(code, payload.get(at..).filter(|_| flags & NLM_F_ACK_TLVS != 0))
+    errno(
+        code,
+        payload.get(at..).filter(|_| flags & NLM_F_ACK_TLVS != 0),
+    )
 }
 
-/// NLMSG_DONE carries the errno of a dump that failed midway (netlink_dump_done() in net/netlink/af_netlink.c).
+/// NLMSG_DONE carries the errno of a dump that failed midway (netlink_dump_done() in
+/// net/netlink/af_netlink.c).
 fn done(payload: &[u8], flags: u16) -> Result<()> {
     match payload.get(..4) {
-        Some(code) => errno(i32::from_ne_bytes(array(code)?), payload.get(4..).filter(|_| flags & NLM_F_ACK_TLVS != 0)),
+        Some(code) => errno(
+            i32::from_ne_bytes(array(code)?),
+            payload.get(4..).filter(|_| flags & NLM_F_ACK_TLVS != 0),
+        ),
         None => Ok(()),
     }
 }
@@ -149,7 +178,9 @@ fn errno(code: i32, extack: Option<&[u8]>) -> Result<()> {
     }
     let error = anyhow::Error::new(io::Error::from_raw_os_error(code.saturating_neg()));
     // The explanation is a courtesy: a broken one must not hide the errno.
-    let said = attributes(extack.unwrap_or_default()).flatten().find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG);
+    let said = attributes(extack.unwrap_or_default())
+        .flatten()
+        .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG);
     match said {
         Some((_, said)) => Err(error.context(format!("the kernel says: {}", string(said)))),
         None => Err(error),
@@ -159,16 +190,22 @@ fn errno(code: i32, extack: Option<&[u8]>) -> Result<()> {
 /// Kind and value of each attribute; ends after the first that does not fit its buffer.
 pub fn attributes(payload: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
     NlasIterator::new(payload).map(|attribute| {
-        let attribute: NlaBuffer<&[u8]> = attribute.map_err(|e| anyhow!("reading RDMA netlink attributes: {e}"))?;
+        let attribute: NlaBuffer<&[u8]> =
+            attribute.map_err(|e| anyhow!("reading RDMA netlink attributes: {e}"))?;
         let (kind, length) = (attribute.kind(), attribute.length() as usize);
-        let value = attribute.into_inner().get(4..length).context("reading RDMA netlink attributes")?;
+        let value = attribute
+            .into_inner()
+            .get(4..length)
+            .context("reading RDMA netlink attributes")?;
         Ok((kind, value))
     })
 }
 
 pub(crate) fn array<const N: usize>(value: &[u8]) -> Result<[u8; N]> {
     let found = value.len();
-    value.try_into().map_err(|_| anyhow!("RDMA netlink reported {found} bytes where {N} belong"))
+    value
+        .try_into()
+        .map_err(|_| anyhow!("RDMA netlink reported {found} bytes where {N} belong"))
 }
 
 /// Text up to its NUL; bytes that are no UTF-8 become U+FFFD, so that they match nothing.

@@ -10,7 +10,8 @@ use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Hop, Netdev, RTA_EXPIRES, Route};
 
 use crate::raw::{
-    Attributes, RTM_GETROUTE, RTM_NEWROUTE, Raw, attributes, emitted, ip, of_ip, of_word, put_opaque, word,
+    Attributes, RTM_GETROUTE, RTM_NEWROUTE, Raw, attributes, emitted, ip, of_ip, of_word,
+    put_opaque, word,
 };
 use crate::rtnl::Names;
 
@@ -26,7 +27,8 @@ const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
 const RTA_MFC_STATS: u16 = 17;
 const RTA_VIA: u16 = 18;
-/// Some encapsulations are refused unless they are marked as nested (ioam6_build_state in net/ipv6/ioam6_iptunnel.c).
+/// Some encapsulations are refused unless they are marked as nested (ioam6_build_state in
+/// net/ipv6/ioam6_iptunnel.c).
 pub const RTA_ENCAP_TYPE: u16 = 21;
 pub(crate) const RTA_ENCAP: u16 = 22;
 const NESTED: [u16; 1] = [RTA_ENCAP];
@@ -41,13 +43,19 @@ const RTNEXTHOP: usize = 8;
 /// USER_HZ: the kernel reports the time left of a route in these.
 const CLOCK: i32 = 100;
 
-/// Whether the kernel has not listed all routes of a family (4 or 6). One of more than 32 KiB, with thousands of legs, ends its
-/// list without an error (netlink_dump() in net/netlink/af_netlink.c gives no list more room). The tables come by their numbers,
-/// local as the last one, so its routes are missing then, of which each link that is up and has an address has some.
+/// Whether the kernel has not listed all routes of a family (4 or 6). One of more than 32 KiB, with
+/// thousands of legs, ends its list without an error (netlink_dump() in net/netlink/af_netlink.c
+/// gives no list more room). The tables come by their numbers, local as the last one, so its routes
+/// are missing then, of which each link that is up and has an address has some.
 pub fn is_cut(family: u8, netdevs: &[Netdev], routes: &[Route]) -> bool {
     let of = |ip: &IpAddr| ip.is_ipv4() == (family == 4);
-    let expected = netdevs.iter().any(|d| d.up && d.running && d.addresses.iter().any(|a| of(&a.address)));
-    expected && !routes.iter().any(|r| r.table == TABLE_LOCAL && of(&r.destination.addr()))
+    let expected = netdevs
+        .iter()
+        .any(|d| d.up && d.running && d.addresses.iter().any(|a| of(&a.address)));
+    expected
+        && !routes
+            .iter()
+            .any(|r| r.table == TABLE_LOCAL && of(&r.destination.addr()))
 }
 
 fn net(ip: Option<IpAddr>, prefix: u8, family: u8) -> Option<IpNet> {
@@ -92,9 +100,24 @@ pub fn route(message: &Raw, names: &Names) -> Option<Route> {
     let expires = take(RTA_CACHEINFO).and_then(|value| expiry(&value));
     // Bookkeeping of the kernel, not configuration.
     take(RTA_MFC_STATS);
-    let other = rest.into_iter().chain(expires.map(|left| (RTA_EXPIRES, of_word(left)))).collect();
+    let other = rest
+        .into_iter()
+        .chain(expires.map(|left| (RTA_EXPIRES, of_word(left))))
+        .collect();
     let (protocol, scope, kind, tos) = (h(5), h(6), h(7), h(3));
-    Some(Route { destination, source, table, protocol, scope, kind, tos, metric, prefsrc, hops, other })
+    Some(Route {
+        destination,
+        source,
+        table,
+        protocol,
+        scope,
+        kind,
+        tos,
+        metric,
+        prefsrc,
+        hops,
+        other,
+    })
 }
 
 /// The seconds left of a route that ends: rta_expires of rta_cacheinfo, which is 0 for all others.
@@ -106,13 +129,26 @@ fn expiry(cacheinfo: &[u8]) -> Option<u32> {
 /// The legs of RTA_MULTIPATH; nothing behind one that is malformed.
 fn legs(mut bytes: &[u8], names: &Names) -> Vec<Hop> {
     let mut hops = Vec::new();
-    while let Some(length) = bytes.get(..2).and_then(|b| Some(usize::from(u16::from_ne_bytes(b.try_into().ok()?)))) {
-        let Some(leg) = bytes.get(..length).filter(|_| length >= RTNEXTHOP) else { break };
-        let Ok(mut other) = attributes(&leg[RTNEXTHOP..]) else { break };
+    while let Some(length) = bytes
+        .get(..2)
+        .and_then(|b| Some(usize::from(u16::from_ne_bytes(b.try_into().ok()?))))
+    {
+        let Some(leg) = bytes.get(..length).filter(|_| length >= RTNEXTHOP) else {
+            break;
+        };
+        let Ok(mut other) = attributes(&leg[RTNEXTHOP..]) else {
+            break;
+        };
         let gateway = other.remove(&RTA_GATEWAY).and_then(|g| ip(&g.0));
         let gateway = gateway.or_else(|| via(&other.remove(&RTA_VIA)?.0));
         let dev = word(&leg[4..8]).and_then(|index| names.get(&index).cloned());
-        hops.push(Hop { dev, gateway, flags: leg[2] & HOP_FLAGS, weight: leg[3], other });
+        hops.push(Hop {
+            dev,
+            gateway,
+            flags: leg[2] & HOP_FLAGS,
+            weight: leg[3],
+            other,
+        });
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     hops
@@ -128,13 +164,30 @@ fn put_gateway(to: &mut Attributes, gateway: IpAddr, destination: IpNet) {
     };
 }
 
-/// The message that adds a route, or with another number deletes it; `index` resolves the names of its legs. A route through
-/// a nexthop object names that alone: the kernel takes either it or legs (fib_create_info in net/ipv4/fib_semantics.c).
-pub fn route_message(r: &Route, index: impl Fn(&IfName) -> anyhow::Result<u32>) -> anyhow::Result<Raw> {
+/// The message that adds a route, or with another number deletes it; `index` resolves the names of
+/// its legs. A route through a nexthop object names that alone: the kernel takes either it or legs
+/// (fib_create_info in net/ipv4/fib_semantics.c).
+pub fn route_message(
+    r: &Route,
+    index: impl Fn(&IfName) -> anyhow::Result<u32>,
+) -> anyhow::Result<Raw> {
     let table = u8::try_from(r.table).unwrap_or(0);
-    let family = if r.destination.addr().is_ipv4() { AF_INET } else { AF_INET6 } as u8;
+    let family = if r.destination.addr().is_ipv4() {
+        AF_INET
+    } else {
+        AF_INET6
+    } as u8;
     let from = r.source.map_or(0, |s| s.prefix_len());
-    let mut header = vec![family, r.destination.prefix_len(), from, r.tos, table, r.protocol, r.scope, r.kind];
+    let mut header = vec![
+        family,
+        r.destination.prefix_len(),
+        from,
+        r.tos,
+        table,
+        r.protocol,
+        r.scope,
+        r.kind,
+    ];
     let mut flags = 0;
     let mut all = BTreeMap::from([(RTA_TABLE, of_word(r.table))]);
     put_opaque(&mut all, &r.other, &NESTED);
@@ -146,39 +199,64 @@ pub fn route_message(r: &Route, index: impl Fn(&IfName) -> anyhow::Result<u32>) 
     all.extend(r.prefsrc.map(|p| (RTA_PREFSRC, of_ip(p))));
     match r.hops.as_slice() {
         // The legs and their encapsulation are the object's.
-        _ if r.nexthop().is_some() => all.retain(|kind, _| ![RTA_ENCAP_TYPE, RTA_ENCAP | NLA_F_NESTED].contains(kind)),
+        _ if r.nexthop().is_some() => {
+            all.retain(|kind, _| ![RTA_ENCAP_TYPE, RTA_ENCAP | NLA_F_NESTED].contains(kind))
+        }
         [] => {}
         [only] => {
             flags = u32::from(only.flags);
-            only.gateway.into_iter().for_each(|g| put_gateway(&mut all, g, r.destination));
+            only.gateway
+                .into_iter()
+                .for_each(|g| put_gateway(&mut all, g, r.destination));
             if let Some(dev) = &only.dev {
                 all.insert(RTA_OIF, of_word(index(dev)?));
             }
             put_opaque(&mut all, &only.other, &NESTED);
         }
         legs => {
-            let legs = legs.iter().map(|l| leg(l, r.destination, &index)).collect::<anyhow::Result<Vec<_>>>()?;
+            let legs = legs
+                .iter()
+                .map(|l| leg(l, r.destination, &index))
+                .collect::<anyhow::Result<Vec<_>>>()?;
             all.insert(RTA_MULTIPATH, Hex(legs.concat()));
         }
     }
     header.extend(flags.to_ne_bytes());
-    Ok(Raw { kind: RTM_NEWROUTE, header, attributes: all })
+    Ok(Raw {
+        kind: RTM_NEWROUTE,
+        header,
+        attributes: all,
+    })
 }
 
 /// The question by which route packets between two addresses leave; [`out`] reads the answer.
 pub fn lookup(to: IpAddr, from: IpAddr) -> Raw {
-    let (family, length) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+    let (family, length) = if to.is_ipv4() {
+        (AF_INET, 32)
+    } else {
+        (AF_INET6, 128)
+    };
     let header = vec![family as u8, length, length, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    Raw { kind: RTM_GETROUTE, header, attributes: Attributes::from([(RTA_DST, of_ip(to)), (RTA_SRC, of_ip(from))]) }
+    Raw {
+        kind: RTM_GETROUTE,
+        header,
+        attributes: Attributes::from([(RTA_DST, of_ip(to)), (RTA_SRC, of_ip(from))]),
+    }
 }
 
 pub fn out(answer: &Raw) -> Option<u32> {
     word(&answer.attributes.get(&RTA_OIF)?.0)
 }
 
-fn leg(hop: &Hop, to: IpNet, index: impl Fn(&IfName) -> anyhow::Result<u32>) -> anyhow::Result<Vec<u8>> {
+fn leg(
+    hop: &Hop,
+    to: IpNet,
+    index: impl Fn(&IfName) -> anyhow::Result<u32>,
+) -> anyhow::Result<Vec<u8>> {
     let mut all = Attributes::new();
-    hop.gateway.into_iter().for_each(|g| put_gateway(&mut all, g, to));
+    hop.gateway
+        .into_iter()
+        .for_each(|g| put_gateway(&mut all, g, to));
     put_opaque(&mut all, &hop.other, &NESTED);
     let rest = emitted(&all);
     let length = u16::try_from(RTNEXTHOP + rest.len())?.to_ne_bytes();

@@ -1,4 +1,5 @@
-//! Route lookups as bytes: RTM_GETROUTE without a dump, by which the kernel answers with all its rules.
+//! Route lookups as bytes: RTM_GETROUTE without a dump, by which the kernel answers with all its
+//! rules.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use nix::libc::{
-    AF_INET, AF_INET6, EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EHOSTUNREACH, EINVAL, ENETUNREACH, ENODEV, EOPNOTSUPP,
-    IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_TCP, IPPROTO_UDP,
+    AF_INET, AF_INET6, EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EHOSTUNREACH, EINVAL, ENETUNREACH,
+    ENODEV, EOPNOTSUPP, IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_TCP, IPPROTO_UDP,
 };
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Answer, Leg, Matched, Nexthop, Question, Snapshot};
@@ -32,14 +33,16 @@ const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
 const RTA_NH_ID: u16 = 30;
-/// RTM_F_LOOKUP_TABLE: the answer names the table (inet_rtm_getroute() in net/ipv4/route.c says main without it).
-/// RTM_F_FIB_MATCH: it is the FIB entry with all its legs, not the one leg that this packet would take.
+/// RTM_F_LOOKUP_TABLE: the answer names the table (inet_rtm_getroute() in net/ipv4/route.c says
+/// main without it). RTM_F_FIB_MATCH: it is the FIB entry with all its legs, not the one leg that
+/// this packet would take.
 const LOOKUP_TABLE: u32 = 0x1000;
 const FIB_MATCH: u32 = 0x2000;
 /// The same of a nexthop object (include/uapi/linux/nexthop.h).
 const NHA_ENCAP_TYPE: u16 = 7;
 const NHA_ENCAP: u16 = 8;
-/// LWTUNNEL_ENCAP_SEG6 (include/uapi/linux/lwtunnel.h), SEG6_IPTUNNEL_SRH (include/uapi/linux/seg6_iptunnel.h).
+/// LWTUNNEL_ENCAP_SEG6 (include/uapi/linux/lwtunnel.h), SEG6_IPTUNNEL_SRH
+/// (include/uapi/linux/seg6_iptunnel.h).
 const SEG6: [u8; 2] = 5u16.to_ne_bytes();
 const SEG6_IPTUNNEL_SRH: u16 = 1;
 /// Where seg6_iptunnel_encap has the index of the first segment, and its segments.
@@ -48,8 +51,8 @@ const SEGMENTS: usize = 12;
 /// The lengths of rtmsg and rtnexthop.
 const RTMSG: usize = 12;
 const RTNEXTHOP: usize = 8;
-/// RTNH_F_DEAD: of a link that is down, or has no carrier where `ignore_routes_with_linkdown` is set
-/// (fib_nexthop_info() in net/ipv4/fib_semantics.c).
+/// RTNH_F_DEAD: of a link that is down, or has no carrier where `ignore_routes_with_linkdown` is
+/// set (fib_nexthop_info() in net/ipv4/fib_semantics.c).
 const RTNH_F_DEAD: u8 = 1;
 
 pub struct Known<'a> {
@@ -66,16 +69,30 @@ impl<'a> Known<'a> {
     }
 
     fn leg(&self, index: u32, gateway: Option<IpAddr>) -> Option<Leg> {
-        self.names.get(&index).map(|dev| Leg { dev: (*dev).clone(), gateway })
+        self.names.get(&index).map(|dev| Leg {
+            dev: (*dev).clone(),
+            gateway,
+        })
     }
 
-    /// The legs of a nexthop object: with net.ipv4.nexthop_compat_mode off, the kernel names just its number.
+    /// The legs of a nexthop object: with net.ipv4.nexthop_compat_mode off, the kernel names just
+    /// its number.
     fn object(&self, id: u32) -> Vec<Leg> {
-        self.objects(id).iter().filter_map(|n| Some(Leg { dev: n.dev.clone()?, gateway: n.gateway })).collect()
+        self.objects(id)
+            .iter()
+            .filter_map(|n| {
+                Some(Leg {
+                    dev: n.dev.clone()?,
+                    gateway: n.gateway,
+                })
+            })
+            .collect()
     }
 
     fn objects(&self, id: u32) -> Vec<&'a Nexthop> {
-        let Some(object) = self.nexthops.get(&id) else { return Vec::new() };
+        let Some(object) = self.nexthops.get(&id) else {
+            return Vec::new();
+        };
         let members = object.group.iter().filter_map(|m| self.nexthops.get(&m.id));
         std::iter::once(object).chain(members).copied().collect()
     }
@@ -91,15 +108,19 @@ pub fn packet_message(question: &Question) -> Vec<u8> {
     asking(question, LOOKUP_TABLE)
 }
 
-/// The source that the kernel chooses for a packet of a socket that is bound to none (rt_fill_info() in net/ipv4/route.c,
-/// rt6_fill_node() in net/ipv6/route.c).
+/// The source that the kernel chooses for a packet of a socket that is bound to none
+/// (rt_fill_info() in net/ipv4/route.c, rt6_fill_node() in net/ipv6/route.c).
 pub fn chosen_source(payload: &[u8]) -> Option<IpAddr> {
     let all = attributes(payload.get(RTMSG..)?).ok()?;
     ip(&all.get(&RTA_PREFSRC)?.0)
 }
 
 fn asking(question: &Question, flags: u32) -> Vec<u8> {
-    let (family, length) = if question.to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+    let (family, length) = if question.to.is_ipv4() {
+        (AF_INET, 32)
+    } else {
+        (AF_INET6, 128)
+    };
     let from = if question.from.is_some() { length } else { 0 };
     let mut body = vec![family as u8, length, from, question.tos, 0, 0, 0, 0];
     body.extend(flags.to_ne_bytes());
@@ -130,13 +151,21 @@ pub fn answer(question: &Question, reply: io::Result<Vec<u8>>, known: &Known) ->
     }
 }
 
-/// Whether the kernel looks routes up for that protocol (rtm_getroute_parse_ip_proto() in net/ipv4/fib_rules.c).
+/// Whether the kernel looks routes up for that protocol (rtm_getroute_parse_ip_proto() in
+/// net/ipv4/fib_rules.c).
 fn can_be_asked(question: &Question) -> bool {
-    let icmp = if question.to.is_ipv4() { IPPROTO_ICMP } else { IPPROTO_ICMPV6 };
-    question.flow.is_none_or(|flow| [IPPROTO_TCP, IPPROTO_UDP, icmp].contains(&i32::from(flow.protocol)))
+    let icmp = if question.to.is_ipv4() {
+        IPPROTO_ICMP
+    } else {
+        IPPROTO_ICMPV6
+    };
+    question
+        .flow
+        .is_none_or(|flow| [IPPROTO_TCP, IPPROTO_UDP, icmp].contains(&i32::from(flow.protocol)))
 }
 
-/// What the kernel says of a destination that no packet reaches; anything else means that the question failed.
+/// What the kernel says of a destination that no packet reaches; anything else means that the
+/// question failed.
 fn refusal(e: &io::Error) -> Answer {
     match e.raw_os_error() {
         Some(ENETUNREACH) => Answer::Unreachable("no route".to_owned()),
@@ -171,7 +200,10 @@ fn read(payload: &[u8], known: &Known) -> Option<Answer> {
         AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         _ => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let to = all.get(&RTA_DST).and_then(|value| ip(&value.0)).unwrap_or(any);
+    let to = all
+        .get(&RTA_DST)
+        .and_then(|value| ip(&value.0))
+        .unwrap_or(any);
     let legs = legs(&all, known)?;
     Some(Answer::Route(Matched {
         table: number(RTA_TABLE).unwrap_or(u32::from(header[4])),
@@ -184,7 +216,8 @@ fn read(payload: &[u8], known: &Known) -> Option<Answer> {
     }))
 }
 
-/// Every leg that the kernel uses; none where one is over a link that we do not know, as that might be any.
+/// Every leg that the kernel uses; none where one is over a link that we do not know, as that might
+/// be any.
 fn legs(all: &Attributes, known: &Known) -> Option<Vec<Leg>> {
     let number = |kind: u16| all.get(&kind).and_then(|value| word(&value.0));
     let legs = match (all.get(&RTA_MULTIPATH), number(RTA_OIF)) {
@@ -213,22 +246,46 @@ fn several(mut bytes: &[u8], known: &Known) -> Option<Vec<Leg>> {
     Some(if alive.is_empty() { dead } else { alive })
 }
 
-/// The first segments of SRv6: packets leave for them, whatever link the route names (seg6_output_core() in
-/// net/ipv6/seg6_iptunnel.c).
+/// The first segments of SRv6: packets leave for them, whatever link the route names
+/// (seg6_output_core() in net/ipv6/seg6_iptunnel.c).
 fn segments(all: &Attributes, known: &Known) -> Vec<IpAddr> {
-    let of_legs = all.get(&RTA_MULTIPATH).map(|value| of_each_leg(&value.0)).unwrap_or_default();
-    let object = all.get(&RTA_NH_ID).and_then(|value| word(&value.0)).map(|id| known.objects(id)).unwrap_or_default();
-    let of_objects = object.iter().filter_map(|n| segment(n.other.get(&NHA_ENCAP_TYPE)?, n.other.get(&NHA_ENCAP)?));
-    let own = all.get(&RTA_ENCAP_TYPE).zip(all.get(&RTA_ENCAP)).and_then(|(kind, encap)| segment(kind, encap));
+    let of_legs = all
+        .get(&RTA_MULTIPATH)
+        .map(|value| of_each_leg(&value.0))
+        .unwrap_or_default();
+    let object = all
+        .get(&RTA_NH_ID)
+        .and_then(|value| word(&value.0))
+        .map(|id| known.objects(id))
+        .unwrap_or_default();
+    let of_objects = object
+        .iter()
+        .filter_map(|n| segment(n.other.get(&NHA_ENCAP_TYPE)?, n.other.get(&NHA_ENCAP)?));
+    let own = all
+        .get(&RTA_ENCAP_TYPE)
+        .zip(all.get(&RTA_ENCAP))
+        .and_then(|(kind, encap)| segment(kind, encap));
     own.into_iter().chain(of_legs).chain(of_objects).collect()
 }
 
 fn of_each_leg(mut bytes: &[u8]) -> Vec<IpAddr> {
     let mut found = Vec::new();
-    while let Some(length) = bytes.get(..2).and_then(|b| Some(usize::from(u16::from_ne_bytes(b.try_into().ok()?)))) {
-        let all = bytes.get(RTNEXTHOP..length).and_then(|leg| attributes(leg).ok()).unwrap_or_default();
-        found.extend(all.get(&RTA_ENCAP_TYPE).zip(all.get(&RTA_ENCAP)).and_then(|(kind, encap)| segment(kind, encap)));
-        bytes = bytes.get(length.next_multiple_of(4).max(RTNEXTHOP)..).unwrap_or_default();
+    while let Some(length) = bytes
+        .get(..2)
+        .and_then(|b| Some(usize::from(u16::from_ne_bytes(b.try_into().ok()?))))
+    {
+        let all = bytes
+            .get(RTNEXTHOP..length)
+            .and_then(|leg| attributes(leg).ok())
+            .unwrap_or_default();
+        found.extend(
+            all.get(&RTA_ENCAP_TYPE)
+                .zip(all.get(&RTA_ENCAP))
+                .and_then(|(kind, encap)| segment(kind, encap)),
+        );
+        bytes = bytes
+            .get(length.next_multiple_of(4).max(RTNEXTHOP)..)
+            .unwrap_or_default();
     }
     found
 }
@@ -242,5 +299,7 @@ fn segment(kind: &Hex, encap: &Hex) -> Option<IpAddr> {
 
 fn gateway(all: &Attributes) -> Option<IpAddr> {
     let via = || ip(all.get(&RTA_VIA)?.0.get(2..)?);
-    all.get(&RTA_GATEWAY).and_then(|value| ip(&value.0)).or_else(via)
+    all.get(&RTA_GATEWAY)
+        .and_then(|value| ip(&value.0))
+        .or_else(via)
 }

@@ -1,5 +1,5 @@
-//! Links, addresses, rules and neighbours of route netlink <-> snapshot types. What a type does not name is kept as bytes by
-//! attribute number, so that it can be sent back to the kernel as it was.
+//! Links, addresses, rules and neighbours of route netlink <-> snapshot types. What a type does not
+//! name is kept as bytes by attribute number, so that it can be sent back to the kernel as it was.
 
 mod link;
 
@@ -11,7 +11,8 @@ use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
 use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage,
+    NeighbourState,
 };
 use netlink_packet_route::route::RouteType;
 use netlink_packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
@@ -20,8 +21,9 @@ pub use link::{link_name, nameless, netdev, stranger};
 use rdma_model::ids::{Hex, IfName, Mac};
 use rdma_model::snapshot::{Address, Neighbour, Rule};
 
-/// Address flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's bookkeeping
-/// (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE, MCAUTOJOIN.
+/// Address flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's
+/// bookkeeping (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
+/// NOPREFIXROUTE, MCAUTOJOIN.
 pub const ADDRESS_FLAGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
 
 /// FIB_RULE_INVERT: the rule flag that a user sets.
@@ -37,11 +39,17 @@ fn bytes(nla: &impl Nla) -> Hex {
 }
 
 fn opaque(other: &BTreeMap<u16, Hex>) -> impl Iterator<Item = DefaultNla> + '_ {
-    other.iter().map(|(kind, value)| DefaultNla::new(*kind, value.0.clone()))
+    other
+        .iter()
+        .map(|(kind, value)| DefaultNla::new(*kind, value.0.clone()))
 }
 
 fn family_of(ip: IpAddr) -> AddressFamily {
-    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+    if ip.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    }
 }
 
 pub fn address(message: &AddressMessage) -> Option<(u32, Address)> {
@@ -90,7 +98,9 @@ pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
     let attributes = &mut m.attributes;
     attributes.push(AddressAttribute::Local(a.address));
     attributes.push(AddressAttribute::Address(a.peer.unwrap_or(a.address)));
-    attributes.push(AddressAttribute::Flags(AddressFlags::from_bits_retain(a.flags & ADDRESS_FLAGS)));
+    attributes.push(AddressAttribute::Flags(AddressFlags::from_bits_retain(
+        a.flags & ADDRESS_FLAGS,
+    )));
     if let Some(IpAddr::V4(b)) = a.broadcast {
         attributes.push(AddressAttribute::Broadcast(b));
     }
@@ -115,7 +125,11 @@ pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
 pub fn rule(message: &RuleMessage) -> Option<Rule> {
     let h = &message.header;
     let mut r = Rule {
-        family: if h.family == AddressFamily::Inet { 4 } else { 6 },
+        family: if h.family == AddressFamily::Inet {
+            4
+        } else {
+            6
+        },
         priority: 0,
         source: None,
         destination: None,
@@ -143,7 +157,11 @@ pub fn rule(message: &RuleMessage) -> Option<Rule> {
 
 pub fn rule_message(r: &Rule) -> RuleMessage {
     let mut m = RuleMessage::default();
-    m.header.family = if r.family == 4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    m.header.family = if r.family == 4 {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
     m.header.table = u8::try_from(r.table).unwrap_or(0);
     m.header.action = r.action.into();
     m.header.tos = r.tos;
@@ -158,14 +176,18 @@ pub fn rule_message(r: &Rule) -> RuleMessage {
         m.header.dst_len = d.prefix_len();
         m.attributes.push(RuleAttribute::Destination(d.addr()));
     }
-    m.attributes.extend(r.iif.clone().map(RuleAttribute::Iifname));
-    m.attributes.extend(r.oif.clone().map(RuleAttribute::Oifname));
-    m.attributes.extend(opaque(&r.other).map(RuleAttribute::Other));
+    m.attributes
+        .extend(r.iif.clone().map(RuleAttribute::Iifname));
+    m.attributes
+        .extend(r.oif.clone().map(RuleAttribute::Oifname));
+    m.attributes
+        .extend(opaque(&r.other).map(RuleAttribute::Other));
     m
 }
 
-/// A neighbour message as (ifindex, neighbour), if a user has set it: the kernel learns all others again. It makes NOARP
-/// ones itself for multicast and broadcast (arp_constructor in net/ipv4/arp.c), none for unicast but on links without ARP.
+/// A neighbour message as (ifindex, neighbour), if a user has set it: the kernel learns all others
+/// again. It makes NOARP ones itself for multicast and broadcast (arp_constructor in
+/// net/ipv4/arp.c), none for unicast but on links without ARP.
 pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
     let header = &message.header;
     let proxy = header.flags.contains(NeighbourFlags::Proxy);
@@ -178,20 +200,37 @@ pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
     let (mut address, mut mac, mut protocol) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
-            NeighbourAttribute::LinkLayerAddress(a) => mac = Mac::from_bytes(a).filter(|_| !managed),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => {
+                address = Some(IpAddr::V4(*ip))
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => {
+                address = Some(IpAddr::V6(*ip))
+            }
+            NeighbourAttribute::LinkLayerAddress(a) => {
+                mac = Mac::from_bytes(a).filter(|_| !managed)
+            }
             NeighbourAttribute::Protocol(p) => protocol = Some(u8::from(*p)),
             _ => {}
         }
     }
     let router = header.flags.contains(NeighbourFlags::Router);
     let noarp = noarp && !proxy && !managed;
-    let stale = extern_learn && !proxy && !noarp && !managed && header.state != NeighbourState::Permanent;
+    let stale =
+        extern_learn && !proxy && !noarp && !managed && header.state != NeighbourState::Permanent;
     if stale && mac.is_none() {
         return None;
     }
-    let neighbour = Neighbour { address: address?, mac, proxy, protocol, router, noarp, managed, extern_learn, stale };
+    let neighbour = Neighbour {
+        address: address?,
+        mac,
+        proxy,
+        protocol,
+        router,
+        noarp,
+        managed,
+        extern_learn,
+        stale,
+    };
     Some((header.ifindex, neighbour))
 }
 
@@ -218,9 +257,18 @@ pub fn neighbour_message(ifindex: u32, n: &Neighbour) -> NeighbourMessage {
         IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
         IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
     };
-    m.attributes.push(NeighbourAttribute::Destination(destination));
-    m.attributes.extend(n.mac.clone().map(|a| NeighbourAttribute::LinkLayerAddress(a.0)));
-    m.attributes.extend(n.protocol.map(|p| NeighbourAttribute::Protocol(p.into())));
-    m.attributes.extend(n.managed.then_some(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed)));
+    m.attributes
+        .push(NeighbourAttribute::Destination(destination));
+    m.attributes.extend(
+        n.mac
+            .clone()
+            .map(|a| NeighbourAttribute::LinkLayerAddress(a.0)),
+    );
+    m.attributes
+        .extend(n.protocol.map(|p| NeighbourAttribute::Protocol(p.into())));
+    m.attributes.extend(
+        n.managed
+            .then_some(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed)),
+    );
     m
 }

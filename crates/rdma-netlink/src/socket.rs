@@ -1,4 +1,5 @@
-//! A synchronous socket to a netlink family of the kernel: sequence numbers, a deadline, and answers of any size.
+//! A synchronous socket to a netlink family of the kernel: sequence numbers, a deadline, and
+//! answers of any size.
 
 use std::io::{self, Error, ErrorKind};
 use std::os::fd::AsFd;
@@ -11,15 +12,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::reply::{self, End, Replies};
 
-/// The kernel fills 32 KiB at most when it lists things (`max_recvmsg_len` in net/netlink/af_netlink.c), but a single link with
-/// many alternative names takes more: an attribute has up to 64 KiB. What is not filled takes no memory.
+/// The kernel fills 32 KiB at most when it lists things (`max_recvmsg_len` in
+/// net/netlink/af_netlink.c), but a single link with many alternative names takes more: an
+/// attribute has up to 64 KiB. What is not filled takes no memory.
 const ROOM: usize = 1 << 20;
 /// The kernel answers in microseconds, a driver that asks its firmware later; a hook must not hang.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a list that changed while it was read is read again.
 const TRIES: usize = 8;
 
-/// A socket in the network namespace of the thread that opened it; it stays there when it goes to another thread.
+/// A socket in the network namespace of the thread that opened it; it stays there when it goes to
+/// another thread.
 pub struct KernelSocket {
     socket: Socket,
     sequence: u32,
@@ -31,10 +34,15 @@ impl KernelSocket {
         let socket = Socket::new(family)?;
         // We wait with poll, under one deadline for the whole answer.
         socket.set_non_blocking(true)?;
-        // Kernels before 4.12 lack these: errors then come without their explanation, which we can live with.
+        // Kernels before 4.12 lack these: errors then come without their explanation, which we can
+        // live with.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
-        Ok(KernelSocket { socket, sequence: 0, datagram: Vec::with_capacity(ROOM) })
+        Ok(KernelSocket {
+            socket,
+            sequence: 0,
+            datagram: Vec::with_capacity(ROOM),
+        })
     }
 
     pub fn next_sequence(&mut self) -> u32 {
@@ -45,7 +53,10 @@ impl KernelSocket {
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
         match self.socket.send_to(bytes, &SocketAddr::new(0, 0), 0)? {
             sent if sent == bytes.len() => Ok(()),
-            sent => Err(Error::other(format!("the kernel took {sent} of {} bytes", bytes.len()))),
+            sent => Err(Error::other(format!(
+                "the kernel took {sent} of {} bytes",
+                bytes.len()
+            ))),
         }
     }
 
@@ -58,7 +69,9 @@ impl KernelSocket {
                 // Only the kernel is port 0; any process may send to a netlink socket.
                 Ok((_, from)) if from.port_number() != 0 => {}
                 Ok((length, _)) if length > ROOM => {
-                    return Err(Error::other(format!("the kernel has sent {length} bytes, more than {ROOM}")));
+                    return Err(Error::other(format!(
+                        "the kernel has sent {length} bytes, more than {ROOM}"
+                    )));
                 }
                 Ok(_) => break,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(deadline)?,
@@ -72,16 +85,26 @@ impl KernelSocket {
     fn wait(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::new(ErrorKind::TimedOut, "no answer from the kernel in time"));
+            return Err(Error::new(
+                ErrorKind::TimedOut,
+                "no answer from the kernel in time",
+            ));
         }
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.socket.as_fd(), PollFlags::IN)], Some(&left)) {
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(
+            &mut [PollFd::new(&self.socket.as_fd(), PollFlags::IN)],
+            Some(&left),
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Sends a request and hands on each datagram that comes, until one is the last; all within that time.
+    /// Sends a request and hands on each datagram that comes, until one is the last; all within
+    /// that time.
     pub fn converse<E: From<Error>>(
         &mut self,
         request: &[u8],
@@ -94,14 +117,24 @@ impl KernelSocket {
         Ok(())
     }
 
-    /// Sends one message and collects the answers until the kernel says that these are all, within that time. The answers, and
-    /// whether the list changed while it was read; an error answer is an error with its errno.
-    pub fn exchange<M>(&mut self, message: M, flags: u16, time: Duration) -> io::Result<(Vec<M>, bool)>
+    /// Sends one message and collects the answers until the kernel says that these are all, within
+    /// that time. The answers, and whether the list changed while it was read; an error answer is
+    /// an error with its errno.
+    pub fn exchange<M>(
+        &mut self,
+        message: M,
+        flags: u16,
+        time: Duration,
+    ) -> io::Result<(Vec<M>, bool)>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
         // Of what is no list, the acknowledgement is the end.
-        let end = if flags & NLM_F_DUMP == NLM_F_DUMP { End::Done } else { End::Ack };
+        let end = if flags & NLM_F_DUMP == NLM_F_DUMP {
+            End::Done
+        } else {
+            End::Ack
+        };
         let mut body = vec![0; message.buffer_len()];
         message.serialize(&mut body);
         let sequence = self.next_sequence();
@@ -113,19 +146,27 @@ impl KernelSocket {
             header.message_type = kind;
             messages.extend(M::deserialize(&header, payload).ok());
         };
-        self.converse(&request, time, |datagram| match replies.feed_each(datagram, &mut each).map_err(refusal) {
-            // One thing of the list was too large for the kernel itself to tell (a route with thousands of legs); later kernels
-            // end the list there without an error. Who made it in a container must not keep us from its NICs.
-            Err(e) if end == End::Done && e.raw_os_error() == Some(EMSGSIZE) => Ok(true),
-            fed => fed,
+        self.converse(&request, time, |datagram| {
+            match replies.feed_each(datagram, &mut each).map_err(refusal) {
+                // One thing of the list was too large for the kernel itself to tell (a route with
+                // thousands of legs); later kernels end the list there without an error. Who made
+                // it in a container must not keep us from its NICs.
+                Err(e) if end == End::Done && e.raw_os_error() == Some(EMSGSIZE) => Ok(true),
+                fed => fed,
+            }
         })?;
         Ok((messages, replies.interrupted()))
     }
 
-    /// Asks for one thing, without an acknowledgement. The kernel's refusal is an error with its errno.
+    /// Asks for one thing, without an acknowledgement. The kernel's refusal is an error with its
+    /// errno.
     pub fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
         let replies = self.exchange_bytes(kind, body, End::First)?;
-        replies.into_payloads().into_iter().next().ok_or_else(|| Error::other("the kernel did not answer"))
+        replies
+            .into_payloads()
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::other("the kernel did not answer"))
     }
 
     /// Asks for a list, again while it changes as it is read.
@@ -141,14 +182,17 @@ impl KernelSocket {
 
     /// Asks for something or changes it, with an acknowledgement.
     pub fn transact(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        self.exchange_bytes(kind, body, End::Ack).map(Replies::into_payloads)
+        self.exchange_bytes(kind, body, End::Ack)
+            .map(Replies::into_payloads)
     }
 
     fn exchange_bytes(&mut self, kind: u16, body: &[u8], end: End) -> io::Result<Replies> {
         let sequence = self.next_sequence();
         let mut replies = Replies::new(end, sequence);
         let request = reply::request(kind, end.flags(), sequence, body);
-        self.converse(&request, TIMEOUT, |datagram| replies.feed(datagram).map_err(refusal))?;
+        self.converse(&request, TIMEOUT, |datagram| {
+            replies.feed(datagram).map_err(refusal)
+        })?;
         Ok(replies)
     }
 }

@@ -23,12 +23,18 @@ pub struct Hold {
 impl Hold {
     /// Waits until it is ready.
     pub fn new(host: &Host, args: &[&str]) -> Hold {
-        Hold::begun(&mut host.command(&[&["hold"], args].concat())).unwrap_or_else(|said| panic!("{said:?}"))
+        Hold::begun(&mut host.command(&[&["hold"], args].concat()))
+            .unwrap_or_else(|said| panic!("{said:?}"))
     }
 
     /// The same for one that may have an end before it is ready.
     pub fn begun(command: &mut Command) -> Result<Hold, Said> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (mut out, mut line) = (BufReader::new(child.stdout.take().unwrap()), String::new());
         out.read_line(&mut line).unwrap();
         if line.is_empty() {
@@ -43,7 +49,10 @@ impl Hold {
 
     pub fn handle(&self, name: &str) -> String {
         let of = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
-        self.line.split_whitespace().find_map(of).unwrap_or_else(|| panic!("no {name} in {}", self.line))
+        self.line
+            .split_whitespace()
+            .find_map(of)
+            .unwrap_or_else(|| panic!("no {name} in {}", self.line))
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -53,9 +62,18 @@ impl Hold {
     /// Tells it to end and waits until it has.
     pub fn end(mut self, signal: Signal) -> Said {
         self.signal(signal);
-        let mut said = Said { code: self.child.wait().unwrap().code(), out: String::new(), err: String::new() };
+        let mut said = Said {
+            code: self.child.wait().unwrap().code(),
+            out: String::new(),
+            err: String::new(),
+        };
         self.out.read_to_string(&mut said.out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut said.err).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said.err)
+            .unwrap();
         said
     }
 
@@ -76,6 +94,14 @@ impl Drop for Hold {
 pub fn whole(host: &Host, before: &Look) {
     host.is_as(before);
     host.is_clean();
-    assert!(!Path::new("/run/netns/pool").exists(), "its name is still there");
-    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains("/run/netns/"), "it is still mounted");
+    assert!(
+        !Path::new("/run/netns/pool").exists(),
+        "its name is still there"
+    );
+    assert!(
+        !fs::read_to_string("/proc/self/mounts")
+            .unwrap()
+            .contains("/run/netns/"),
+        "it is still mounted"
+    );
 }

@@ -1,4 +1,5 @@
-//! What the test programs of rdmaprep share: see the README. A function here panics where its test has to fail.
+//! What the test programs of rdmaprep share: see the README. A function here panics where its test
+//! has to fail.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
@@ -26,5 +27,7 @@ pub use namespace::{Container, Host, Look, Said, only, run, same, sh, until};
 
 /// A path in the repository.
 pub fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }

@@ -1,7 +1,8 @@
 //! A host and containers for tests of the real program on the real kernel, without privileges.
 //!
-//! A test body runs in user, network and mount namespaces of its own ([`alone`]): whatever it does ends with it, and tests
-//! run beside one another. NICs are veth pairs; a container is a process in a further network namespace.
+//! A test body runs in user, network and mount namespaces of its own ([`alone`]): whatever it does
+//! ends with it, and tests run beside one another. NICs are veth pairs; a container is a process in
+//! a further network namespace.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,26 +19,29 @@ const INSIDE: &str = "RDMAPREP_TEST_INSIDE";
 /// A tmpfs that exists for the test alone.
 const ROOT: &str = "/run";
 
-/// Defines `alone`, `alone_as_root` and `abreast` in the root of a test program: they run the `rdmaprep` that cargo built for it.
+/// Defines `alone`, `alone_as_root` and `abreast` in the root of a test program: they run the
+/// `rdmaprep` that cargo built for it.
 #[macro_export]
 macro_rules! runner {
     () => {
-        /// Runs the body in namespaces of its own, by running this test program there again with just this test.
+        /// Runs the body in namespaces of its own, by running this test program there again with
+        /// just this test.
         #[allow(dead_code, reason = "each program uses its part")]
         fn alone<F: FnOnce(&$crate::Host)>(body: F) {
             $crate::namespace::alone(env!("CARGO_BIN_EXE_rdmaprep"), body, true);
         }
 
-        /// As [`alone`], but root stays the machine's: it may load BPF programs and set the queues of a NIC, which root of
-        /// a user namespace may not. Other users get a user namespace, and the kernel's refusals.
+        /// As [`alone`], but root stays the machine's: it may load BPF programs and set the queues
+        /// of a NIC, which root of a user namespace may not. Other users get a user namespace, and
+        /// the kernel's refusals.
         #[allow(dead_code, reason = "each program uses its part")]
         fn alone_as_root<F: FnOnce(&$crate::Host)>(body: F) {
             let root = $crate::namespace::is_root();
             $crate::namespace::alone(env!("CARGO_BIN_EXE_rdmaprep"), body, !root);
         }
 
-        /// Runs the body that many times at once, each in namespaces of its own and with a number of its own. What each has
-        /// printed; inside it is nothing.
+        /// Runs the body that many times at once, each in namespaces of its own and with a number
+        /// of its own. What each has printed; inside it is nothing.
         #[allow(dead_code, reason = "each program uses its part")]
         fn abreast<F: FnOnce(&$crate::Host, usize)>(count: usize, body: F) -> Vec<String> {
             $crate::namespace::abreast(env!("CARGO_BIN_EXE_rdmaprep"), count, body)
@@ -50,7 +54,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs the body in network and mount namespaces of its own, and a user namespace if asked for: see [`runner!`].
+/// Runs the body in network and mount namespaces of its own, and a user namespace if asked for: see
+/// [`runner!`].
 pub fn alone<F: FnOnce(&Host)>(program: &'static str, body: F, user: bool) {
     match inside() {
         Some(_) => body(&Host::new(program)),
@@ -62,25 +67,39 @@ pub fn alone<F: FnOnce(&Host)>(program: &'static str, body: F, user: bool) {
 }
 
 /// Runs the body that many times at once: see [`runner!`].
-pub fn abreast<F: FnOnce(&Host, usize)>(program: &'static str, count: usize, body: F) -> Vec<String> {
+pub fn abreast<F: FnOnce(&Host, usize)>(
+    program: &'static str,
+    count: usize,
+    body: F,
+) -> Vec<String> {
     if let Some(number) = inside() {
         body(&Host::new(program), number);
         return Vec::new();
     }
     let all: Vec<Child> = (0..count).map(|number| enter::<F>(number, true)).collect();
     // Those that failed early must not leave the others alone.
-    let all: Vec<Output> = all.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let all: Vec<Output> = all
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap())
+        .collect();
     let all: Vec<Result<String, String>> = all.into_iter().map(passed::<F>).collect();
-    let failed: Vec<&str> = all.iter().filter_map(|r| r.as_ref().err()).map(String::as_str).collect();
+    let failed: Vec<&str> = all
+        .iter()
+        .filter_map(|r| r.as_ref().err())
+        .map(String::as_str)
+        .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     all.into_iter().flatten().collect()
 }
 
 fn inside() -> Option<usize> {
-    std::env::var(INSIDE).ok().map(|number| number.parse().unwrap())
+    std::env::var(INSIDE)
+        .ok()
+        .map(|number| number.parse().unwrap())
 }
 
-/// The test that a closure is written in, as libtest names it: `kernel::shim::starts::{{closure}}` is in `shim::starts`.
+/// The test that a closure is written in, as libtest names it: `kernel::shim::starts::{{closure}}`
+/// is in `shim::starts`.
 fn test_of<F>() -> &'static str {
     let path = std::any::type_name::<F>();
     let (_program, path) = path.split_once("::").unwrap_or(("", path));
@@ -88,7 +107,13 @@ fn test_of<F>() -> &'static str {
 }
 
 fn arguments<F>() -> [&'static str; 5] {
-    ["--exact", test_of::<F>(), "--include-ignored", "--nocapture", "--test-threads=1"]
+    [
+        "--exact",
+        test_of::<F>(),
+        "--include-ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ]
 }
 
 /// The arguments by which a test program runs just this test.
@@ -99,7 +124,11 @@ pub fn only<F: Fn()>(_test: &F) -> [&'static str; 5] {
 fn enter<F>(number: usize, user: bool) -> Child {
     Command::new("unshare")
         .args(["--net", "--mount"])
-        .args(if user { &["--user", "--map-root-user"][..] } else { &[] })
+        .args(if user {
+            &["--user", "--map-root-user"][..]
+        } else {
+            &[]
+        })
         .arg("--")
         .arg(std::env::current_exe().unwrap())
         .args(arguments::<F>())
@@ -113,13 +142,19 @@ fn enter<F>(number: usize, user: bool) -> Child {
 }
 
 fn passed<F>(output: Output) -> Result<String, String> {
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     if output.status.success() && said.contains(" 1 passed;") {
         return Ok(said);
     }
     if said.contains("\nrunning 0 tests") {
         let test = test_of::<F>();
-        return Err(format!("{test} is no test: the closure of a body has to be written in the test itself\n{said}"));
+        return Err(format!(
+            "{test} is no test: the closure of a body has to be written in the test itself\n{said}"
+        ));
     }
     Err(format!("inside the namespaces:\n{said}"))
 }
@@ -136,7 +171,11 @@ pub struct Said {
 impl From<Output> for Said {
     fn from(output: Output) -> Said {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        Said {
+            code: output.status.code(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 }
 
@@ -147,17 +186,25 @@ impl Said {
         self
     }
 
-    /// Insists on this exit code, and on exactly one error line on stderr, which has all these words; only code 4, no NIC is
-    /// left, brings its table along.
+    /// Insists on this exit code, and on exactly one error line on stderr, which has all these
+    /// words; only code 4, no NIC is left, brings its table along.
     pub fn fails(self, code: i32, words: &[&str]) -> Said {
         assert_eq!(self.code, Some(code), "{self:#?}");
-        let lines: Vec<&str> = self.err.lines().filter(|l| !l.starts_with("rdmaprep: warning: ")).collect();
+        let lines: Vec<&str> = self
+            .err
+            .lines()
+            .filter(|l| !l.starts_with("rdmaprep: warning: "))
+            .collect();
         let one = lines.len() == 1 || code == 4;
-        assert!(one && lines[0].starts_with("rdmaprep: "), "not one line: {self:#?}");
+        assert!(
+            one && lines[0].starts_with("rdmaprep: "),
+            "not one line: {self:#?}"
+        );
         // The table is wrapped.
         let text = self.err.split_whitespace().collect::<Vec<_>>().join(" ");
         for word in words {
-            let found = lines.iter().any(|l| l.contains(word)) || (code == 4 && text.contains(word));
+            let found =
+                lines.iter().any(|l| l.contains(word)) || (code == 4 && text.contains(word));
             assert!(found, "no {word:?} in: {self:#?}");
         }
         self
@@ -166,7 +213,12 @@ impl Said {
 
 /// Runs a program to its end with that on its stdin.
 pub fn run(command: &mut Command, stdin: &str) -> Said {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // Who refuses early does not read everything.
     let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
     child.wait_with_output().unwrap().into()
@@ -181,21 +233,37 @@ pub fn sh(line: &str) -> String {
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "waited in vain until {what}"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Panics with a diff unless the texts are equal.
 pub fn same(what: &str, before: &str, after: &str) {
-    assert!(before == after, "{what} differs:\n{}", rdmaprep::oci::edit::file_diff(["before", "after"], before, after));
+    assert!(
+        before == after,
+        "{what} differs:\n{}",
+        rdmaprep::oci::edit::file_diff(["before", "after"], before, after)
+    );
 }
 
-/// A line of iproute2 without the carrier, which follows some time after the call, and the queueing discipline, which a move
-/// resets (verify::LEFT_OUT).
+/// A line of iproute2 without the carrier, which follows some time after the call, and the queueing
+/// discipline, which a move resets (verify::LEFT_OUT).
 fn settled(line: &str) -> String {
-    let passing = ["UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN"].map(|state| format!(" state {state}"));
-    let others = ["NO-CARRIER,", ",LOWER_UP", ",M-DOWN", " linkdown", " dead", " qdisc noqueue", " qdisc noop"];
+    let passing =
+        ["UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN"].map(|state| format!(" state {state}"));
+    let others = [
+        "NO-CARRIER,",
+        ",LOWER_UP",
+        ",M-DOWN",
+        " linkdown",
+        " dead",
+        " qdisc noqueue",
+        " qdisc noop",
+    ];
     let all = passing.iter().map(String::as_str).chain(others);
     all.fold(line.to_owned(), |line, word| line.replace(word, ""))
 }
@@ -211,18 +279,31 @@ pub struct Host {
 
 impl Host {
     pub fn new(program: &'static str) -> Host {
-        sh(&format!("mount -t tmpfs -o mode=755 tmpfs {ROOT}; ip link set lo up"));
-        // This machine's name servers are none of the test's: the host uses them, and they may be in a rail's subnet.
+        sh(&format!(
+            "mount -t tmpfs -o mode=755 tmpfs {ROOT}; ip link set lo up"
+        ));
+        // This machine's name servers are none of the test's: the host uses them, and they may be
+        // in a rail's subnet.
         sh("test ! -e /etc/resolv.conf || mount --bind /dev/null /etc/resolv.conf");
         let at = |name: &str| PathBuf::from(ROOT).join(name);
-        let host = Host { program, run: at("run"), state: at("state"), config: at("config.toml"), log: at("log") };
+        let host = Host {
+            program,
+            run: at("run"),
+            state: at("state"),
+            config: at("config.toml"),
+            log: at("log"),
+        };
         host.configure("");
         host
     }
 
     /// Writes the config file; the log of the hooks is always the test's own.
     pub fn configure(&self, toml: &str) {
-        fs::write(&self.config, format!("hook_log = {:?}\nlock_timeout_ms = 200\n{toml}", self.log)).unwrap();
+        fs::write(
+            &self.config,
+            format!("hook_log = {:?}\nlock_timeout_ms = 200\n{toml}", self.log),
+        )
+        .unwrap();
     }
 
     /// Runs `ip -batch` with these lines.
@@ -246,7 +327,13 @@ impl Host {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.program);
         command.env_clear().args(args);
-        command.arg("--run-dir").arg(&self.run).arg("--state-dir").arg(&self.state).arg("--config").arg(&self.config);
+        command
+            .arg("--run-dir")
+            .arg(&self.run)
+            .arg("--state-dir")
+            .arg(&self.state)
+            .arg("--config")
+            .arg(&self.config);
         command
     }
 
@@ -272,9 +359,10 @@ impl Host {
 
     /// The host's network as iproute2 sees it: a second opinion on what is equal.
     pub fn iproute(&self) -> String {
-        let mut lines: Vec<String> = sh("ip -o -d link; ip -o address; ip -o -4 route show table all; \
-             ip -o -6 route show table all; ip -4 rule; ip -6 rule; ip -4 neighbour show nud permanent; \
-             ip -6 neighbour show nud permanent; ip -4 neighbour show proxy; ip -6 neighbour show proxy")
+        let mut lines: Vec<String> = sh("ip -o -d link; ip -o address; ip -o -4 route show table \
+            all; ip -o -6 route show table all; ip -4 rule; ip -6 rule; ip -4 neighbour show nud \
+            permanent; ip -6 neighbour show nud permanent; ip -4 neighbour show proxy; ip -6 \
+            neighbour show proxy")
         .lines()
         // The kernel makes and settles these by itself, some time after the call.
         .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
@@ -287,31 +375,52 @@ impl Host {
     /// Both opinions, when the kernel has done what it does by itself.
     pub fn look(&self) -> Look {
         ipv6::settled(sh);
-        Look { normal: self.normal(), iproute: self.iproute() }
+        Look {
+            normal: self.normal(),
+            iproute: self.iproute(),
+        }
     }
 
-    /// Insists that the network is what it was: at once in normal form, and soon in what iproute2 shows of the kernel's own
-    /// doings.
+    /// Insists that the network is what it was: at once in normal form, and soon in what iproute2
+    /// shows of the kernel's own doings.
     pub fn is_as(&self, before: &Look) {
         same("the host's normal form", &before.normal, &self.normal());
         let start = Instant::now();
         while before.iproute != self.iproute() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        same("the host as iproute2 sees it", &before.iproute, &self.iproute());
+        same(
+            "the host as iproute2 sees it",
+            &before.iproute,
+            &self.iproute(),
+        );
     }
 
     /// Insists that nothing is left of containers: no record, no pin.
     pub fn is_clean(&self) {
         let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
-        assert_eq!((self.records(), count(self.state.join("records")), count(self.run.join("netns"))), (vec![], 0, 0));
+        assert_eq!(
+            (
+                self.records(),
+                count(self.state.join("records")),
+                count(self.run.join("netns"))
+            ),
+            (vec![], 0, 0)
+        );
         let pins = self.run.join("netns").display().to_string();
-        assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&pins), "a pin is still mounted");
+        assert!(
+            !fs::read_to_string("/proc/self/mounts")
+                .unwrap()
+                .contains(&pins),
+            "a pin is still mounted"
+        );
     }
 
     /// The paths of the records that count.
     pub fn records(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.run.join("records")) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(self.run.join("records")) else {
+            return Vec::new();
+        };
         let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
         paths.sort();
         paths
@@ -335,7 +444,8 @@ pub struct Look {
     iproute: String,
 }
 
-/// A container: an init in a network namespace of its own, which ends when this is dropped or the test dies.
+/// A container: an init in a network namespace of its own, which ends when this is dropped or the
+/// test dies.
 pub struct Container {
     pub id: String,
     init: Child,
@@ -351,7 +461,10 @@ impl Container {
 
     /// A second one in the first one's network namespace.
     pub fn beside(id: &str, first: &Container) -> Container {
-        Container::start(id, Command::new("nsenter").arg(format!("--net=/proc/{}/ns/net", first.pid())))
+        Container::start(
+            id,
+            Command::new("nsenter").arg(format!("--net=/proc/{}/ns/net", first.pid())),
+        )
     }
 
     /// One in a namespace that its config.json names by path.
@@ -362,12 +475,24 @@ impl Container {
     /// One whose init that command becomes when it runs what is added to its arguments.
     pub fn start(id: &str, enter: &mut Command) -> Container {
         // cat ends when our end of its stdin is closed.
-        let command = enter.args(["sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut init = command.spawn().expect("unshare and nsenter (util-linux) are needed");
+        let command = enter
+            .args(["sh", "-c", "echo; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut init = command
+            .spawn()
+            .expect("unshare and nsenter (util-linux) are needed");
         let mut line = String::new();
-        BufReader::new(init.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(init.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "\n", "init did not start");
-        Container { id: id.to_owned(), init, annotations: json!({"rdmaprep.io/plan": "default"}), bundle: "/b".into() }
+        Container {
+            id: id.to_owned(),
+            init,
+            annotations: json!({"rdmaprep.io/plan": "default"}),
+            bundle: "/b".into(),
+        }
     }
 
     /// With these annotations instead.
@@ -378,7 +503,11 @@ impl Container {
 
     /// With a bundle that holds this config.json.
     pub fn bundled(mut self, host: &Host, config: &Value) -> Container {
-        let bundle = host.run.parent().unwrap().join(format!("bundle-{}", self.id));
+        let bundle = host
+            .run
+            .parent()
+            .unwrap()
+            .join(format!("bundle-{}", self.id));
         fs::create_dir_all(&bundle).unwrap();
         fs::write(bundle.join("config.json"), config.to_string()).unwrap();
         self.bundle = bundle.display().to_string();
@@ -391,7 +520,8 @@ impl Container {
 
     /// The state that a runtime gives to a hook while init lives.
     pub fn state(&self) -> String {
-        let (id, pid, annotations, bundle) = (&self.id, self.pid(), &self.annotations, &self.bundle);
+        let (id, pid, annotations, bundle) =
+            (&self.id, self.pid(), &self.annotations, &self.bundle);
         json!({"ociVersion": "1.2.0", "id": id, "status": "creating", "pid": pid, "bundle": bundle, "annotations": annotations})
             .to_string()
     }
@@ -404,7 +534,9 @@ impl Container {
     /// Runs a shell line in its network namespace.
     pub fn sh(&self, line: &str) -> String {
         let net = format!("--net=/proc/{}/ns/net", self.pid());
-        run(Command::new("nsenter").args([&net, "sh", "-ec", line]), "").ok().out
+        run(Command::new("nsenter").args([&net, "sh", "-ec", line]), "")
+            .ok()
+            .out
     }
 
     /// Ends its init; its namespace goes with it unless something else holds that.

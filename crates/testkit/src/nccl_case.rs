@@ -1,4 +1,5 @@
-//! An environment in a world, and what is to be said of it: also the form of the golden cases below tests/cases/nccl.
+//! An environment in a world, and what is to be said of it: also the form of the golden cases below
+//! tests/cases/nccl.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -17,10 +18,19 @@ pub const USER: &str = "/run/judge/user";
 pub const CONF: &str = "/run/judge/conf";
 
 /// The files that config may be in.
-pub const FILES: [&str; 4] = [CONF, "/run/judge/home/.nccl.conf", "/run/judge/user/.nccl.conf", "/etc/nccl.conf"];
+pub const FILES: [&str; 4] = [
+    CONF,
+    "/run/judge/home/.nccl.conf",
+    "/run/judge/user/.nccl.conf",
+    "/etc/nccl.conf",
+];
 
 /// Hosts that are known.
-pub const HOSTS: [(&str, &str); 3] = [("127.0.0.1", "localhost"), ("10.3.0.9", "head"), ("2001:db8:3::9", "head6")];
+pub const HOSTS: [(&str, &str); 3] = [
+    ("127.0.0.1", "localhost"),
+    ("10.3.0.9", "head"),
+    ("2001:db8:3::9", "head6"),
+];
 
 /// Variables, and the config files that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +58,17 @@ impl Env {
 
 /// The hosts of this test alone: no name server may be asked.
 fn resolve(name: &str) -> Option<IpAddr> {
-    let known = HOSTS.iter().find(|(_, host)| *host == name).and_then(|(ip, _)| ip.parse().ok());
+    let known = HOSTS
+        .iter()
+        .find(|(_, host)| *host == name)
+        .and_then(|(ip, _)| ip.parse().ok());
     // Numbers in C's other spellings, which need no name server either.
     let number = name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    known.or_else(|| number.then(|| (name, 0).to_socket_addrs().ok()?.next().map(|a| a.ip())).flatten())
+    known.or_else(|| {
+        number
+            .then(|| (name, 0).to_socket_addrs().ok()?.next().map(|a| a.ip()))
+            .flatten()
+    })
 }
 
 /// The explanation in the words of `Judges::ask`.
@@ -59,7 +76,9 @@ pub fn words(explanation: &Explanation) -> String {
     match &explanation.bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
         Bootstrap::Unknown => "unknown".to_owned(),
-        Bootstrap::Fails(failure) => failure.error.map_or("chance".to_owned(), |e| format!("error {}", e as u8)),
+        Bootstrap::Fails(failure) => failure
+            .error
+            .map_or("chance".to_owned(), |e| format!("error {}", e as u8)),
     }
 }
 
@@ -102,12 +121,17 @@ impl Case {
 
     pub fn write(&self, dir: &Path) {
         std::fs::create_dir_all(dir).unwrap();
-        std::fs::write(dir.join("case.json"), serde_json::to_string_pretty(self).unwrap() + "\n").unwrap();
+        std::fs::write(
+            dir.join("case.json"),
+            serde_json::to_string_pretty(self).unwrap() + "\n",
+        )
+        .unwrap();
     }
 
     pub fn read(dir: &Path) -> Case {
         let path = dir.join("case.json");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 

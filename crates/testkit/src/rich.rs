@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::{Host, sh};
 
-/// Three NICs with everything that a move destroys: r0 and r1 up, r2 down; up0 is the uplink and stays.
+/// Three NICs with everything that a move destroys: r0 and r1 up, r2 down; up0 is the uplink and
+/// stays.
 pub fn rich(host: &Host) {
     host.rails(3);
     host.ip("link add up0 type veth peer name qup0
@@ -30,7 +31,8 @@ pub fn rich(host: &Host) {
         route add 10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2 metric 7
         route add 10.21.0.0/16 via 10.0.0.9 dev r0 mtu 3000 advmss 2900 table 100
         route add default via 10.0.0.9 dev r0 table 100
-        route add 10.22.0.0/16 nexthop via 10.0.0.9 dev r0 weight 1 nexthop via 10.1.0.9 dev r1 weight 3
+        route add 10.22.0.0/16 nexthop via 10.0.0.9 dev r0 weight 1 nexthop via 10.1.0.9 dev r1 \
+        weight 3
         route add 10.23.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 192.168.9.9 dev up0
         route add 10.24.0.0/16 dev r1 scope link table 101
         route add fd20::/32 via fd00::9 dev r0 metric 77

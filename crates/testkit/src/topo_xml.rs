@@ -1,5 +1,5 @@
-//! NCCL's parser of topology files, as strict as it is, and stricter where it would only ignore something: what it reads is
-//! what src/graph/xml.cc of NCCL 2.30.7 reads.
+//! NCCL's parser of topology files, as strict as it is, and stricter where it would only ignore
+//! something: what it reads is what src/graph/xml.cc of NCCL 2.30.7 reads.
 
 /// MAX_STR_LEN (src/graph/xml.h).
 const STRING: usize = 255;
@@ -20,7 +20,10 @@ pub struct Node {
 
 impl Node {
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.attributes.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.attributes
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 
     pub fn all<'n>(&'n self, tag: &'n str) -> Box<dyn Iterator<Item = &'n Node> + 'n> {
@@ -48,17 +51,24 @@ enum Kind {
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Reads a file and checks that a graph can be built of it. The error says why NCCL would not take it.
+/// Reads a file and checks that a graph can be built of it. The error says why NCCL would not take
+/// it.
 pub fn read(text: &str) -> Result<Node> {
     let top = parse(text)?;
-    let [system] = top.as_slice() else { return Err(format!("{} elements at the top", top.len())) };
+    let [system] = top.as_slice() else {
+        return Err(format!("{} elements at the top", top.len()));
+    };
     graph(system)?;
     Ok(system.clone())
 }
 
 /// What the parser alone takes.
 pub fn parse(text: &str) -> Result<Vec<Node>> {
-    let mut reader = Reader { text: text.as_bytes(), at: 0, nodes: 0 };
+    let mut reader = Reader {
+        text: text.as_bytes(),
+        at: 0,
+        nodes: 0,
+    };
     reader.children(None)
 }
 
@@ -78,7 +88,10 @@ fn allowed(parent: Option<&str>) -> &'static [&'static str] {
 impl Reader<'_> {
     fn char(&mut self) -> Result<u8> {
         self.at += 1;
-        self.text.get(self.at - 1).copied().ok_or("unexpected end".to_owned())
+        self.text
+            .get(self.at - 1)
+            .copied()
+            .ok_or("unexpected end".to_owned())
     }
 
     /// A name, up to a blank or an end, or with `=` its value; and the character behind.
@@ -90,7 +103,9 @@ impl Reader<'_> {
                     let (value, last) = self.value()?;
                     return Ok((text(name)?, Some(value), last));
                 }
-                last @ (b' ' | b'>' | b'/' | b'\n' | b'\r') => return Ok((text(name)?, None, last)),
+                last @ (b' ' | b'>' | b'/' | b'\n' | b'\r') => {
+                    return Ok((text(name)?, None, last));
+                }
                 _ if name.len() + 1 == STRING => return Err("a name is too long".to_owned()),
                 c => name.push(c),
             }
@@ -117,7 +132,11 @@ impl Reader<'_> {
 
     /// The next tag; none at the end of the file.
     fn tag(&mut self) -> Result<Option<(Kind, Node)>> {
-        while self.text.get(self.at).is_some_and(|c| matches!(c, b' ' | b'\n' | b'\r')) {
+        while self
+            .text
+            .get(self.at)
+            .is_some_and(|c| matches!(c, b' ' | b'\n' | b'\r'))
+        {
             self.at += 1;
         }
         if self.at >= self.text.len() {
@@ -126,12 +145,25 @@ impl Reader<'_> {
         if self.char()? != b'<' {
             return Err(format!("'<' expected at byte {}", self.at - 1));
         }
-        let (tag, None, mut last) = self.token()? else { return Err("a value instead of a tag".to_owned()) };
+        let (tag, None, mut last) = self.token()? else {
+            return Err("a value instead of a tag".to_owned());
+        };
         if tag.is_empty() && last == b'/' {
-            let (tag, None, b'>') = self.token()? else { return Err("an end tag with more in it".to_owned()) };
-            return Ok(Some((Kind::Close, Node { tag, ..Node::default() })));
+            let (tag, None, b'>') = self.token()? else {
+                return Err("an end tag with more in it".to_owned());
+            };
+            return Ok(Some((
+                Kind::Close,
+                Node {
+                    tag,
+                    ..Node::default()
+                },
+            )));
         }
-        let mut node = Node { tag, ..Node::default() };
+        let mut node = Node {
+            tag,
+            ..Node::default()
+        };
         while last == b' ' {
             let (name, value, next) = self.token()?;
             let value = value.ok_or(format!("attribute {name:?} of {} has no value", node.tag))?;
@@ -139,7 +171,10 @@ impl Reader<'_> {
                 return Err(format!("attribute name {name:?} of {}", node.tag));
             }
             if node.get(&name).is_some() || node.attributes.len() == ATTRIBUTES {
-                return Err(format!("{} has {name} twice, or more than {ATTRIBUTES} attributes", node.tag));
+                return Err(format!(
+                    "{} has {name} twice, or more than {ATTRIBUTES} attributes",
+                    node.tag
+                ));
             }
             node.attributes.push((name, value));
             last = next;
@@ -149,7 +184,11 @@ impl Reader<'_> {
             kind = Kind::Single;
             last = self.token()?.2;
         }
-        if last != b'>' { Err(format!("'>' expected in {}", node.tag)) } else { Ok(Some((kind, node))) }
+        if last != b'>' {
+            Err(format!("'>' expected in {}", node.tag))
+        } else {
+            Ok(Some((kind, node)))
+        }
     }
 
     fn children(&mut self, parent: Option<&str>) -> Result<Vec<Node>> {
@@ -159,10 +198,18 @@ impl Reader<'_> {
                 return Err(format!("room for {NODES} nodes is full"));
             }
             let Some((kind, mut node)) = self.tag()? else {
-                return if parent.is_some() { Err("unterminated".to_owned()) } else { Ok(children) };
+                return if parent.is_some() {
+                    Err("unterminated".to_owned())
+                } else {
+                    Ok(children)
+                };
             };
             if kind == Kind::Close {
-                return if parent == Some(&node.tag) { Ok(children) } else { Err(format!("</{}>", node.tag)) };
+                return if parent == Some(&node.tag) {
+                    Ok(children)
+                } else {
+                    Err(format!("</{}>", node.tag))
+                };
             }
             if !allowed(parent).contains(&node.tag.as_str()) {
                 return Err(format!("{} below {parent:?}", node.tag));
@@ -200,7 +247,10 @@ fn graph(system: &Node) -> Result<()> {
     let (mut addresses, mut names, mut numas) = (Vec::new(), Vec::new(), Vec::new());
     for cpu in system.all("cpu") {
         need(cpu, &["numaid", "arch"])?;
-        cpu.get("numaid").unwrap_or_default().parse::<i32>().map_err(|e| format!("numaid: {e}"))?;
+        cpu.get("numaid")
+            .unwrap_or_default()
+            .parse::<i32>()
+            .map_err(|e| format!("numaid: {e}"))?;
         numas.push(cpu.get("numaid"));
         if cpu.get("arch") == Some("x86_64") {
             need(cpu, &["vendor", "familyid", "modelid"])?;
@@ -236,5 +286,9 @@ fn graph(system: &Node) -> Result<()> {
         }
     }
     numas.sort_unstable();
-    if numas.windows(2).any(|two| two[0] == two[1]) { Err("a NUMA node twice".to_owned()) } else { Ok(()) }
+    if numas.windows(2).any(|two| two[0] == two[1]) {
+        Err("a NUMA node twice".to_owned())
+    } else {
+        Ok(())
+    }
 }

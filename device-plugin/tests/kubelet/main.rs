@@ -1,4 +1,5 @@
-//! The service against a stand-in for the kubelet: a server of Registration, a client of DevicePlugin.
+//! The service against a stand-in for the kubelet: a server of Registration, a client of
+//! DevicePlugin.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,24 +31,46 @@ async fn from_registration_to_cdi_devices() {
     let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
     let _run = plugin.run();
     let (asked, channel) = kubelet.plugin().await;
-    assert_eq!((asked.version.as_str(), asked.resource_name.as_str()), ("v1beta1", RESOURCE));
+    assert_eq!(
+        (asked.version.as_str(), asked.resource_name.as_str()),
+        ("v1beta1", RESOURCE)
+    );
     assert_eq!(asked.endpoint, "rdmaprep.io_rail.sock");
-    let options: api::Options = soon(api::call(&channel, api::OPTIONS, api::Empty {})).await.unwrap();
+    let options: api::Options = soon(api::call(&channel, api::OPTIONS, api::Empty {}))
+        .await
+        .unwrap();
     assert_eq!(Some(&options), asked.options.as_ref());
     assert!(options.get_preferred_allocation_available && !options.pre_start_required);
 
     let mut stream = list(&channel).await;
     let devices = soon(stream.next()).await.unwrap().unwrap().devices;
-    let numa: Vec<i64> = devices.iter().map(|d| d.topology.as_ref().unwrap().nodes[0].id).collect();
+    let numa: Vec<i64> = devices
+        .iter()
+        .map(|d| d.topology.as_ref().unwrap().nodes[0].id)
+        .collect();
     assert_eq!(numa, [0, 0, 0, 0, 1, 1, 1, 1]);
 
     let all = names("0 1 2 3 4 5 6 7");
     let chosen = prefer(&channel, &all, &names("5"), 2).await;
     assert_eq!(chosen, names("5 6"));
-    assert_eq!(allocate(&channel, &chosen).await.unwrap(), ["rdmaprep.io/rail=rdma5", "rdmaprep.io/rail=rdma6"]);
-    let _: api::Empty = soon(api::call(&channel, api::PRE_START, api::Ids { ids: chosen })).await.unwrap();
+    assert_eq!(
+        allocate(&channel, &chosen).await.unwrap(),
+        ["rdmaprep.io/rail=rdma5", "rdmaprep.io/rail=rdma6"]
+    );
+    let _: api::Empty = soon(api::call(
+        &channel,
+        api::PRE_START,
+        api::Ids { ids: chosen },
+    ))
+    .await
+    .unwrap();
 
-    let unknown = soon(api::call::<_, api::Empty>(&channel, "/v1beta1.DevicePlugin/Other", api::Empty {})).await;
+    let unknown = soon(api::call::<_, api::Empty>(
+        &channel,
+        "/v1beta1.DevicePlugin/Other",
+        api::Empty {},
+    ))
+    .await;
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
 }
 
@@ -58,32 +81,80 @@ async fn a_rail_goes_away_and_comes_back() {
     let _run = plugin.run();
     let (_, channel) = kubelet.plugin().await;
     let mut stream = list(&channel).await;
-    assert_eq!(next(&mut stream).await, (names("0 1 2 3 4 5 6 7"), Vec::new()));
+    assert_eq!(
+        next(&mut stream).await,
+        (names("0 1 2 3 4 5 6 7"), Vec::new())
+    );
     plugin.set("rdma1", Some("no carrier")).await;
-    assert_eq!(next(&mut stream).await, (names("0 2 3 4 5 6 7"), names("1")));
+    assert_eq!(
+        next(&mut stream).await,
+        (names("0 2 3 4 5 6 7"), names("1"))
+    );
     // The event of this one is still on its way: Allocate looks itself.
     plugin.fake.set("rdma2", Some("held by container abc"));
     let refused = allocate(&channel, &names("0 2")).await.unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, "rail rdma2: held by container abc"));
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (
+            Code::FailedPrecondition,
+            "rail rdma2: held by container abc"
+        )
+    );
     assert_eq!(next(&mut stream).await.1, names("1 2"));
     plugin.set("rdma1", None).await;
     assert_eq!(next(&mut stream).await.1, names("2"));
-    assert_eq!(allocate(&channel, &names("1")).await.unwrap(), ["rdmaprep.io/rail=rdma1"]);
-    for (ids, why) in [("0 9", "rdma9 is no rail of rdmaprep.io/rail"), ("0 0", "rail rdma0 is named twice")] {
-        assert_eq!(allocate(&channel, &names(ids)).await.unwrap_err().message(), why);
+    assert_eq!(
+        allocate(&channel, &names("1")).await.unwrap(),
+        ["rdmaprep.io/rail=rdma1"]
+    );
+    for (ids, why) in [
+        ("0 9", "rdma9 is no rail of rdmaprep.io/rail"),
+        ("0 0", "rail rdma0 is named twice"),
+    ] {
+        assert_eq!(
+            allocate(&channel, &names(ids)).await.unwrap_err().message(),
+            why
+        );
     }
-    assert_eq!(allocate(&channel, &["all".to_owned()]).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        allocate(&channel, &["all".to_owned()])
+            .await
+            .unwrap_err()
+            .code(),
+        Code::NotFound
+    );
     let cases = [
         ("0 1", "0 1", 1, "1 rails, 2 of them named"),
         ("0 1", "", -1, "-1 rails, 0 of them named"),
         ("0 1", "9", 1, "rdma9 is no rail of rdmaprep.io/rail"),
-        ("0 3", "", 3, "3 rails of rdmaprep.io/rail are asked for, 2 are free"),
-        ("", "", 1, "1 rails of rdmaprep.io/rail are asked for, 0 are free"),
+        (
+            "0 3",
+            "",
+            3,
+            "3 rails of rdmaprep.io/rail are asked for, 2 are free",
+        ),
+        (
+            "",
+            "",
+            1,
+            "1 rails of rdmaprep.io/rail are asked for, 0 are free",
+        ),
     ];
     for (available, must, size, why) in cases {
-        let wrong = api::ContainerPreferredRequest { available: names(available), must_include: names(must), size };
-        let wrong = api::PreferredRequest { containers: vec![wrong] };
-        let wrong = soon(api::call::<_, api::PreferredResponse>(&channel, api::PREFERRED, wrong)).await;
+        let wrong = api::ContainerPreferredRequest {
+            available: names(available),
+            must_include: names(must),
+            size,
+        };
+        let wrong = api::PreferredRequest {
+            containers: vec![wrong],
+        };
+        let wrong = soon(api::call::<_, api::PreferredResponse>(
+            &channel,
+            api::PREFERRED,
+            wrong,
+        ))
+        .await;
         assert_eq!(wrong.unwrap_err().message(), why);
     }
 }
@@ -117,7 +188,8 @@ async fn the_kubelet_starts_late_and_again() {
 
 #[tokio::test]
 async fn several_resources_have_a_socket_each() {
-    let pools = "[[resource]]\nname = 'a.example/one'\nnuma = [0]\n[[resource]]\nname = 'a.example/two'\nsubnets = ['192.0.1.0/24']\n";
+    let pools = "[[resource]]\nname = 'a.example/one'\nnuma = [0]\n[[resource]]\nname = \
+        'a.example/two'\nsubnets = ['192.0.1.0/24']\n";
     let plugin = plugin(pools);
     let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
     let _run = plugin.run();
@@ -125,23 +197,35 @@ async fn several_resources_have_a_socket_each() {
         let (asked, channel) = kubelet.plugin().await;
         assert_eq!(asked.resource_name, name);
         assert_eq!(next(&mut list(&channel).await).await.0, names(rails));
-        assert_eq!(allocate(&channel, &names("3")).await.is_ok(), name == "a.example/one");
+        assert_eq!(
+            allocate(&channel, &names("3")).await.is_ok(),
+            name == "a.example/one"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_kubelet_that_says_no_and_a_socket_that_is_served() {
     let plugin = plugin("");
-    let _kubelet = Kubelet::start(plugin.folder.path(), Err(Status::unknown("no such version")));
+    let _kubelet = Kubelet::start(
+        plugin.folder.path(),
+        Err(Status::unknown("no such version")),
+    );
     let e = soon(plugin.run()).await.unwrap().unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
-    assert_eq!(e.to_string(), "the kubelet refuses rdmaprep.io/rail: no such version");
+    assert_eq!(
+        e.to_string(),
+        "the kubelet refuses rdmaprep.io/rail: no such version"
+    );
 
     let own = plugin.folder.path().join(session::socket_name(RESOURCE));
     let other = UnixListener::bind(&own).unwrap();
     let e = soon(plugin.run()).await.unwrap().unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Locked);
-    assert_eq!(e.to_string(), format!("another program serves {}: stop that first", own.display()));
+    assert_eq!(
+        e.to_string(),
+        format!("another program serves {}: stop that first", own.display())
+    );
     drop(other);
     // Left by a program that was killed; a file is nothing that a program of ours leaves.
     let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
@@ -163,7 +247,10 @@ async fn a_kubelet_that_was_too_slow_is_asked_again() {
     let run = plugin.run();
     let mut registered = slow.registered;
     for _ in 0..2 {
-        assert_eq!(soon(registered.recv()).await.unwrap().resource_name, RESOURCE);
+        assert_eq!(
+            soon(registered.recv()).await.unwrap().resource_name,
+            RESOURCE
+        );
     }
     assert!(!run.is_finished());
 }
@@ -200,7 +287,10 @@ async fn own_socket_with_another_mode_stays_own() {
     fs::write(plugin.folder.path().join("kubelet_internal_checkpoint"), "").unwrap();
     let ended = timeout(Duration::from_millis(500), &mut run).await;
     assert!(ended.is_err(), "{ended:?}");
-    assert!(kubelet.registered.try_recv().is_err(), "it was registered again");
+    assert!(
+        kubelet.registered.try_recv().is_err(),
+        "it was registered again"
+    );
     assert_eq!(next(&mut list(&channel).await).await.0.len(), 8);
 }
 
@@ -210,9 +300,16 @@ async fn a_node_that_cannot_be_looked_at_gives_nothing() {
     let plugin = plugin("");
     plugin.set("rdma1", Some("no carrier")).await;
     plugin.node.lost("there is no file");
-    let why =
-        |node: &Node| node.rails(RESOURCE).into_iter().map(|r| r.unhealthy.unwrap_or_default()).collect::<Vec<_>>();
-    assert_eq!(why(&plugin.node)[..3], ["there is no file", "no carrier", "there is no file"]);
+    let why = |node: &Node| {
+        node.rails(RESOURCE)
+            .into_iter()
+            .map(|r| r.unhealthy.unwrap_or_default())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        why(&plugin.node)[..3],
+        ["there is no file", "no carrier", "there is no file"]
+    );
     plugin.node.refresh().await.unwrap();
     assert_eq!(why(&plugin.node)[..3], ["", "no carrier", ""]);
 }

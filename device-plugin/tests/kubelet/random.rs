@@ -37,7 +37,12 @@ impl Counted {
         let (_, channel) = kubelet.plugin().await;
         let mut stream = list(&channel).await;
         let healthy = next(&mut stream).await.0.into_iter().collect();
-        Counted { channel, stream, healthy, pods }
+        Counted {
+            channel,
+            stream,
+            healthy,
+            pods,
+        }
     }
 
     fn has_given(&self, rail: &String) -> bool {
@@ -48,9 +53,16 @@ impl Counted {
     async fn available(&mut self) -> Vec<String> {
         while let Ok(Some(shown)) = timeout(Duration::from_millis(1), self.stream.next()).await {
             let shown = shown.unwrap().devices.into_iter();
-            self.healthy = shown.filter(|d| d.health == api::HEALTHY).map(|d| d.id).collect();
+            self.healthy = shown
+                .filter(|d| d.health == api::HEALTHY)
+                .map(|d| d.id)
+                .collect();
         }
-        self.healthy.iter().filter(|r| !self.has_given(r)).cloned().collect()
+        self.healthy
+            .iter()
+            .filter(|r| !self.has_given(r))
+            .cloned()
+            .collect()
     }
 }
 
@@ -71,8 +83,8 @@ impl Game {
         self.counted.iter().any(|resource| resource.has_given(rail))
     }
 
-    /// A rail goes, or comes back. What a pod has is not on the host: nothing else takes it, but its speed may be another one or
-    /// unknown by now.
+    /// A rail goes, or comes back. What a pod has is not on the host: nothing else takes it, but
+    /// its speed may be another one or unknown by now.
     async fn rail_changes(&mut self) {
         let rail = format!("rdma{}", self.dice.below(8));
         let speed = [Some(400), Some(200), None][self.dice.below(3)];
@@ -108,7 +120,8 @@ impl Game {
         }
     }
 
-    /// Healthy ones that no pod of this resource has, those of them that are preferred, then Allocate.
+    /// Healthy ones that no pod of this resource has, those of them that are preferred, then
+    /// Allocate.
     async fn pod_starts(&mut self, resource: usize) {
         let counted = &mut self.counted[resource];
         let (available, channel) = (counted.available().await, counted.channel.clone());
@@ -120,18 +133,39 @@ impl Game {
         let chosen = prefer(&channel, &available, must, size as i32).await;
         let distinct: BTreeSet<&String> = chosen.iter().collect();
         assert_eq!((chosen.len(), distinct.len()), (size, size), "{chosen:?}");
-        assert!(chosen.iter().all(|r| available.contains(r)) && must.iter().all(|r| chosen.contains(r)), "{chosen:?}");
-        assert_eq!(chosen, prefer(&channel, &available, must, size as i32).await);
+        assert!(
+            chosen.iter().all(|r| available.contains(r)) && must.iter().all(|r| chosen.contains(r)),
+            "{chosen:?}"
+        );
+        assert_eq!(
+            chosen,
+            prefer(&channel, &available, must, size as i32).await
+        );
         match allocate(&channel, &chosen).await {
             Ok(cdi) => {
-                assert_eq!(cdi, chosen.iter().map(|r| format!("{RESOURCE}={r}")).collect::<Vec<_>>());
-                assert!(!chosen.iter().any(|r| self.gone.contains_key(r)), "{chosen:?} of {:?}", self.gone);
-                assert!(!chosen.iter().any(|r| self.is_taken(r)), "{chosen:?}: given twice");
+                assert_eq!(
+                    cdi,
+                    chosen
+                        .iter()
+                        .map(|r| format!("{RESOURCE}={r}"))
+                        .collect::<Vec<_>>()
+                );
+                assert!(
+                    !chosen.iter().any(|r| self.gone.contains_key(r)),
+                    "{chosen:?} of {:?}",
+                    self.gone
+                );
+                assert!(
+                    !chosen.iter().any(|r| self.is_taken(r)),
+                    "{chosen:?}: given twice"
+                );
                 self.counted[resource].pods.push(chosen);
                 self.given += 1;
             }
             Err(status) => {
-                let why = chosen.iter().find_map(|r| Some(format!("rail {r}: {}", self.gone.get(r)?)));
+                let why = chosen
+                    .iter()
+                    .find_map(|r| Some(format!("rail {r}: {}", self.gone.get(r)?)));
                 assert_eq!(Some(status.message()), why.as_deref());
                 self.refused += 1;
             }
@@ -139,17 +173,32 @@ impl Game {
     }
 }
 
-/// 1,000 allocations as the kubelet makes them, of two resources. Between them rails lose their carrier, come up with another speed,
-/// are taken by containers outside Kubernetes, pods end, and the kubelet starts again. The seed is printed, which a failed test shows.
+/// 1,000 allocations as the kubelet makes them, of two resources. Between them rails lose their
+/// carrier, come up with another speed, are taken by containers outside Kubernetes, pods end, and
+/// the kubelet starts again. The seed is printed, which a failed test shows.
 #[tokio::test]
 async fn no_rail_is_given_twice() {
-    let seed = std::env::var("RDMAPREP_RANDOM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(21);
+    let seed = std::env::var("RDMAPREP_RANDOM_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(21);
     println!("RDMAPREP_RANDOM_SEED={seed}");
     let plugin = plugin(BY_SPEED);
     let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
     let run = plugin.run();
-    let counted = vec![Counted::new(&mut kubelet, Vec::new()).await, Counted::new(&mut kubelet, Vec::new()).await];
-    let mut game = Game { dice: Dice(seed), plugin, kubelet, counted, gone: BTreeMap::new(), given: 0, refused: 0 };
+    let counted = vec![
+        Counted::new(&mut kubelet, Vec::new()).await,
+        Counted::new(&mut kubelet, Vec::new()).await,
+    ];
+    let mut game = Game {
+        dice: Dice(seed),
+        plugin,
+        kubelet,
+        counted,
+        gone: BTreeMap::new(),
+        given: 0,
+        refused: 0,
+    };
     let mut restarts = 0;
     while game.given < 1000 {
         let resource = game.dice.below(2);
@@ -163,7 +212,10 @@ async fn no_rail_is_given_twice() {
             _ => game.pod_starts(resource).await,
         }
     }
-    println!("{} given, {} refused, {restarts} restarts of the kubelet", game.given, game.refused);
+    println!(
+        "{} given, {} refused, {restarts} restarts of the kubelet",
+        game.given, game.refused
+    );
     assert!(game.refused > 10 && restarts > 1, "too tame");
     run.abort();
 }

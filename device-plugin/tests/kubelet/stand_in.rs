@@ -36,7 +36,10 @@ pub struct Fake {
 
 impl Fake {
     pub fn set(&self, rail: &str, unhealthy: Option<&str>) {
-        self.unhealthy.lock().unwrap().insert(rail.to_owned(), unhealthy.map(str::to_owned));
+        self.unhealthy
+            .lock()
+            .unwrap()
+            .insert(rail.to_owned(), unhealthy.map(str::to_owned));
     }
 
     pub fn set_speed(&self, rail: &str, speed: Option<u32>) {
@@ -47,11 +50,20 @@ impl Fake {
 impl Inventory for Fake {
     fn look(&self) -> Result<Vec<Rail>> {
         let (set, speeds) = (self.unhealthy.lock().unwrap(), self.speeds.lock().unwrap());
-        let distance = |rail: usize, gpu: usize| if rail / 2 == gpu { 0 } else { 2 + u8::from(rail / 4 != gpu / 2) };
+        let distance = |rail: usize, gpu: usize| {
+            if rail / 2 == gpu {
+                0
+            } else {
+                2 + u8::from(rail / 4 != gpu / 2)
+            }
+        };
         let rail = |at: usize| Rail {
             name: format!("rdma{at}"),
             numa: Some((at / 4) as i64),
-            speed_gbps: speeds.get(&format!("rdma{at}")).copied().unwrap_or(Some(if at < 6 { 400 } else { 200 })),
+            speed_gbps: speeds
+                .get(&format!("rdma{at}"))
+                .copied()
+                .unwrap_or(Some(if at < 6 { 400 } else { 200 })),
             addresses: vec![format!("192.0.{}.{at}/24", at / 4).parse().unwrap()],
             distances: (0..4).map(|gpu| distance(at, gpu)).collect(),
             unhealthy: set.get(&format!("rdma{at}")).cloned().flatten(),
@@ -92,15 +104,23 @@ impl Kubelet {
             let end = async move {
                 let _ = ended.changed().await;
             };
-            let _ =
-                Server::builder().serve_with_incoming_shutdown(service, UnixListenerStream::new(listener), end).await;
+            let _ = Server::builder()
+                .serve_with_incoming_shutdown(service, UnixListenerStream::new(listener), end)
+                .await;
         });
-        Kubelet { folder: folder.to_owned(), registered, server, _end: end }
+        Kubelet {
+            folder: folder.to_owned(),
+            registered,
+            server,
+            _end: end,
+        }
     }
 
     pub async fn plugin(&mut self) -> (api::RegisterRequest, Channel) {
         let asked = soon(self.registered.recv()).await.unwrap();
-        let channel = soon(api::connect(&self.folder.join(&asked.endpoint))).await.unwrap();
+        let channel = soon(api::connect(&self.folder.join(&asked.endpoint)))
+            .await
+            .unwrap();
         (asked, channel)
     }
 }
@@ -118,7 +138,11 @@ pub struct Plugin {
 pub fn plugin(pools: &str) -> Plugin {
     let fake = Arc::new(Fake::default());
     let node = Arc::new(Node::new(fake.clone(), Pools::parse(pools).unwrap(), |_| ()).unwrap());
-    Plugin { folder: TempDir::new().unwrap(), fake, node }
+    Plugin {
+        folder: TempDir::new().unwrap(),
+        fake,
+        node,
+    }
 }
 
 impl Plugin {
@@ -134,30 +158,59 @@ impl Plugin {
 }
 
 pub async fn list(channel: &Channel) -> Streaming<api::Devices> {
-    soon(api::call_streaming(channel, api::LIST_AND_WATCH, api::Empty {})).await.unwrap()
+    soon(api::call_streaming(
+        channel,
+        api::LIST_AND_WATCH,
+        api::Empty {},
+    ))
+    .await
+    .unwrap()
 }
 
 /// The healthy ones of the next message, and the others.
 pub async fn next(stream: &mut Streaming<api::Devices>) -> (Vec<String>, Vec<String>) {
     let devices = soon(stream.next()).await.unwrap().unwrap().devices;
-    let (healthy, others): (Vec<_>, Vec<_>) = devices.into_iter().partition(|d| d.health == api::HEALTHY);
+    let (healthy, others): (Vec<_>, Vec<_>) =
+        devices.into_iter().partition(|d| d.health == api::HEALTHY);
     let ids = |devices: Vec<api::Device>| devices.into_iter().map(|d| d.id).collect();
     (ids(healthy), ids(others))
 }
 
-pub async fn prefer(channel: &Channel, available: &[String], must: &[String], size: i32) -> Vec<String> {
-    let asked = api::ContainerPreferredRequest { available: available.to_vec(), must_include: must.to_vec(), size };
-    let asked = api::PreferredRequest { containers: vec![asked] };
-    let answer: api::PreferredResponse = soon(api::call(channel, api::PREFERRED, asked)).await.unwrap();
+pub async fn prefer(
+    channel: &Channel,
+    available: &[String],
+    must: &[String],
+    size: i32,
+) -> Vec<String> {
+    let asked = api::ContainerPreferredRequest {
+        available: available.to_vec(),
+        must_include: must.to_vec(),
+        size,
+    };
+    let asked = api::PreferredRequest {
+        containers: vec![asked],
+    };
+    let answer: api::PreferredResponse = soon(api::call(channel, api::PREFERRED, asked))
+        .await
+        .unwrap();
     answer.containers.into_iter().flat_map(|c| c.ids).collect()
 }
 
 pub async fn allocate(channel: &Channel, ids: &[String]) -> Result<Vec<String>, Status> {
-    let asked = api::AllocateRequest { containers: vec![api::Ids { ids: ids.to_vec() }] };
+    let asked = api::AllocateRequest {
+        containers: vec![api::Ids { ids: ids.to_vec() }],
+    };
     let answer: api::AllocateResponse = soon(api::call(channel, api::ALLOCATE, asked)).await?;
-    Ok(answer.containers.into_iter().flat_map(|c| c.cdi_devices).map(|d| d.name).collect())
+    Ok(answer
+        .containers
+        .into_iter()
+        .flat_map(|c| c.cdi_devices)
+        .map(|d| d.name)
+        .collect())
 }
 
 pub fn names(text: &str) -> Vec<String> {
-    text.split_whitespace().map(|n| format!("rdma{n}")).collect()
+    text.split_whitespace()
+        .map(|n| format!("rdma{n}"))
+        .collect()
 }

@@ -23,7 +23,9 @@ use crate::select::without_names;
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let running = Running::find(&request.host, id)?;
-    let Running { id, pid, sandbox, .. } = &running;
+    let Running {
+        id, pid, sandbox, ..
+    } = &running;
     let (pid, record) = (*pid, running.record.as_ref());
     let limits = collect::limits(pid)?;
     let plan = record.and_then(|r| r.given_plan());
@@ -34,17 +36,29 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let joined = record.is_some_and(|r| r.members.first().is_some_and(|m| m.id != *id));
     let lacks = |nic: &rdma_model::nic::Nic| {
         joined
-            && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == NodeAccess::Missing))
+            && nic.uverbs.as_ref().is_some_and(|d| {
+                tried
+                    .get(&d.name)
+                    .is_none_or(|node| *node == NodeAccess::Missing)
+            })
     };
-    let share = given.map(|g| Plan { nics: g.nics.iter().filter(|nic| !lacks(nic)).cloned().collect(), ..g.clone() });
+    let share = given.map(|g| Plan {
+        nics: g.nics.iter().filter(|nic| !lacks(nic)).cloned().collect(),
+        ..g.clone()
+    });
     if joined {
         tried.retain(|_, node| *node != NodeAccess::Missing);
     }
     let found = running.settings();
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
-    let machine = Machine { unread, ..collect::of_container(snapshot, tried, &limits) };
-    let machine = sandbox.iter().fold(machine, |machine, sandbox| sandbox.correct(machine));
+    let machine = Machine {
+        unread,
+        ..collect::of_container(snapshot, tried, &limits)
+    };
+    let machine = sandbox
+        .iter()
+        .fold(machine, |machine, sandbox| sandbox.correct(machine));
     running.still_runs()?;
     let request = within(request, snapshot, record, share.as_ref());
     doctor(&Examination {
@@ -54,7 +68,10 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         machine: Some(&machine),
         traces: &[],
         plans: share.as_slice(),
-        settings: found.as_ref().map(|found| &found.settings).map_err(String::as_str),
+        settings: found
+            .as_ref()
+            .map(|found| &found.settings)
+            .map_err(String::as_str),
         container: Some(id),
     })
 }
@@ -62,7 +79,11 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
 /// What is there, without the HCAs that it was not given and cannot open.
 fn usable(running: &Running, given: Option<&Plan>, limits: &Limits) -> Snapshot {
     let own = devices(&running.snapshot, given);
-    let nodes = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone());
+    let nodes = running
+        .snapshot
+        .hcas
+        .iter()
+        .filter_map(|hca| hca.uverbs.clone());
     let others: Vec<CharDevice> = nodes.filter(|node| !own.contains(node)).collect();
     running.opened(&others, &limits.user).0
 }
@@ -83,20 +104,44 @@ fn tried(
     if given.is_none() {
         // Of HCAs that need no netdev the node tells whose they are.
         let fabric = |name: &String| {
-            snapshot.hcas.iter().any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
+            snapshot
+                .hcas
+                .iter()
+                .any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
         };
         tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
     }
     tried
 }
 
-/// Its own NICs are those of its record; without one, all that are there. No uplink is guarded inside.
-fn within(request: Request, inside: &Snapshot, record: Option<&Record>, share: Option<&Plan>) -> Request {
-    let own = |name: &IfName| share.is_none_or(|plan| plan.nics.iter().any(|nic| nic.identity.name == *name));
+/// Its own NICs are those of its record; without one, all that are there. No uplink is guarded
+/// inside.
+fn within(
+    request: Request,
+    inside: &Snapshot,
+    record: Option<&Record>,
+    share: Option<&Plan>,
+) -> Request {
+    let own = |name: &IfName| {
+        share.is_none_or(|plan| plan.nics.iter().any(|nic| nic.identity.name == *name))
+    };
     let there = |name: &&IfName| inside.netdev(name).is_some() && own(name);
-    let ifaces = record.iter().flat_map(|r| r.names()).filter(there).cloned().collect();
-    let v6 = |r: &Record| r.held.iter().all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()));
-    let family = if record.is_some_and(v6) { Family::V6 } else { request.select.family };
+    let ifaces = record
+        .iter()
+        .flat_map(|r| r.names())
+        .filter(there)
+        .cloned()
+        .collect();
+    let v6 = |r: &Record| {
+        r.held
+            .iter()
+            .all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()))
+    };
+    let family = if record.is_some_and(v6) {
+        Family::V6
+    } else {
+        request.select.family
+    };
     let select = SelectOptions {
         ifaces,
         bootstrap_address: None,
@@ -106,14 +151,24 @@ fn within(request: Request, inside: &Snapshot, record: Option<&Record>, share: O
         family,
         ..without_names(request.select)
     };
-    Request { select, narrowing: Narrowing::default(), ..request }
+    Request {
+        select,
+        narrowing: Narrowing::default(),
+        ..request
+    }
 }
 
-/// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there, or that need none.
+/// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there,
+/// or that need none.
 fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
     given.map(|plan| plan.devices.clone()).unwrap_or_else(|| {
-        let here = inside.hcas.iter().filter(|h| h.ports.iter().any(|p| p.netdev.is_some()) || is_fabric(h));
-        here.filter_map(|h| h.uverbs.clone()).chain(inside.rdma_cm.clone()).collect()
+        let here = inside
+            .hcas
+            .iter()
+            .filter(|h| h.ports.iter().any(|p| p.netdev.is_some()) || is_fabric(h));
+        here.filter_map(|h| h.uverbs.clone())
+            .chain(inside.rdma_cm.clone())
+            .collect()
     })
 }
 

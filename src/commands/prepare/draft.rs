@@ -1,5 +1,5 @@
-//! What `prepare` is about to store, decided and edited to the end while nothing is written: alone, or for a part that all nodes
-//! have, and then before this node says yes to it.
+//! What `prepare` is about to store, decided and edited to the end while nothing is written: alone,
+//! or for a part that all nodes have, and then before this node says yes to it.
 
 use anyhow::{Context, Result};
 use rail_agreement::Agreement;
@@ -24,33 +24,57 @@ pub(super) struct Draft {
 }
 
 impl DraftInputs<'_> {
-    pub(super) fn draft(&mut self, args: &PrepareArgs, agreement: Option<&Agreement>) -> Result<Draft> {
+    pub(super) fn draft(
+        &mut self,
+        args: &PrepareArgs,
+        agreement: Option<&Agreement>,
+    ) -> Result<Draft> {
         let decision = self.decide(agreement)?;
         self.request.host.policy.limits(&decision.plan)?;
         let edit = |text| edit(text, &decision, self.store, self.request, args.hook_timeout);
         let edited = self.config.map(edit).transpose()?;
         let env = |edited: &Edited| edit::environment(&edited.injected.json);
-        let traps = edited.as_ref().map(|edited| decision.traps(&env(edited), self.request)).transpose()?;
+        let traps = edited
+            .as_ref()
+            .map(|edited| decision.traps(&env(edited), self.request))
+            .transpose()?;
         if !args.dry_run {
             self.store.writable()?;
             args.bundle.as_deref().map_or(Ok(()), files::writable)?;
         }
-        let mut notes = rule_carry::left_behind(&decision.plan.nics, &decision.host, decision.pod.as_ref());
+        let mut notes =
+            rule_carry::left_behind(&decision.plan.nics, &decision.host, decision.pod.as_ref());
         notes.extend(traps.unwrap_or_default());
-        Ok(Draft { decision, edited, notes })
+        Ok(Draft {
+            decision,
+            edited,
+            notes,
+        })
     }
 
-    /// A draft of what all nodes have: judged before this node says yes, so that only the machine can fail it then.
+    /// A draft of what all nodes have: judged before this node says yes, so that only the machine
+    /// can fail it then.
     pub(super) fn together(&mut self, args: &PrepareArgs, meeting: Meeting) -> Result<Draft> {
-        let decided = busy_nics(self.store)
-            .and_then(|busy| plan_of_any(self.request, self.name, &self.seen, &busy, options(self.request)));
+        let decided = busy_nics(self.store).and_then(|busy| {
+            plan_of_any(
+                self.request,
+                self.name,
+                &self.seen,
+                &busy,
+                options(self.request),
+            )
+        });
         let (plan, selection) = match decided {
             Ok(decided) => decided,
             Err(e) => return Err(meeting.refuse(e)),
         };
         let setup = meeting.setup(self.request.select.family, &plan, &selection, &self.seen);
         // An offer that no node could accept is published as a refusal with its reason.
-        if let Err(e) = setup.offer.check_encodable().class(ErrorClass::Refused, "this node cannot take part") {
+        if let Err(e) = setup
+            .offer
+            .check_encodable()
+            .class(ErrorClass::Refused, "this node cannot take part")
+        {
             return Err(meeting.refuse(e));
         }
         if let Err(e) = selection.some() {
@@ -63,22 +87,38 @@ impl DraftInputs<'_> {
         let way = meeting.over(&self.seen);
         let mut draft = None;
         let agreement = meeting.agree(setup, &mut |agreement| {
-            let agreement = Agreement { store_ifaces: way.clone(), ..agreement.clone() };
+            let agreement = Agreement {
+                store_ifaces: way.clone(),
+                ..agreement.clone()
+            };
             draft = Some(self.draft(args, Some(&agreement))?);
             Ok(())
         })?;
-        let same = |draft: &Draft| draft.decision.plan.agreement.as_ref().is_some_and(|a| a.digest == agreement.digest);
-        draft.filter(same).context("what was committed is not what was judged")
+        let same = |draft: &Draft| {
+            draft
+                .decision
+                .plan
+                .agreement
+                .as_ref()
+                .is_some_and(|a| a.digest == agreement.digest)
+        };
+        draft
+            .filter(same)
+            .context("what was committed is not what was judged")
     }
 }
 
 impl Draft {
-    /// Stores the view, the bundle's files, and last the plan: a hook that finds a plan uses it at once.
+    /// Stores the view, the bundle's files, and last the plan: a hook that finds a plan uses it at
+    /// once.
     pub(super) fn write(&self, args: &PrepareArgs, store: &Store) -> Result<()> {
         self.decision.keep_view(store)?;
         if let (Some(bundle), Some(edited)) = (&args.bundle, &self.edited) {
             edited.lay_out(&self.decision, store)?;
-            files::replace_keeping_attributes(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
+            files::replace_keeping_attributes(
+                &bundle.join("config.json"),
+                edited.injected.json.as_bytes(),
+            )?;
         }
         self.decision.keep(store)
     }

@@ -13,29 +13,39 @@ use crate::kernel::host::host_tree::HostTree;
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
 
-/// By a command line, or by the name of a runtime in the configuration of Docker or containerd. Those may differ.
+/// By a command line, or by the name of a runtime in the configuration of Docker or containerd.
+/// Those may differ.
 pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     let mut words = runtime.split_whitespace();
-    let Some(program) = words.next() else { return Ok(None) };
+    let Some(program) = words.next() else {
+        return Ok(None);
+    };
     let command = Sandbox::of_command(Path::new(program), words);
     let daemon = read(Path::new(DOCKER))?.unwrap_or_default();
     let docker = match RunscHandler::of_docker(&daemon, runtime) {
         Some(handler) => Some(of_handler(handler)?),
         None => Sandbox::of_docker(&daemon, runtime),
     };
-    // The name of a handler; a damaged configuration is no business of a command line, nor of a runtime that Docker names.
+    // The name of a handler; a damaged configuration is no business of a command line, nor of a
+    // runtime that Docker names.
     let is_name = !runtime.contains(|c: char| c == '/' || c.is_whitespace());
     let files = match is_name.then(containerd).unwrap_or_else(|| Ok(Vec::new())) {
         Err(_) if docker.is_some() => Vec::new(),
         files => files?,
     };
-    let containerd = RunscHandler::find(&files, runtime).map(of_handler).transpose()?;
+    let containerd = RunscHandler::find(&files, runtime)
+        .map(of_handler)
+        .transpose()?;
     let differ = || {
         ErrorClass::Usage.error(format!(
-            "--runtime: {runtime} of Docker and {runtime} of containerd differ in --rdmaproxy: give the command line instead"
+            "--runtime: {runtime} of Docker and {runtime} of containerd differ in --rdmaproxy: \
+            give the command line instead"
         ))
     };
-    ensure!(docker.is_none() || containerd.is_none() || docker == containerd, differ());
+    ensure!(
+        docker.is_none() || containerd.is_none() || docker == containerd,
+        differ()
+    );
     Ok(docker.or(containerd).or(command))
 }
 
@@ -45,14 +55,25 @@ fn read(path: &Path) -> Result<Option<String>> {
 
 /// By the file of flags that containerd-shim-runsc-v1 is given.
 fn of_handler(handler: RunscHandler) -> Result<Sandbox> {
-    let Some(path) = handler.config else { return Ok(Sandbox::Plain) };
-    let missing = || ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()));
+    let Some(path) = handler.config else {
+        return Ok(Sandbox::Plain);
+    };
+    let missing =
+        || ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()));
     let text = read(&path)?.ok_or_else(missing)?;
-    Sandbox::of_runsc_toml(&text).class(ErrorClass::Usage, format!("--runtime: reading {}", path.display()))
+    Sandbox::of_runsc_toml(&text).class(
+        ErrorClass::Usage,
+        format!("--runtime: reading {}", path.display()),
+    )
 }
 
 fn containerd() -> Result<Vec<String>> {
-    let files = HostTree::new(Path::new("/")).and_then(|tree| install::with_imports(CONTAINERD, &tree));
+    let files =
+        HostTree::new(Path::new("/")).and_then(|tree| install::with_imports(CONTAINERD, &tree));
     let hint = "mend it, or give the runtime's command line";
-    files.map_err(|e| ErrorClass::of(&e).error(format!("--runtime: reading containerd's configuration: {e:#}: {hint}")))
+    files.map_err(|e| {
+        ErrorClass::of(&e).error(format!(
+            "--runtime: reading containerd's configuration: {e:#}: {hint}"
+        ))
+    })
 }

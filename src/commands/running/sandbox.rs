@@ -1,5 +1,5 @@
-//! A container of gVisor as this host sees it. Its process here is the sandbox, whose root, environment and limits are not the
-//! container's: what that has is in its config.json.
+//! A container of gVisor as this host sees it. Its process here is the sandbox, whose root,
+//! environment and limits are not the container's: what that has is in its config.json.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,30 +22,48 @@ pub(in crate::commands) struct SandboxedContainer {
 }
 
 impl SandboxedContainer {
-    /// Nothing for a process that is not runsc's: by the record where there is one, else by the program of that name, which has to be
-    /// the host's and not the container's own. The bundle is that of the record, else of the sandbox's command line.
-    pub(in crate::commands) fn find(pid: i32, record: Option<&Record>) -> Option<SandboxedContainer> {
+    /// Nothing for a process that is not runsc's: by the record where there is one, else by the
+    /// program of that name, which has to be the host's and not the container's own. The bundle is
+    /// that of the record, else of the sandbox's command line.
+    pub(in crate::commands) fn find(
+        pid: i32,
+        record: Option<&Record>,
+    ) -> Option<SandboxedContainer> {
         let member = record.and_then(|r| r.members.iter().find(|m| m.pid == pid));
         let command = pidfd::command(pid);
-        let by_command = command.as_ref().and_then(|(program, args)| Sandbox::of_command(program, args));
+        let by_command = command
+            .as_ref()
+            .and_then(|(program, args)| Sandbox::of_command(program, args));
         let by_command = match member {
-            Some(member) => by_command.or(Some(Sandbox::Plain)).filter(|_| member.sandboxed)?,
+            Some(member) => by_command
+                .or(Some(Sandbox::Plain))
+                .filter(|_| member.sandboxed)?,
             None => by_command.filter(|_| program::is_of_host(pid))?,
         };
         let args = command.map(|(_, args)| args).unwrap_or_default();
-        let bundle = member.map(|m| PathBuf::from(&m.bundle)).filter(|path| path.is_absolute());
+        let bundle = member
+            .map(|m| PathBuf::from(&m.bundle))
+            .filter(|path| path.is_absolute());
         let config = match bundle.or_else(|| pidfd::bundle(&args)) {
             Some(bundle) => read(&bundle.join("config.json")),
             None => Err("where its bundle is, is unknown".to_owned()),
         };
-        let annotations = config.as_ref().ok().and_then(|config| config.part(&["annotations"]).ok().flatten());
+        let annotations = config
+            .as_ref()
+            .ok()
+            .and_then(|config| config.part(&["annotations"]).ok().flatten());
         let by_plan = record.and_then(|r| r.given_sysfs);
         let kind = Sandbox::of_both(Some(by_command), &annotations.unwrap_or_default());
-        let kind = if by_plan.is_some() { Sandbox::RdmaProxy } else { kind.unwrap_or(by_command) };
+        let kind = if by_plan.is_some() {
+            Sandbox::RdmaProxy
+        } else {
+            kind.unwrap_or(by_command)
+        };
         Some(SandboxedContainer { kind, config })
     }
 
-    /// The device nodes by what config.json lists; without the proxy, nothing is at them in any case. RDMA CM works in no sandbox.
+    /// The device nodes by what config.json lists; without the proxy, nothing is at them in any
+    /// case. RDMA CM works in no sandbox.
     pub(in crate::commands) fn nodes(&self, wanted: &[CharDevice]) -> BTreeMap<String, NodeAccess> {
         if self.kind != Sandbox::RdmaProxy || self.config.is_err() {
             return BTreeMap::new();
@@ -55,39 +73,76 @@ impl SandboxedContainer {
             let path = format!("/dev/infiniband/{}", node.name);
             match listed.iter().find(|device| device.path == path) {
                 None => NodeAccess::Missing,
-                Some(d) if (d.major, d.minor) == (node.major.into(), node.minor.into()) => NodeAccess::Opened,
-                Some(d) => NodeAccess::Wrong(format!("the device {}:{} in config.json", d.major, d.minor)),
+                Some(d) if (d.major, d.minor) == (node.major.into(), node.minor.into()) => {
+                    NodeAccess::Opened
+                }
+                Some(d) => {
+                    NodeAccess::Wrong(format!("the device {}:{} in config.json", d.major, d.minor))
+                }
             }
         };
-        wanted.iter().filter(|d| d.name.starts_with("uverbs")).map(|d| (d.name.clone(), access(d))).collect()
+        wanted
+            .iter()
+            .filter(|d| d.name.starts_with("uverbs"))
+            .map(|d| (d.name.clone(), access(d)))
+            .collect()
     }
 
     pub(in crate::commands) fn settings(&self) -> Result<FoundSettings, String> {
-        let config = self.config.as_ref().map_err(|why| format!("a sandbox, and {why}"))?;
+        let config = self
+            .config
+            .as_ref()
+            .map_err(|why| format!("a sandbox, and {why}"))?;
         if self.listed().is_none() {
             return Err("a sandbox, and its config.json lists no verbs node".to_owned());
         }
-        let env = config.environment().into_iter().filter(|(name, _)| name.starts_with("NCCL_"));
-        Ok(FoundSettings { settings: Settings::of(env, "the environment in config.json"), notes: Vec::new() })
+        let env = config
+            .environment()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("NCCL_"));
+        Ok(FoundSettings {
+            settings: Settings::of(env, "the environment in config.json"),
+            notes: Vec::new(),
+        })
     }
 
-    /// Leaves out the HCAs that the sandbox does not show: those whose node config.json does not list.
+    /// Leaves out the HCAs that the sandbox does not show: those whose node config.json does not
+    /// list.
     pub(in crate::commands) fn narrow(&self, snapshot: &mut Snapshot) {
         let Some(listed) = self.listed() else { return };
-        let has = |node: &CharDevice| listed.iter().any(|d| d.path == format!("/dev/infiniband/{}", node.name));
-        snapshot.hcas.retain(|hca| hca.uverbs.as_ref().is_some_and(has));
+        let has = |node: &CharDevice| {
+            listed
+                .iter()
+                .any(|d| d.path == format!("/dev/infiniband/{}", node.name))
+        };
+        snapshot
+            .hcas
+            .retain(|hca| hca.uverbs.as_ref().is_some_and(has));
     }
 
-    /// What of the host's look at its process is about the container. The proxy pins memory as that process.
+    /// What of the host's look at its process is about the container. The proxy pins memory as that
+    /// process.
     pub(in crate::commands) fn correct(&self, machine: Machine) -> Machine {
         let proxy = self.kind == Sandbox::RdmaProxy;
-        let sandbox = Some(SandboxFacts { proxy, unread: self.config.as_ref().err().cloned() });
-        Machine { sandbox, memlock: machine.memlock.filter(|_| proxy), ..machine }
+        let sandbox = Some(SandboxFacts {
+            proxy,
+            unread: self.config.as_ref().err().cloned(),
+        });
+        Machine {
+            sandbox,
+            memlock: machine.memlock.filter(|_| proxy),
+            ..machine
+        }
     }
 
     /// The verbs nodes of config.json, where it has any.
     fn listed(&self) -> Option<Vec<Device>> {
-        let mut devices: Vec<Device> = self.config.as_ref().ok()?.list(&["linux", "devices"]).ok()?;
+        let mut devices: Vec<Device> = self
+            .config
+            .as_ref()
+            .ok()?
+            .list(&["linux", "devices"])
+            .ok()?;
         devices.retain(|device| device.path.starts_with("/dev/infiniband/uverbs"));
         (!devices.is_empty()).then_some(devices)
     }
@@ -106,7 +161,10 @@ mod tests {
     use super::*;
 
     fn container(kind: Sandbox, config: &str) -> SandboxedContainer {
-        SandboxedContainer { kind, config: Config::parse(config).map_err(|e| format!("{e:#}")) }
+        SandboxedContainer {
+            kind,
+            config: Config::parse(config).map_err(|e| format!("{e:#}")),
+        }
     }
 
     const CONFIG: &str = r#"{"process":{"env":["NCCL_DEBUG=INFO","PATH=/bin"]},"linux":{"devices":[
@@ -116,24 +174,46 @@ mod tests {
 
     #[test]
     fn nodes_of_a_sandbox_are_those_of_config_json() {
-        let node = |name: &str, minor| CharDevice { name: name.to_owned(), major: 231, minor };
-        let wanted = [node("uverbs0", 192), node("uverbs1", 193), node("uverbs2", 194), node("rdma_cm", 58)];
+        let node = |name: &str, minor| CharDevice {
+            name: name.to_owned(),
+            major: 231,
+            minor,
+        };
+        let wanted = [
+            node("uverbs0", 192),
+            node("uverbs1", 193),
+            node("uverbs2", 194),
+            node("rdma_cm", 58),
+        ];
         let nodes = container(Sandbox::RdmaProxy, CONFIG).nodes(&wanted);
         let expected = [
             ("uverbs0".to_owned(), NodeAccess::Opened),
-            ("uverbs1".to_owned(), NodeAccess::Wrong("the device 231:200 in config.json".to_owned())),
+            (
+                "uverbs1".to_owned(),
+                NodeAccess::Wrong("the device 231:200 in config.json".to_owned()),
+            ),
             ("uverbs2".to_owned(), NodeAccess::Missing),
         ];
         assert_eq!(nodes, expected.into());
-        assert_eq!(container(Sandbox::RdmaProxy, "{}").nodes(&wanted[..1]).values().next(), Some(&NodeAccess::Missing));
-        for unknown in [container(Sandbox::Plain, CONFIG), container(Sandbox::RdmaProxy, "nonsense")] {
+        assert_eq!(
+            container(Sandbox::RdmaProxy, "{}")
+                .nodes(&wanted[..1])
+                .values()
+                .next(),
+            Some(&NodeAccess::Missing)
+        );
+        for unknown in [
+            container(Sandbox::Plain, CONFIG),
+            container(Sandbox::RdmaProxy, "nonsense"),
+        ] {
             assert_eq!(unknown.nodes(&wanted), BTreeMap::new());
         }
     }
 
     #[test]
     fn hcas_and_settings_are_those_of_config_json() {
-        let mut node: Snapshot = serde_json::from_str(include_str!("../../../examples/snapshot.json")).unwrap();
+        let mut node: Snapshot =
+            serde_json::from_str(include_str!("../../../examples/snapshot.json")).unwrap();
         assert_eq!(node.hcas.len(), 2);
         let one = CONFIG.replace("uverbs1", "other");
         for (config, left) in [(CONFIG, 2), ("nonsense", 2), ("{}", 2), (&one, 1)] {

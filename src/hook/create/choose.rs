@@ -15,7 +15,8 @@ use crate::planner::{self, fresh_plan};
 
 use super::Attempt;
 
-/// What is left of the plan for this container, the host at that moment, and what the container asks for that the plan lacks.
+/// What is left of the plan for this container, the host at that moment, and what the container
+/// asks for that the plan lacks.
 pub(super) fn choose(
     hook: &Hook,
     request: &Request,
@@ -35,14 +36,20 @@ pub(super) fn choose(
             }
         },
     };
-    // Before the machine is observed, where the policy asks for nothing of it: a hook that only waits does not keep the lock.
+    // Before the machine is observed, where the policy asks for nothing of it: a hook that only
+    // waits does not keep the lock.
     if !request.host.policy.asks_for_hardware() {
         planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let is_proxy = || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
+    let is_proxy =
+        || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
     let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
-    let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
+    let scope = Scope {
+        sysfs,
+        elsewhere: true,
+        ..Scope::for_nics(nics)
+    };
     let host = world.observe(Side::Host, &scope)?;
     let unplanned = request.unplanned(&plan);
     let plan = request.narrowed_plan(plan, Some(&host));
@@ -55,5 +62,12 @@ pub(super) fn choose(
     request.host.policy.limits(&plan)?;
     planner::check_free(&plan, &busy)?;
     let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));
-    Ok((plan, Snapshot { paths: Some(paths), ..host }, unplanned))
+    Ok((
+        plan,
+        Snapshot {
+            paths: Some(paths),
+            ..host
+        },
+        unplanned,
+    ))
 }

@@ -1,4 +1,5 @@
-//! A container whose namespace holds NICs already: the other stage of its own create, or a second container.
+//! A container whose namespace holds NICs already: the other stage of its own create, or a second
+//! container.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -23,29 +24,49 @@ pub(super) enum Joined {
 }
 
 impl Create<'_> {
-    /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
+    /// When the namespace holds NICs already: both stages of one container act once, and a second
+    /// container joins the first.
     pub(super) fn join(&mut self, attempt: &mut Attempt) -> Result<Joined> {
         let (hook, request, container) = (self.hook, self.request, attempt.container);
-        let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else { return Ok(Joined::NoNics) };
+        let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else {
+            return Ok(Joined::NoNics);
+        };
         // `rdmaprep hold` has ended and said that processes in its namespace keep the NICs.
-        let is_kept = || record.hold.is_some() && hook.machine.occupant(record.netns, Some(container.pid())).is_some();
-        let is_used = || record.members.iter().any(|m| hook.machine.is_alive(&record, m)) || is_kept();
+        let is_kept = || {
+            record.hold.is_some()
+                && hook
+                    .machine
+                    .occupant(record.netns, Some(container.pid()))
+                    .is_some()
+        };
+        let is_used = || {
+            record
+                .members
+                .iter()
+                .any(|m| hook.machine.is_alive(&record, m))
+                || is_kept()
+        };
         if record.phase != Phase::Attached || !is_used() {
             // A hook died in the middle, or all that held the namespace did: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;
             return Ok(Joined::NoNics);
         }
         if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
-            let holder = record.members.first().map_or("another container", |m| m.id.as_str());
-            return Err(
-                ErrorClass::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan))
-            );
+            let holder = record
+                .members
+                .first()
+                .map_or("another container", |m| m.id.as_str());
+            return Err(ErrorClass::Refused.error(format!(
+                "{holder} has plan {} in this namespace, not {plan}",
+                record.plan
+            )));
         }
         if let Some(given) = &record.given {
             planner::check_agreed(given, hook.agreed)?;
             let left = request.narrowed_plan(Plan::clone(given), None);
             if left.nics.len() < given.nics.len() {
-                let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
+                let note =
+                    "it asks for fewer NICs, but a namespace has one set for all of its containers";
                 self.outcome.notes.push(note.to_owned());
             }
             request.gives_devices(&left)?;
@@ -55,20 +76,30 @@ impl Create<'_> {
         if record.members.contains(&newcomer) {
             return Ok(Joined::Already);
         }
-        let first = record.members.first().map_or("a container", |m| m.id.as_str());
-        self.outcome.notes.push(format!("joined {first}, which has the namespace's NICs"));
+        let first = record
+            .members
+            .first()
+            .map_or("a container", |m| m.id.as_str());
+        self.outcome
+            .notes
+            .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
         record.members.retain(|m| !hook.is_for(m));
         record.members.push(newcomer);
         Ok(Joined::Now(Box::new(record)))
     }
 
-    /// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where
-    /// it has any, else for all that the first one asked for. It is a member only then.
+    /// A second container in a namespace has a /sys, an environment and device nodes of its own:
+    /// for the NICs of its devices, where it has any, else for all that the first one asked for. It
+    /// is a member only then.
     pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = &record.given_plan() {
             let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
-            let host = if given.ib.is_empty() { None } else { Some(observe()?) };
+            let host = if given.ib.is_empty() {
+                None
+            } else {
+                Some(observe()?)
+            };
             let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;
             // The namespace was not observed: its netdevs are those that the plan gave.
             if let Some(setup) = self.plan_setup(&plan, None, &mut attempt)? {

@@ -1,5 +1,6 @@
-//! What each of a NIC's NAPIs has of its own, beside what sysfs tells of the NIC (Documentation/netlink/specs/netdev.yaml,
-//! Linux 6.13). The kernel lists those of a link that is up.
+//! What each of a NIC's NAPIs has of its own, beside what sysfs tells of the NIC
+//! (Documentation/netlink/specs/netdev.yaml, Linux 6.13). The kernel lists those of a link that is
+//! up.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,12 @@ const SET: u8 = 14;
 /// NETDEV_A_NAPI_*.
 const IFINDEX: u16 = 1;
 const ID: u16 = 2;
-const SETTINGS: [(u16, &str); 4] =
-    [(5, "defer-hard-irqs"), (6, "gro-flush-timeout"), (7, "irq-suspend-timeout"), (8, "threaded")];
+const SETTINGS: [(u16, &str); 4] = [
+    (5, "defer-hard-irqs"),
+    (6, "gro-flush-timeout"),
+    (7, "irq-suspend-timeout"),
+    (8, "threaded"),
+];
 
 /// By number, the attributes that are numbers.
 type Napis = BTreeMap<u32, BTreeMap<u16, u64>>;
@@ -30,13 +35,19 @@ pub fn is_ours(key: &str) -> bool {
 
 /// The NAPIs of a netdev, by number: they are numbered in the order in which they came.
 fn napis(genl: &mut Genl, ifindex: u32) -> Napis {
-    parse_napis(&genl.list(GET, &attribute(IFINDEX, &ifindex.to_ne_bytes())).unwrap_or_default())
+    parse_napis(
+        &genl
+            .list(GET, &attribute(IFINDEX, &ifindex.to_ne_bytes()))
+            .unwrap_or_default(),
+    )
 }
 
 fn parse_napis(answers: &[Vec<u8>]) -> Napis {
     let one = |answer: &Vec<u8>| {
-        let all: BTreeMap<u16, u64> =
-            attributes(answer).flatten().filter_map(|(kind, value)| Some((kind, number(value)?))).collect();
+        let all: BTreeMap<u16, u64> = attributes(answer)
+            .flatten()
+            .filter_map(|(kind, value)| Some((kind, number(value)?)))
+            .collect();
         Some((u32::try_from(*all.get(&ID)?).ok()?, all))
     };
     answers.iter().filter_map(one).collect()
@@ -44,7 +55,9 @@ fn parse_napis(answers: &[Vec<u8>]) -> Napis {
 
 /// NLA_UINT: four bytes, or eight.
 fn number(value: &[u8]) -> Option<u64> {
-    let short = <[u8; 4]>::try_from(value).map(|v| u32::from_ne_bytes(v).into()).ok();
+    let short = <[u8; 4]>::try_from(value)
+        .map(|v| u32::from_ne_bytes(v).into())
+        .ok();
     short.or_else(|| <[u8; 8]>::try_from(value).map(u64::from_ne_bytes).ok())
 }
 
@@ -54,13 +67,22 @@ pub fn read(genl: &mut Genl, ifindex: u32) -> Values {
 
 fn values(napis: &Napis) -> Values {
     let text = |kind: &u16| {
-        let values: Option<Vec<String>> = napis.values().map(|all| Some(all.get(kind)?.to_string())).collect();
-        values.filter(|all| !all.is_empty()).map(|all| counted(all.into_iter()))
+        let values: Option<Vec<String>> = napis
+            .values()
+            .map(|all| Some(all.get(kind)?.to_string()))
+            .collect();
+        values
+            .filter(|all| !all.is_empty())
+            .map(|all| counted(all.into_iter()))
     };
-    SETTINGS.iter().filter_map(|(kind, name)| Some((format!("{PREFIX}{name}"), text(kind)?))).collect()
+    SETTINGS
+        .iter()
+        .filter_map(|(kind, name)| Some((format!("{PREFIX}{name}"), text(kind)?)))
+        .collect()
 }
 
-/// Sends only what differs. The error names the values that were refused, and why; the others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are
+/// set.
 pub fn write(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     if !values.keys().any(|key| is_ours(key)) {
         return Ok(());
@@ -69,22 +91,34 @@ pub fn write(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), Strin
     let mut refused = Vec::new();
     for (kind, name) in &SETTINGS {
         let key = format!("{PREFIX}{name}");
-        let Some(wanted) = values.get(&key) else { continue };
+        let Some(wanted) = values.get(&key) else {
+            continue;
+        };
         for ((id, all), value) in napis.iter().zip(expanded(wanted)) {
             if all.get(kind).map(u64::to_string).as_deref() == Some(value) || value == UNTOLD {
                 continue;
             }
-            let Ok(value) = value.parse::<u64>() else { continue };
+            let Ok(value) = value.parse::<u64>() else {
+                continue;
+            };
             // As short as it can be: defer-hard-irqs is a plain number of four bytes.
-            let bytes = u32::try_from(value).map_or(value.to_ne_bytes().to_vec(), |v| v.to_ne_bytes().to_vec());
-            let set = genl.set(SET, &[attribute(ID, &id.to_ne_bytes()), attribute(*kind, &bytes)].concat());
+            let bytes = u32::try_from(value)
+                .map_or(value.to_ne_bytes().to_vec(), |v| v.to_ne_bytes().to_vec());
+            let set = genl.set(
+                SET,
+                &[attribute(ID, &id.to_ne_bytes()), attribute(*kind, &bytes)].concat(),
+            );
             if let Err(e) = set {
                 refused.push(format!("{key}: {e}"));
                 break;
             }
         }
     }
-    if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(refused.join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -93,11 +127,20 @@ mod tests {
 
     #[test]
     fn napis_are_told_in_the_order_of_their_numbers() {
-        let napi = |id: u32, timeout: &[u8]| [attribute(ID, &id.to_ne_bytes()), attribute(6, timeout)].concat();
-        let answers = [napi(9, &7u64.to_ne_bytes()), napi(8, &0u32.to_ne_bytes()), napi(10, &7u32.to_ne_bytes())];
+        let napi = |id: u32, timeout: &[u8]| {
+            [attribute(ID, &id.to_ne_bytes()), attribute(6, timeout)].concat()
+        };
+        let answers = [
+            napi(9, &7u64.to_ne_bytes()),
+            napi(8, &0u32.to_ne_bytes()),
+            napi(10, &7u32.to_ne_bytes()),
+        ];
         let values = values(&parse_napis(&answers));
         // A kernel that does not tell the others does not have them.
-        assert_eq!(values, Values::from([("napi gro-flush-timeout".to_owned(), "0 7*2".to_owned())]));
+        assert_eq!(
+            values,
+            Values::from([("napi gro-flush-timeout".to_owned(), "0 7*2".to_owned())])
+        );
         assert!(super::values(&parse_napis(&[])).is_empty());
     }
 }

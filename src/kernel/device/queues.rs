@@ -1,5 +1,6 @@
-//! Files of a NIC below /sys/class/net that set how its packets are spread over processors and how long they wait: of the NIC
-//! itself, and of each of its queues. The same leaf of all queues is one value, as a host may have 512 NICs of 128 queues.
+//! Files of a NIC below /sys/class/net that set how its packets are spread over processors and how
+//! long they wait: of the NIC itself, and of each of its queues. The same leaf of all queues is one
+//! value, as a host may have 512 NICs of 128 queues.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,49 +15,72 @@ use crate::kernel::mount::fsmount;
 use crate::kernel::netns::Netns;
 
 const PREFIX: &str = "sysfs ";
-/// Leaves of the NIC itself that net/core/net-sysfs.c lets be written and that no link message sets.
+/// Leaves of the NIC itself that net/core/net-sysfs.c lets be written and that no link message
+/// sets.
 const OWN: [&str; 3] = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"];
-/// Leaves of a queue; those of a row are there together. `limit` of byte_queue_limits and `inflight` are states.
+/// Leaves of a queue; those of a row are there together. `limit` of byte_queue_limits and
+/// `inflight` are states.
 const RX: [&[&str]; 2] = [&["rps_cpus"], &["rps_flow_cnt"]];
 const TX: [&[&str]; 4] = [
     &["xps_cpus"],
     &["xps_rxqs"],
     &["tx_maxrate"],
-    &["byte_queue_limits/limit_max", "byte_queue_limits/limit_min", "byte_queue_limits/hold_time"],
+    &[
+        "byte_queue_limits/limit_max",
+        "byte_queue_limits/limit_min",
+        "byte_queue_limits/hold_time",
+    ],
 ];
 /// No driver has more queues.
 const MOST: usize = 1 << 16;
 
-/// A sysfs that shows the NICs of one network namespace, whatever is mounted at /sys; it is mounted nowhere.
+/// A sysfs that shows the NICs of one network namespace, whatever is mounted at /sys; it is mounted
+/// nowhere.
 pub struct Files(OwnedFd);
 
 impl Files {
     pub fn of_netns(netns: &Netns) -> Result<Files> {
         let made = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
-        made.map(Files).context("mounting a sysfs of the NICs' namespace")
+        made.map(Files)
+            .context("mounting a sysfs of the NICs' namespace")
     }
 
     fn nic(&self, dev: &IfName) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat(&self.0, format!("class/net/{dev}"), flags, Mode::empty())?)
+        Ok(openat(
+            &self.0,
+            format!("class/net/{dev}"),
+            flags,
+            Mode::empty(),
+        )?)
     }
 
     pub fn read(&self, dev: &IfName) -> Values {
         let mut all = Values::new();
         let Ok(nic) = self.nic(dev) else { return all };
-        let own = OWN.iter().filter_map(|leaf| Some((format!("{PREFIX}{leaf}"), value(&nic, leaf)?)));
+        let own = OWN
+            .iter()
+            .filter_map(|leaf| Some((format!("{PREFIX}{leaf}"), value(&nic, leaf)?)));
         all.extend(own);
         let (rx, tx) = queues(&nic);
         for (side, count, leaves) in [("rx", rx, &RX[..]), ("tx", tx, &TX[..])] {
-            let list = |leaf: &&str| Some((format!("{PREFIX}queues/{side}-*/{leaf}"), each(&nic, side, count, leaf)?));
+            let list = |leaf: &&str| {
+                Some((
+                    format!("{PREFIX}queues/{side}-*/{leaf}"),
+                    each(&nic, side, count, leaf)?,
+                ))
+            };
             all.extend(leaves.iter().flat_map(|row| row.iter().map_while(list)));
         }
         all
     }
 
-    /// Writes only what differs. The error names the files that could not be written, and why; the others are written.
+    /// Writes only what differs. The error names the files that could not be written, and why; the
+    /// others are written.
     pub fn write(&self, dev: &IfName, values: &Values) -> Result<(), String> {
-        let wanted = values.iter().filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
+        let wanted = values
+            .iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
         let wanted: Vec<(&str, &str)> = wanted.collect();
         if wanted.is_empty() {
             return Ok(());
@@ -68,13 +92,18 @@ impl Files {
                 None => set(&nic, name, value).err(),
                 Some((before, after)) => {
                     let numbered = expanded(value).enumerate();
-                    let mut tried = numbered.map(|(n, value)| set(&nic, &format!("{before}{n}{after}"), value));
+                    let mut tried =
+                        numbered.map(|(n, value)| set(&nic, &format!("{before}{n}{after}"), value));
                     tried.find_map(Result::err)
                 }
             };
             refused.extend(wrong.map(|e| format!("{PREFIX}{name}: {e}")));
         }
-        if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(refused.join(", "))
+        }
     }
 }
 
@@ -84,7 +113,9 @@ pub fn is_ours(key: &str) -> bool {
 
 fn queues(nic: &OwnedFd) -> (usize, usize) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = openat(nic, "queues", flags, Mode::empty()) else { return (0, 0) };
+    let Ok(folder) = openat(nic, "queues", flags, Mode::empty()) else {
+        return (0, 0);
+    };
     let names = Dir::new(folder).into_iter().flatten().flatten();
     let (mut rx, mut tx) = (0, 0);
     for name in names {
@@ -97,7 +128,8 @@ fn queues(nic: &OwnedFd) -> (usize, usize) {
     (rx, tx)
 }
 
-/// One leaf of all queues; nothing where the first has none, as with a driver without byte queue limits.
+/// One leaf of all queues; nothing where the first has none, as with a driver without byte queue
+/// limits.
 fn each(nic: &OwnedFd, side: &str, count: usize, leaf: &str) -> Option<String> {
     let read = |n: usize| value(nic, &format!("queues/{side}-{n}/{leaf}"));
     let first = (count > 0).then(|| read(0)).flatten()?;
@@ -114,13 +146,23 @@ pub(super) fn counted(values: impl Iterator<Item = String>) -> String {
             _ => runs.push((value, 1)),
         }
     }
-    let text = |(value, count): &(String, usize)| if *count > 1 { format!("{value}*{count}") } else { value.clone() };
+    let text = |(value, count): &(String, usize)| {
+        if *count > 1 {
+            format!("{value}*{count}")
+        } else {
+            value.clone()
+        }
+    };
     runs.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
 /// The values of such text, one after another.
 pub(super) fn expanded(text: &str) -> impl Iterator<Item = &str> {
-    let run = |part: &str| part.rsplit_once('*').and_then(|(_, count)| count.parse().ok()).unwrap_or(1);
+    let run = |part: &str| {
+        part.rsplit_once('*')
+            .and_then(|(_, count)| count.parse().ok())
+            .unwrap_or(1)
+    };
     let value = |part: &str| part.split('*').next().unwrap_or_default().len();
     let each = move |part: &'_ str| (run(part), value(part));
     text.split(' ')
@@ -138,7 +180,10 @@ fn open(nic: impl AsFd, path: &str, flags: OFlags) -> io::Result<std::fs::File> 
 /// A file of sysfs gives its value at the first read.
 fn value(nic: &OwnedFd, path: &str) -> Option<String> {
     let mut buffer = [0; 4096];
-    let read = open(nic, path, OFlags::RDONLY).ok()?.read(&mut buffer).ok()?;
+    let read = open(nic, path, OFlags::RDONLY)
+        .ok()?
+        .read(&mut buffer)
+        .ok()?;
     let text = std::str::from_utf8(&buffer[..read]).ok()?.trim();
     // A space parts the values of queues.
     Some(text.replace(' ', "_"))
@@ -157,9 +202,11 @@ mod tests {
 
     #[test]
     fn values_of_queues_are_counted_and_expanded() {
-        for (text, values) in
-            [("0", &["0"][..]), ("0*3", &["0", "0", "0"]), ("f 0*2 ff,00 ?", &["f", "0", "0", "ff,00", "?"])]
-        {
+        for (text, values) in [
+            ("0", &["0"][..]),
+            ("0*3", &["0", "0", "0"]),
+            ("f 0*2 ff,00 ?", &["f", "0", "0", "ff,00", "?"]),
+        ] {
             assert_eq!(counted(values.iter().map(|v| (*v).to_owned())), text);
             assert_eq!(expanded(text).collect::<Vec<_>>(), values);
         }

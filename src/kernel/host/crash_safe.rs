@@ -1,5 +1,5 @@
-//! Files that one process at a time writes, under a lock: an unfinished file has a fixed name, so that the next writer finds and
-//! removes what a killed one left.
+//! Files that one process at a time writes, under a lock: an unfinished file has a fixed name, so
+//! that the next writer finds and removes what a killed one left.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -23,7 +23,11 @@ fn unfinished(path: &Path) -> PathBuf {
 
 pub fn tidy(path: &Path) -> Result<()> {
     let left = unfinished(path);
-    if fs::symlink_metadata(&left).is_ok() { files::remove(&left) } else { Ok(()) }
+    if fs::symlink_metadata(&left).is_ok() {
+        files::remove(&left)
+    } else {
+        Ok(())
+    }
 }
 
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
@@ -40,7 +44,10 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, new: &New) -> Result<()> {
     let unfinished = unfinished(path);
     let name = unfinished.file_name().unwrap_or_default();
     let mut named = tempfile::Builder::new();
-    named.prefix(name).rand_bytes(0).permissions(Permissions::from_mode(mode));
+    named
+        .prefix(name)
+        .rand_bytes(0)
+        .permissions(Permissions::from_mode(mode));
     files::replace_as(path, content, new, &named)
 }
 

@@ -1,4 +1,5 @@
-//! The host's tree of files, or another one below a folder, for `install`: looking, and changing one path at a time.
+//! The host's tree of files, or another one below a folder, for `install`: looking, and changing
+//! one path at a time.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory, NotFound};
@@ -26,8 +27,8 @@ pub trait ReadTree {
     /// Sorted; none where there is no folder.
     fn list(&self, folder: &str) -> Result<Vec<String>>;
     fn exists(&self, path: &str) -> bool;
-    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none. A
-    /// link out of the tree, or to nothing, is an error.
+    /// Where a link at the end of that path leads, for files that are the administrator's: the path
+    /// itself where it is none. A link out of the tree, or to nothing, is an error.
     fn followed(&self, path: &str) -> Result<String>;
 }
 
@@ -36,16 +37,20 @@ pub struct HostTree {
 }
 
 impl HostTree {
-    /// The tree below `root`, `/` for the host's; [`ErrorClass::Usage`] where there is no such folder.
+    /// The tree below `root`, `/` for the host's; [`ErrorClass::Usage`] where there is no such
+    /// folder.
     pub fn new(root: &Path) -> Result<HostTree> {
         let doing = || format!("looking at {}", root.display());
         let found = fs::canonicalize(root).class(ErrorClass::Usage, doing())?;
-        ensure!(found.is_dir(), ErrorClass::Usage.error(format!("{} is no folder", root.display())));
+        ensure!(
+            found.is_dir(),
+            ErrorClass::Usage.error(format!("{} is no folder", root.display()))
+        );
         Ok(HostTree { root: found })
     }
 
-    /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree; out of it is
-    /// [`ErrorClass::Refused`].
+    /// Where a path of the tree is on the host. A link among its folders may lead anywhere within
+    /// the tree; out of it is [`ErrorClass::Refused`].
     pub fn place(&self, path: &str) -> Result<PathBuf> {
         let place = self.root.join(path.trim_start_matches('/'));
         let (mut there, mut rest) = (place.as_path(), Vec::new());
@@ -56,13 +61,16 @@ impl HostTree {
                 break;
             }
         }
-        let found = fs::canonicalize(there).class(ErrorClass::Usage, format!("looking at {}", there.display()))?;
-        let leads_out = || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        let found = fs::canonicalize(there)
+            .class(ErrorClass::Usage, format!("looking at {}", there.display()))?;
+        let leads_out =
+            || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
         ensure!(found.starts_with(&self.root), leads_out());
         Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
     }
 
-    /// Without a content, the file is removed. Its folder must exist. After an error the file is as it was.
+    /// Without a content, the file is removed. Its folder must exist. After an error the file is as
+    /// it was.
     pub fn change(&self, path: &str, after: Option<&Content>) -> Result<()> {
         let place = self.place(path)?;
         faults::around(format!("changing {path}"), || match after {
@@ -113,7 +121,10 @@ impl ReadTree for HostTree {
             let target = fs::read_link(&place).class(ErrorClass::Usage, doing())?;
             return Ok(Some(Content::Link(target.to_string_lossy().into_owned())));
         }
-        ensure!(meta.is_file(), ErrorClass::Usage.error(format!("{path} is no plain file")));
+        ensure!(
+            meta.is_file(),
+            ErrorClass::Usage.error(format!("{path} is no plain file"))
+        );
         let text = files::read(&place).map_err(|e| ErrorClass::Usage.error(format!("{e:#}")))?;
         Ok(text.map(Content::Text))
     }
@@ -123,7 +134,8 @@ impl ReadTree for HostTree {
     }
 
     fn exists(&self, path: &str) -> bool {
-        self.place(path).is_ok_and(|place| fs::symlink_metadata(place).is_ok())
+        self.place(path)
+            .is_ok_and(|place| fs::symlink_metadata(place).is_ok())
     }
 
     fn followed(&self, path: &str) -> Result<String> {
@@ -132,8 +144,13 @@ impl ReadTree for HostTree {
             return Ok(path.to_owned());
         }
         let end = fs::canonicalize(&place).class(ErrorClass::Usage, format!("following {path}"))?;
-        let leads_out = || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
-        let within = end.strip_prefix(&self.root).ok().and_then(Path::to_str).ok_or_else(leads_out)?;
+        let leads_out =
+            || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        let within = end
+            .strip_prefix(&self.root)
+            .ok()
+            .and_then(Path::to_str)
+            .ok_or_else(leads_out)?;
         Ok(format!("/{within}"))
     }
 }

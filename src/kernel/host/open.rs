@@ -1,6 +1,7 @@
-//! The one way to open what a bundle, a runtime's state, an engine or a configuration names. It never waits, neither for the
-//! other end of a FIFO nor for a device. The type is checked first, as some devices act on open(2) alone (a watchdog starts, a
-//! tape rewinds), and once more by the descriptor, as a name may be another file by then.
+//! The one way to open what a bundle, a runtime's state, an engine or a configuration names. It
+//! never waits, neither for the other end of a FIFO nor for a device. The type is checked first, as
+//! some devices act on open(2) alone (a watchdog starts, a tape rewinds), and once more by the
+//! descriptor, as a name may be another file by then.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
@@ -36,7 +37,11 @@ pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
         Err(e) if e.kind() == NotFound => return Ok(None),
         found => is_readable(path, &found.with_context(doing)?)?,
     }
-    let nofollow = if links == Links::Refused { O_NOFOLLOW } else { 0 };
+    let nofollow = if links == Links::Refused {
+        O_NOFOLLOW
+    } else {
+        0
+    };
     let flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY | nofollow;
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(e) if e.kind() == NotFound => Ok(None),
@@ -48,7 +53,8 @@ pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
     }
 }
 
-/// Opens a plain file for writing, and makes it, with mode 0600, where there is none. A link is not followed.
+/// Opens a plain file for writing, and makes it, with mode 0600, where there is none. A link is not
+/// followed.
 pub fn to_write(path: &Path, append: bool) -> Result<File> {
     let doing = || format!("opening {}", path.display());
     match fs::symlink_metadata(path) {
@@ -56,15 +62,21 @@ pub fn to_write(path: &Path, append: bool) -> Result<File> {
         found => is_plain(path, &found.with_context(doing)?)?,
     }
     let mut options = OpenOptions::new();
-    options.create(true).truncate(false).append(append).write(true).mode(0o600);
+    options
+        .create(true)
+        .truncate(false)
+        .append(append)
+        .write(true)
+        .mode(0o600);
     options.custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
     let file = options.open(path).with_context(doing)?;
     is_plain(path, &file.metadata().with_context(doing)?)?;
     Ok(file)
 }
 
-/// As [`to_write`], for a log. A link of root's or our own is followed, as an administrator may have put the log elsewhere;
-/// another user's is not. `None` where that leads to /dev/null: nothing is to be kept.
+/// As [`to_write`], for a log. A link of root's or our own is followed, as an administrator may
+/// have put the log elsewhere; another user's is not. `None` where that leads to /dev/null: nothing
+/// is to be kept.
 pub fn log(path: &Path) -> Result<Option<File>> {
     let path = behind_own_links(path)?;
     if fs::symlink_metadata(&path).is_ok_and(|meta| is_null(&meta)) {
@@ -77,42 +89,70 @@ fn behind_own_links(path: &Path) -> Result<PathBuf> {
     let mut at = path.to_owned();
     let owner = nix::unistd::geteuid().as_raw();
     for _ in 0..LINKS {
-        let Some(meta) = fs::symlink_metadata(&at).ok().filter(Metadata::is_symlink) else { return Ok(at) };
-        ensure!([0, owner].contains(&meta.uid()), "{} is a link of user {}", at.display(), meta.uid());
+        let Some(meta) = fs::symlink_metadata(&at).ok().filter(Metadata::is_symlink) else {
+            return Ok(at);
+        };
+        ensure!(
+            [0, owner].contains(&meta.uid()),
+            "{} is a link of user {}",
+            at.display(),
+            meta.uid()
+        );
         let target = fs::read_link(&at).with_context(|| format!("reading {}", at.display()))?;
-        at = at.parent().map_or(target.clone(), |folder| folder.join(&target));
+        at = at
+            .parent()
+            .map_or(target.clone(), |folder| folder.join(&target));
     }
     bail!("{} leads over more than {LINKS} links", path.display())
 }
 
-/// Opens a namespace by a file of nsfs: a link of /proc, or what such a file is bound onto. Another file is
-/// [`ErrorClass::State`]; setns(2) refuses a namespace of another kind.
+/// Opens a namespace by a file of nsfs: a link of /proc, or what such a file is bound onto. Another
+/// file is [`ErrorClass::State`]; setns(2) refuses a namespace of another kind.
 pub fn netns(path: &Path) -> Result<File> {
     let doing = || format!("opening network namespace {}", path.display());
     // statfs(2) calls no driver.
     let is_nsfs = |stat: nix::Result<nix::sys::statfs::Statfs>| -> Result<()> {
-        let kind = stat.map_err(std::io::Error::from).with_context(doing)?.filesystem_type();
-        ensure!(kind == NSFS_MAGIC, ErrorClass::State.error(format!("{} is no namespace file", path.display())));
+        let kind = stat
+            .map_err(std::io::Error::from)
+            .with_context(doing)?
+            .filesystem_type();
+        ensure!(
+            kind == NSFS_MAGIC,
+            ErrorClass::State.error(format!("{} is no namespace file", path.display()))
+        );
         Ok(())
     };
     is_nsfs(statfs(path))?;
-    let opened = OpenOptions::new().read(true).custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY).open(path);
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+        .open(path);
     let file = opened.with_context(doing)?;
     is_nsfs(nix::sys::statfs::fstatfs(&file))?;
     Ok(file)
 }
 
-/// Whether what [`netns`] has opened is a network namespace, by the name that the kernel gives it; else [`ErrorClass::State`].
+/// Whether what [`netns`] has opened is a network namespace, by the name that the kernel gives it;
+/// else [`ErrorClass::State`].
 pub fn is_net(path: &Path, file: &File) -> Result<()> {
     let doing = || format!("looking at {}", path.display());
     let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).with_context(doing)?;
     let mut name = name.into_os_string().into_encoded_bytes();
-    // `net:[4026531840]` (ns_dname() in fs/nsfs.c); of what is bound onto a path that path, and the name is its mount's.
+    // `net:[4026531840]` (ns_dname() in fs/nsfs.c); of what is bound onto a path that path, and the
+    // name is its mount's.
     if name.starts_with(b"/") {
         let mounts = fs::read("/proc/thread-self/mountinfo").with_context(doing)?;
-        name = mountinfo::root(&mounts, mount_of(file).with_context(doing)?).unwrap_or_default().to_vec();
+        name = mountinfo::root(&mounts, mount_of(file).with_context(doing)?)
+            .unwrap_or_default()
+            .to_vec();
     }
-    let other = || format!("{} is no network namespace but {}", path.display(), String::from_utf8_lossy(&name));
+    let other = || {
+        format!(
+            "{} is no network namespace but {}",
+            path.display(),
+            String::from_utf8_lossy(&name)
+        )
+    };
     ensure!(name.starts_with(b"net:["), ErrorClass::State.error(other()));
     Ok(())
 }
@@ -122,7 +162,11 @@ fn is_null(meta: &Metadata) -> bool {
 }
 
 fn is_readable(path: &Path, meta: &Metadata) -> Result<()> {
-    if is_null(meta) { Ok(()) } else { is_plain(path, meta) }
+    if is_null(meta) {
+        Ok(())
+    } else {
+        is_plain(path, meta)
+    }
 }
 
 fn is_plain(path: &Path, meta: &Metadata) -> Result<()> {

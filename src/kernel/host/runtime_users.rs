@@ -1,4 +1,5 @@
-//! Containers of engines, by the processes that watch them: whose runtime is rdmaprep, and which pid their init has.
+//! Containers of engines, by the processes that watch them: whose runtime is rdmaprep, and which
+//! pid their init has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +17,11 @@ pub struct User {
 }
 
 /// Where containerd keeps its tasks, by itself, as Docker's child, and in k3s.
-const STATES: [&str; 3] = ["run/containerd", "run/docker/containerd/daemon", "run/k3s/containerd"];
+const STATES: [&str; 3] = [
+    "run/containerd",
+    "run/docker/containerd/daemon",
+    "run/k3s/containerd",
+];
 const TASKS: &str = "io.containerd.runtime.v2.task";
 const LONGEST: u64 = 4096;
 
@@ -41,13 +46,16 @@ pub struct Running {
     pub pid: i32,
 }
 
-/// What a conmon watches, and containerd's tasks. Each one's init is a child of its own watcher: the number in a file that a killed
-/// watcher left may be another process's by now, also another container's.
+/// What a conmon watches, and containerd's tasks. Each one's init is a child of its own watcher:
+/// the number in a file that a killed watcher left may be another process's by now, also another
+/// container's.
 pub fn running(root: &Path) -> Vec<Running> {
     let watchers = watchers(root);
     let watched = |(watcher, words): (u32, &[String])| {
         // A session of `podman exec` has a conmon of its own, with the container's id and name.
-        let is_exec = words.iter().any(|word| ["-e", "--exec"].contains(&word.as_str()));
+        let is_exec = words
+            .iter()
+            .any(|word| ["-e", "--exec"].contains(&word.as_str()));
         let file = after(words, ["-p", "--container-pidfile"]).filter(|_| !is_exec)?;
         let (pid, parent) = init(root, Path::new(&file))?;
         let (id, name) = (after(words, CID)?, after(words, ["-n", "--name"]));
@@ -57,9 +65,18 @@ pub fn running(root: &Path) -> Vec<Running> {
         let id = bundle.file_name()?.to_str()?.to_owned();
         // InitPidFile in process/init.go of containerd-shim-runc-v2.
         let (pid, parent) = init(root, &bundle.join("init.pid"))?;
-        watchers.is_shim_of(parent, &id, &process(root, pid)).then_some(Running { id, name: None, pid })
+        watchers
+            .is_shim_of(parent, &id, &process(root, pid))
+            .then_some(Running {
+                id,
+                name: None,
+                pid,
+            })
     };
-    let all = watchers.conmons().filter_map(watched).chain(watchers.bundles().into_iter().filter_map(task));
+    let all = watchers
+        .conmons()
+        .filter_map(watched)
+        .chain(watchers.bundles().into_iter().filter_map(task));
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -84,43 +101,79 @@ struct Watchers {
 impl Watchers {
     /// The pids and command lines of podman's and CRI-O's.
     fn conmons(&self) -> impl Iterator<Item = (u32, &[String])> {
-        self.all.iter().map(|(pid, words)| (*pid, words.as_slice())).filter(|(_, words)| program(words) == "conmon")
+        self.all
+            .iter()
+            .map(|(pid, words)| (*pid, words.as_slice()))
+            .filter(|(_, words)| program(words) == "conmon")
     }
 
-    /// Whether that process is the shim of a task with this init. Of a pod's other containers, the cgroup of the init has the id.
+    /// Whether that process is the shim of a task with this init. Of a pod's other containers, the
+    /// cgroup of the init has the id.
     fn is_shim_of(&self, pid: u32, id: &str, init: &Path) -> bool {
-        let Some((_, words)) = self.all.iter().find(|(watcher, _)| *watcher == pid) else { return false };
+        let Some((_, words)) = self.all.iter().find(|(watcher, _)| *watcher == pid) else {
+            return false;
+        };
         let is_its = after(words, ["-id", "--id"]).as_deref() == Some(id);
         is_its || cgroups(init).iter().any(|part| part.contains(id))
     }
 
     /// Of containerd's tasks: one shim may watch all containers of a pod.
     fn bundles(&self) -> Vec<PathBuf> {
-        self.tasks.iter().flat_map(|tasks| below(tasks)).flat_map(|namespace| below(&namespace)).collect()
+        self.tasks
+            .iter()
+            .flat_map(|tasks| below(tasks))
+            .flat_map(|namespace| below(&namespace))
+            .collect()
     }
 }
 
 fn watchers(root: &Path) -> Watchers {
-    let tasks = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();
-    let mut found = Watchers { all: Vec::new(), tasks };
+    let tasks = STATES
+        .iter()
+        .map(|state| root.join(state).join(TASKS))
+        .collect();
+    let mut found = Watchers {
+        all: Vec::new(),
+        tasks,
+    };
     // A user and a container may call a program of theirs by these names.
     let pids = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
     let administrator = fs::metadata(root).ok().map(|meta| meta.uid());
     let host = pids(&root.join("proc/self"));
     // Not by the owner of the folder: that of a process which cannot be dumped is root.
-    let is_host = |process: &Path| status(process, "Uid:") == administrator && pids(process) == host;
+    let is_host =
+        |process: &Path| status(process, "Uid:") == administrator && pids(process) == host;
     for process in below(&root.join("proc")) {
-        let Some(pid) = process.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-        let Ok(line) = fs::read(process.join("cmdline")) else { continue };
-        let words: Vec<String> = line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        let Some(pid) = process
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok())
+        else {
+            continue;
+        };
+        let Ok(line) = fs::read(process.join("cmdline")) else {
+            continue;
+        };
+        let words: Vec<String> = line
+            .split(|b| *b == 0)
+            .map(|w| String::from_utf8_lossy(w).into_owned())
+            .collect();
         let is_shim = program(&words).starts_with("containerd-shim");
-        if !(is_shim || program(&words) == "conmon") || !is_host(&process) || is_of_container(&process) {
+        if !(is_shim || program(&words) == "conmon")
+            || !is_host(&process)
+            || is_of_container(&process)
+        {
             continue;
         }
         // It is started in TASKS/NAMESPACE/ID, wherever containerd's state is.
         if is_shim {
             let bundle = fs::read_link(process.join("cwd")).unwrap_or_default();
-            found.tasks.extend(bundle.ancestors().nth(2).filter(|tasks| tasks.ends_with(TASKS)).map(Path::to_owned));
+            found.tasks.extend(
+                bundle
+                    .ancestors()
+                    .nth(2)
+                    .filter(|tasks| tasks.ends_with(TASKS))
+                    .map(Path::to_owned),
+            );
         }
         found.all.push((pid, words));
     }
@@ -128,41 +181,79 @@ fn watchers(root: &Path) -> Watchers {
 }
 
 fn program(words: &[String]) -> &str {
-    words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default()
+    words
+        .first()
+        .and_then(|word| word.rsplit('/').next())
+        .unwrap_or_default()
 }
 
 /// The first number of a field in proc_pid_status(5).
 fn status(process: &Path, field: &str) -> Option<u32> {
     let text = files::read(&process.join("status")).ok()??;
-    text.lines().find_map(|line| line.strip_prefix(field))?.split_whitespace().next()?.parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix(field))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The parts of the paths of a process's cgroups (cgroups(7)).
 fn cgroups(process: &Path) -> Vec<String> {
-    let text = files::read(&process.join("cgroup")).ok().flatten().unwrap_or_default();
+    let text = files::read(&process.join("cgroup"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.flat_map(|path| path.split('/')).map(str::to_owned).collect()
+    paths
+        .flat_map(|path| path.split('/'))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Whether a process is in the cgroup that an engine made for a container: `docker-ID.scope`, `libpod-ID.scope`, `ID`. One with the
-/// host's PIDs may call itself what it likes. That of a watcher is `libpod-conmon-ID.scope` or the like, or of a service.
+/// Whether a process is in the cgroup that an engine made for a container: `docker-ID.scope`,
+/// `libpod-ID.scope`, `ID`. One with the host's PIDs may call itself what it likes. That of a
+/// watcher is `libpod-conmon-ID.scope` or the like, or of a service.
 fn is_of_container(process: &Path) -> bool {
-    let id = |part: &String| part.trim_end_matches(".scope").rsplit('-').next().is_some_and(is_of_engine);
-    cgroups(process).iter().any(|part| id(part) && !part.contains("conmon"))
+    let id = |part: &String| {
+        part.trim_end_matches(".scope")
+            .rsplit('-')
+            .next()
+            .is_some_and(is_of_engine)
+    };
+    cgroups(process)
+        .iter()
+        .any(|part| id(part) && !part.contains("conmon"))
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
-/// What a shim has written of its container: WriteRuntime() in containerd's cmd/containerd-shim-runc-v2/runc/container.go.
+/// What a shim has written of its container: WriteRuntime() in containerd's
+/// cmd/containerd-shim-runc-v2/runc/container.go.
 fn task(bundle: &Path) -> Option<User> {
     let file = bundle.join("runtime");
     let is_short = fs::symlink_metadata(&file).is_ok_and(|meta| meta.len() <= LONGEST);
-    let runtime = if is_short { files::read(&file).ok()?? } else { return None };
-    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let runtime = if is_short {
+        files::read(&file).ok()??
+    } else {
+        return None;
+    };
+    let name = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
     let container = format!("{}/{}", name(bundle.parent()?)?, name(bundle)?);
-    Some(User { container, runtime: runtime.trim().to_owned() })
+    Some(User {
+        container,
+        runtime: runtime.trim().to_owned(),
+    })
 }
 
 const CID: [&str; 2] = ["-c", "--cid"];
@@ -170,12 +261,17 @@ const CID: [&str; 2] = ["-c", "--cid"];
 /// conmon(8): `--cid ID --runtime PATH`, or by letters.
 fn watched(words: &[String]) -> Option<User> {
     let runtime = after(words, ["-r", "--runtime"])?;
-    Some(User { container: after(words, CID).unwrap_or_default(), runtime })
+    Some(User {
+        container: after(words, CID).unwrap_or_default(),
+        runtime,
+    })
 }
 
 /// The value of an option.
 fn after(words: &[String], flags: [&str; 2]) -> Option<String> {
-    let at = words.iter().position(|word| flags.contains(&word.as_str()))?;
+    let at = words
+        .iter()
+        .position(|word| flags.contains(&word.as_str()))?;
     words.get(at + 1).cloned()
 }
 
@@ -194,36 +290,82 @@ mod tests {
         let owner = fs::metadata(root).unwrap().uid();
         let process = root.join("proc").join(pid.to_string());
         write(&process.join("cmdline"), line);
-        write(&process.join("status"), &format!("Name:\tx\nPPid:\t{parent}\nUid:\t{owner}\t0\t0\t0\n"));
+        write(
+            &process.join("status"),
+            &format!("Name:\tx\nPPid:\t{parent}\nUid:\t{owner}\t0\t0\t0\n"),
+        );
     }
 
     #[test]
     fn containers_of_each_engine_are_seen() {
         let tree = tempfile::TempDir::new().unwrap();
         let root = tree.path();
-        let user = |container: &str, runtime: &str| User { container: container.into(), runtime: runtime.into() };
+        let user = |container: &str, runtime: &str| User {
+            container: container.into(),
+            runtime: runtime.into(),
+        };
         assert_eq!(users(root), []);
-        write(&root.join("run/containerd").join(TASKS).join("moby/c1/runtime"), "/usr/bin/rdmaprep-runtime");
-        write(&root.join("run/docker/containerd/daemon").join(TASKS).join("moby/c2/runtime"), "");
+        write(
+            &root
+                .join("run/containerd")
+                .join(TASKS)
+                .join("moby/c1/runtime"),
+            "/usr/bin/rdmaprep-runtime",
+        );
+        write(
+            &root
+                .join("run/docker/containerd/daemon")
+                .join(TASKS)
+                .join("moby/c2/runtime"),
+            "",
+        );
         // One of a containerd whose state is elsewhere.
         let bundle = root.join("srv/state").join(TASKS).join("k8s.io/pod");
         write(&bundle.join("runtime"), "/usr/bin/rdmaprep-runtime\n");
         write(&root.join("srv/other/moby/c3/runtime"), "/x");
-        process(root, 7, 1, "/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0pod\0");
+        process(
+            root,
+            7,
+            1,
+            "/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0pod\0",
+        );
         symlink(&bundle, root.join("proc/7/cwd")).unwrap();
         process(root, 8, 1, "/usr/bin/containerd-shim-runc-v2\0");
         symlink(root.join("srv/other/moby/c3"), root.join("proc/8/cwd")).unwrap();
-        process(root, 9, 1, "/usr/bin/conmon\0--api-version\x001\0-c\0p1\0-u\0p1\0-r\0/opt/rdmaprep-runtime\0");
+        process(
+            root,
+            9,
+            1,
+            "/usr/bin/conmon\0--api-version\x001\0-c\0p1\0-u\0p1\0-r\0/opt/rdmaprep-runtime\0",
+        );
         process(root, 10, 1, "vi\0-r\0/usr/bin/rdmaprep-runtime\0");
         process(root, 11, 1, "conmon\0--version\0");
         // In a container.
-        process(root, 12, 1, "conmon\0-c\0p2\0-r\0/usr/bin/rdmaprep-runtime\0");
+        process(
+            root,
+            12,
+            1,
+            "conmon\0-c\0p2\0-r\0/usr/bin/rdmaprep-runtime\0",
+        );
         fs::create_dir_all(root.join("proc/12/ns")).unwrap();
         symlink("pid:[4026531837]", root.join("proc/12/ns/pid")).unwrap();
         // A user's, who has made it one that cannot be dumped: its folder is root's.
-        process(root, 13, 1, "conmon\0-c\0p3\0-r\0/usr/bin/rdmaprep-runtime\0");
-        write(&root.join("proc/13/status"), "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
-        fs::create_dir_all(root.join("run/containerd").join(TASKS).join("moby/c4/runtime")).unwrap();
+        process(
+            root,
+            13,
+            1,
+            "conmon\0-c\0p3\0-r\0/usr/bin/rdmaprep-runtime\0",
+        );
+        write(
+            &root.join("proc/13/status"),
+            "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n",
+        );
+        fs::create_dir_all(
+            root.join("run/containerd")
+                .join(TASKS)
+                .join("moby/c4/runtime"),
+        )
+        .unwrap();
         let expected = [
             user("k8s.io/pod", "/usr/bin/rdmaprep-runtime"),
             user("moby/c1", "/usr/bin/rdmaprep-runtime"),
@@ -239,7 +381,10 @@ mod tests {
         let root = tree.path();
         let pidfile = root.join("run/p1.pid");
         write(&pidfile, "4711");
-        let conmon = format!("/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-r\0/usr/bin/crun\0", pidfile.display());
+        let conmon = format!(
+            "/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-r\0/usr/bin/crun\0",
+            pidfile.display()
+        );
         process(root, 9, 1, &conmon);
         process(root, 10, 1, "/usr/bin/conmon\0-c\0p2\0-p\0/nowhere\0");
         process(root, 4711, 9, "sleep\0");
@@ -250,36 +395,80 @@ mod tests {
             root,
             12,
             1,
-            &format!("/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-e\0--exec-attach\0", session.display()),
+            &format!(
+                "/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-e\0--exec-attach\0",
+                session.display()
+            ),
         );
         process(root, 4712, 12, "sh\0");
         let bundle = root.join("run/containerd").join(TASKS).join("moby/c1");
         write(&bundle.join("init.pid"), "815");
         process(root, 815, 11, "sleep\0");
         // Of a shim that was killed: another process has that number.
-        write(&root.join("run/containerd").join(TASKS).join("moby/c2/init.pid"), "816");
+        write(
+            &root
+                .join("run/containerd")
+                .join(TASKS)
+                .join("moby/c2/init.pid"),
+            "816",
+        );
         process(root, 816, 1, "sshd\0");
         process(root, 11, 1, "/usr/bin/containerd-shim-runc-v2\0-id\0c1\0");
         symlink(&bundle, root.join("proc/11/cwd")).unwrap();
         // By now it is that of another container's process.
-        write(&root.join("run/containerd").join(TASKS).join("moby/c3/init.pid"), "815");
+        write(
+            &root
+                .join("run/containerd")
+                .join(TASKS)
+                .join("moby/c3/init.pid"),
+            "815",
+        );
         write(&root.join("run/p3.pid"), "815");
-        let conmon = format!("conmon\0-c\0p3\0-p\0{}\0", root.join("run/p3.pid").display());
+        let conmon = format!(
+            "conmon\0-c\0p3\0-p\0{}\0",
+            root.join("run/p3.pid").display()
+        );
         process(root, 13, 1, &conmon);
         // Another container of the pod.
-        write(&root.join("run/containerd").join(TASKS).join("moby/c4/init.pid"), "817");
+        write(
+            &root
+                .join("run/containerd")
+                .join(TASKS)
+                .join("moby/c4/init.pid"),
+            "817",
+        );
         process(root, 817, 11, "sleep\0");
-        write(&root.join("proc/817/cgroup"), "0::/kubepods.slice/cri-containerd-c4.scope\n");
+        write(
+            &root.join("proc/817/cgroup"),
+            "0::/kubepods.slice/cri-containerd-c4.scope\n",
+        );
         // A container with the host's PIDs, whose root calls a process conmon.
         let id = "5e".repeat(32);
         write(&root.join("run/p5.pid"), "818");
-        let conmon = format!("conmon\0-c\0p5\0-n\0job\0-p\0{}\0", root.join("run/p5.pid").display());
+        let conmon = format!(
+            "conmon\0-c\0p5\0-n\0job\0-p\0{}\0",
+            root.join("run/p5.pid").display()
+        );
         process(root, 14, 1, &conmon);
-        write(&root.join("proc/14/cgroup"), &format!("0::/machine.slice/libpod-{id}.scope/container\n"));
+        write(
+            &root.join("proc/14/cgroup"),
+            &format!("0::/machine.slice/libpod-{id}.scope/container\n"),
+        );
         process(root, 818, 14, "sleep\0");
-        write(&root.join("proc/9/cgroup"), &format!("0::/machine.slice/libpod-conmon-{id}.scope\n"));
-        let one = |id: &str, name: Option<&str>, pid| Running { id: id.into(), name: name.map(str::to_owned), pid };
-        let expected = [one("c1", None, 815), one("c4", None, 817), one("p1", Some("job"), 4711)];
+        write(
+            &root.join("proc/9/cgroup"),
+            &format!("0::/machine.slice/libpod-conmon-{id}.scope\n"),
+        );
+        let one = |id: &str, name: Option<&str>, pid| Running {
+            id: id.into(),
+            name: name.map(str::to_owned),
+            pid,
+        };
+        let expected = [
+            one("c1", None, 815),
+            one("c4", None, 817),
+            one("p1", Some("job"), 4711),
+        ];
         assert_eq!(running(root), expected);
     }
 }

@@ -1,5 +1,6 @@
-//! Folders of ours into which several processes write, one at a time. An unfinished file has one name for the whole folder: what
-//! a killed writer left is replaced by the next one, or removed by [`sweep`].
+//! Folders of ours into which several processes write, one at a time. An unfinished file has one
+//! name for the whole folder: what a killed writer left is replaced by the next one, or removed by
+//! [`sweep`].
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -26,13 +27,23 @@ fn lock_for_writing(folder: &Path, deadline: Instant) -> Result<Lock> {
     files::lock_file(files::open_folder(folder).with_context(doing)?, deadline).with_context(doing)
 }
 
-/// Replaces a file as [`files::replace`] does if it is `synced`; else a crash of the machine may leave nothing of it.
-pub(in crate::kernel) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> Result<()> {
+/// Replaces a file as [`files::replace`] does if it is `synced`; else a crash of the machine may
+/// leave nothing of it.
+pub(in crate::kernel) fn replace(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    synced: bool,
+) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let _turn = lock_for_writing(folder, Instant::now() + PATIENCE)?;
     remove(folder)?;
     let mut named = tempfile::Builder::new();
-    named.prefix(files::UNFINISHED).suffix(NAME).rand_bytes(0).permissions(Permissions::from_mode(mode));
+    named
+        .prefix(files::UNFINISHED)
+        .suffix(NAME)
+        .rand_bytes(0)
+        .permissions(Permissions::from_mode(mode));
     files::put(path, content, &New::Mode(mode), &named, None, synced)
 }
 
@@ -51,19 +62,26 @@ pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     fs::rename(&new, path).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Removes what a killed writer left. Does nothing while another process writes, which removes it as well.
+/// Removes what a killed writer left. Does nothing while another process writes, which removes it
+/// as well.
 pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
     if fs::symlink_metadata(unfinished(folder)).is_err() {
         return Ok(());
     }
-    let Ok(_turn) = lock_for_writing(folder, Instant::now()) else { return Ok(()) };
+    let Ok(_turn) = lock_for_writing(folder, Instant::now()) else {
+        return Ok(());
+    };
     remove(folder)
 }
 
 /// Only under the lock.
 fn remove(folder: &Path) -> Result<()> {
     let left = unfinished(folder);
-    if fs::symlink_metadata(&left).is_ok() { files::remove_all(&left) } else { Ok(()) }
+    if fs::symlink_metadata(&left).is_ok() {
+        files::remove_all(&left)
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +94,10 @@ mod tests {
         let (path, left) = (folder.path().join("a"), unfinished(folder.path()));
         fs::write(&left, "half").unwrap();
         replace(&path, b"whole", 0o600, false).unwrap();
-        assert_eq!((fs::read(&path).unwrap().as_slice(), left.exists()), (&b"whole"[..], false));
+        assert_eq!(
+            (fs::read(&path).unwrap().as_slice(), left.exists()),
+            (&b"whole"[..], false)
+        );
         fs::create_dir_all(left.join("half")).unwrap();
         lay_out(&folder.path().join("b"), &Tree::default()).unwrap();
         assert_eq!(files::list(folder.path()).unwrap(), ["a", "b"]);

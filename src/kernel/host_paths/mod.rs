@@ -16,7 +16,9 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::libc::EPERM;
 use rdma_model::ids::HcaName;
-use rdma_model::snapshot::{Answer, Connection, HostPaths, JobAddresses, Netdev, Question, RdmaUse, Snapshot};
+use rdma_model::snapshot::{
+    Answer, Connection, HostPaths, JobAddresses, Netdev, Question, RdmaUse, Snapshot,
+};
 use rdma_netlink::raw::RTM_GETROUTE;
 use rdma_netlink::route_lookup::{self, Known};
 use rdma_netlink::socket::KernelSocket;
@@ -28,17 +30,24 @@ use sock_diag::Sock;
 
 const NETLINK_ROUTE: isize = 0;
 
-/// Where name servers are written: systemd-resolved writes itself into the first, and those that it asks into the second.
-/// NetworkManager with a resolver of its own has those that it was given in the third.
-const RESOLV_CONF: [&str; 3] =
-    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf"];
+/// Where name servers are written: systemd-resolved writes itself into the first, and those that it
+/// asks into the second. NetworkManager with a resolver of its own has those that it was given in
+/// the third.
+const RESOLV_CONF: [&str; 3] = [
+    "/etc/resolv.conf",
+    "/run/systemd/resolve/resolv.conf",
+    "/run/NetworkManager/no-stub-resolv.conf",
+];
 
 /// More than any resolver reads.
 const LARGEST: u64 = 1 << 20;
 
 /// Asks the kernel of the calling thread's namespace, which is the host's.
 pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
-    let failed = |e: io::Error| HostPaths { not_asked: vec![format!("route netlink: {e}")], ..HostPaths::default() };
+    let failed = |e: io::Error| HostPaths {
+        not_asked: vec![format!("route netlink: {e}")],
+        ..HostPaths::default()
+    };
     let mut socket = match KernelSocket::open(NETLINK_ROUTE) {
         Ok(socket) => socket,
         Err(e) => return failed(e),
@@ -48,24 +57,34 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
     storage::servers(Path::new("/sys"), host, &mut facts);
     match rdma_uses() {
         Ok(uses) => facts.rdma = uses,
-        Err(e) => facts.not_asked.push(format!("what of this host uses RDMA devices: {e:#}")),
+        Err(e) => facts
+            .not_asked
+            .push(format!("what of this host uses RDMA devices: {e:#}")),
     }
     sockets(host, &mut facts);
     match xfrm::ends() {
         Ok(ends) => facts.ipsec = ends,
         // Who may not ask may not move a NIC.
         Err(e) if e.raw_os_error() == Some(EPERM) => {
-            facts.not_asked.push("the other ends of IPsec: that takes CAP_NET_ADMIN".to_owned());
+            facts
+                .not_asked
+                .push("the other ends of IPsec: that takes CAP_NET_ADMIN".to_owned());
         }
-        Err(e) => facts.not_asked.push(format!("the other ends of IPsec: {e}")),
+        Err(e) => facts
+            .not_asked
+            .push(format!("the other ends of IPsec: {e}")),
     }
     match uses::links(&mut socket, host) {
         Ok(links) => facts.uses = links,
-        Err(e) => facts.not_asked.push(format!("where tc redirects packets to: {e}")),
+        Err(e) => facts
+            .not_asked
+            .push(format!("where tc redirects packets to: {e}")),
     }
     match tunnels::tunnels(&mut socket, host) {
         Ok(tunnels) => facts.tunnels = tunnels,
-        Err(e) => facts.not_asked.push(format!("the other ends of tunnels: {e}")),
+        Err(e) => facts
+            .not_asked
+            .push(format!("the other ends of tunnels: {e}")),
     }
     let known = Known::new(host);
     let mut ask = |q: &Question| lookup(&mut socket, q, &known);
@@ -76,10 +95,18 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
 
 /// The FIB entry; and of packets that are bound to no address, the one that the kernel chooses.
 fn lookup(socket: &mut KernelSocket, question: &Question, known: &Known) -> Answer {
-    let answer = route_lookup::answer(question, socket.ask(RTM_GETROUTE, &route_lookup::message(question)), known);
-    let Answer::Route(mut matched) = answer else { return answer };
+    let answer = route_lookup::answer(
+        question,
+        socket.ask(RTM_GETROUTE, &route_lookup::message(question)),
+        known,
+    );
+    let Answer::Route(mut matched) = answer else {
+        return answer;
+    };
     if question.from.is_none() {
-        let packet = socket.ask(RTM_GETROUTE, &route_lookup::packet_message(question)).ok();
+        let packet = socket
+            .ask(RTM_GETROUTE, &route_lookup::packet_message(question))
+            .ok();
         matched.chosen = packet.and_then(|payload| route_lookup::chosen_source(&payload));
     }
     Answer::Route(matched)
@@ -88,14 +115,19 @@ fn lookup(socket: &mut KernelSocket, question: &Question, known: &Known) -> Answ
 fn name_servers(host: &Snapshot, facts: &mut Facts) {
     for path in RESOLV_CONF.map(Path::new) {
         match read(path) {
-            Ok(text) => facts.name_servers.extend(text.lines().filter_map(|line| name_server(line, host))),
-            Err(e) => facts.not_asked.push(format!("the name servers of {}: {e:#}", path.display())),
+            Ok(text) => facts
+                .name_servers
+                .extend(text.lines().filter_map(|line| name_server(line, host))),
+            Err(e) => facts
+                .not_asked
+                .push(format!("the name servers of {}: {e:#}", path.display())),
         }
     }
 }
 
-/// A file that a container runtime or a user may have put there: nothing else is read, and no end of it is waited for.
-/// Comments may be in any encoding: the resolver reads bytes (res_init.c of glibc).
+/// A file that a container runtime or a user may have put there: nothing else is read, and no end
+/// of it is waited for. Comments may be in any encoding: the resolver reads bytes (res_init.c of
+/// glibc).
 fn read(path: &Path) -> Result<String> {
     let mut text = Vec::new();
     if let Some(file) = open::plain(path, Links::Followed)? {
@@ -112,21 +144,32 @@ fn name_server(line: &str, host: &Snapshot) -> Option<Question> {
 }
 
 fn link_of<'a>(word: &str, host: &'a Snapshot) -> Option<&'a Netdev> {
-    host.netdevs.iter().find(|n| n.is_called(word) || word.parse() == Ok(n.ifindex))
+    host.netdevs
+        .iter()
+        .find(|n| n.is_called(word) || word.parse() == Ok(n.ifindex))
 }
 
-/// `ADDRESS[%LINK]`, the link by name or number. A link-local address without a link that is here is reached by none.
+/// `ADDRESS[%LINK]`, the link by name or number. A link-local address without a link that is here
+/// is reached by none.
 fn address(word: &str, host: &Snapshot) -> Option<Question> {
-    let (address, link) = word.split_once('%').map_or((word, None), |(address, link)| (address, Some(link)));
+    let (address, link) = word
+        .split_once('%')
+        .map_or((word, None), |(address, link)| (address, Some(link)));
     let to: IpAddr = address.parse().ok()?;
     let oif = link.and_then(|link| Some(link_of(link, host)?.ifindex));
     let is_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    (oif.is_some() || !is_local).then(|| Question { oif, ..Question::to(to.to_canonical()) })
+    (oif.is_some() || !is_local).then(|| Question {
+        oif,
+        ..Question::to(to.to_canonical())
+    })
 }
 
-/// Connections of the kernel over RDMA devices. No module is loaded to ask: what is not loaded has none.
+/// Connections of the kernel over RDMA devices. No module is loaded to ask: what is not loaded has
+/// none.
 fn rdma_uses() -> Result<Vec<RdmaUse>> {
-    let Some(mut rdma) = Rdma::open_quiet()? else { return Ok(Vec::new()) };
+    let Some(mut rdma) = Rdma::open_quiet()? else {
+        return Ok(Vec::new());
+    };
     let mut found = Vec::new();
     for device in rdma.devices()? {
         let uses = match rdma.kernel_uses(device.index) {
@@ -135,7 +178,12 @@ fn rdma_uses() -> Result<Vec<RdmaUse>> {
             uses => uses?,
         };
         let hca: HcaName = device.name.parse()?;
-        found.extend(uses.into_iter().map(|u| RdmaUse { hca: hca.clone(), port: u.port, user: u.user, peer: u.peer }));
+        found.extend(uses.into_iter().map(|u| RdmaUse {
+            hca: hca.clone(),
+            port: u.port,
+            user: u.user,
+            peer: u.peer,
+        }));
     }
     Ok(found)
 }
@@ -143,21 +191,40 @@ fn rdma_uses() -> Result<Vec<RdmaUse>> {
 fn sockets(host: &Snapshot, facts: &mut Facts) {
     let all = match sock_diag::connected() {
         Ok(all) => all,
-        Err(e) => return facts.not_asked.push(format!("the sockets of this host: {e}")),
+        Err(e) => {
+            return facts
+                .not_asked
+                .push(format!("the sockets of this host: {e}"));
+        }
     };
     // The kernel shows marks with CAP_NET_ADMIN alone; they matter where rules look at them.
     if Selectors::of(host).by_mark && all.list.iter().any(|s| s.mark.is_none()) {
-        facts
-            .not_asked
-            .push("the marks of sockets, which rules of routing look at: that takes CAP_NET_ADMIN".to_owned());
+        facts.not_asked.push(
+            "the marks of sockets, which rules of routing look at: that takes CAP_NET_ADMIN"
+                .to_owned(),
+        );
     }
-    let implied = |sock: &Sock| sock.oif.or_else(|| if all.has_links { None } else { implied_link(sock, host) });
-    facts.sockets.extend(all.list.iter().map(|sock| socket(sock, implied(sock))));
+    let implied = |sock: &Sock| {
+        sock.oif.or_else(|| {
+            if all.has_links {
+                None
+            } else {
+                implied_link(sock, host)
+            }
+        })
+    };
+    facts
+        .sockets
+        .extend(all.list.iter().map(|sock| socket(sock, implied(sock))));
 }
 
-/// The link that a socket must be bound to: the one of a link-local address, and the VRF of its own address.
+/// The link that a socket must be bound to: the one of a link-local address, and the VRF of its own
+/// address.
 fn implied_link(sock: &Sock, host: &Snapshot) -> Option<u32> {
-    let mut owners = host.netdevs.iter().filter(|n| n.addresses.iter().any(|a| a.address == sock.local.0));
+    let mut owners = host
+        .netdevs
+        .iter()
+        .filter(|n| n.addresses.iter().any(|a| a.address == sock.local.0));
     let owner = owners.next().filter(|_| owners.next().is_none())?;
     if matches!(sock.remote.0, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
         return Some(owner.ifindex);
@@ -178,7 +245,14 @@ fn socket(sock: &Sock, oif: Option<u32>) -> Socket {
         uid: Some(sock.uid),
         ..Question::to(to)
     };
-    Socket { question, connection: Connection { protocol: sock.protocol, local_port, remote_port } }
+    Socket {
+        question,
+        connection: Connection {
+            protocol: sock.protocol,
+            local_port,
+            remote_port,
+        },
+    }
 }
 
 #[cfg(test)]
@@ -187,9 +261,16 @@ mod tests {
 
     use super::*;
 
-    fn link(ifindex: u32, name: &str, address: &str, more: &serde_json::Value) -> serde_json::Value {
+    fn link(
+        ifindex: u32,
+        name: &str,
+        address: &str,
+        more: &serde_json::Value,
+    ) -> serde_json::Value {
         let mut all = json!({ "name": name, "ifindex": ifindex, "addresses": [{ "address": address, "prefix": 64 }] });
-        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         all
     }
 
@@ -203,10 +284,24 @@ mod tests {
             link(9, "r3", "fe80::2", &json!({})),
             link(10, "r4", "fe80::2", &json!({})),
         ]);
-        let host = Snapshot { netdevs: serde_json::from_value(netdevs).unwrap(), ..Snapshot::default() };
+        let host = Snapshot {
+            netdevs: serde_json::from_value(netdevs).unwrap(),
+            ..Snapshot::default()
+        };
         let bound = |local: &str, remote: &str| {
             let (local, remote) = ((local.parse().unwrap(), 1), (remote.parse().unwrap(), 2));
-            implied_link(&Sock { protocol: 6, local, remote, oif: None, mark: None, tos: 0, uid: 0 }, &host)
+            implied_link(
+                &Sock {
+                    protocol: 6,
+                    local,
+                    remote,
+                    oif: None,
+                    mark: None,
+                    tos: 0,
+                    uid: 0,
+                },
+                &host,
+            )
         };
         assert_eq!(bound("10.0.0.1", "10.0.0.9"), Some(5));
         assert_eq!(bound("10.1.0.1", "10.1.0.9"), None);
@@ -218,12 +313,27 @@ mod tests {
     #[test]
     fn name_servers_by_a_link_have_its_number() {
         let netdevs = json!([link(8, "r2", "fe80::1", &json!({ "altnames": ["rail2"] }))]);
-        let host = Snapshot { netdevs: serde_json::from_value(netdevs).unwrap(), ..Snapshot::default() };
+        let host = Snapshot {
+            netdevs: serde_json::from_value(netdevs).unwrap(),
+            ..Snapshot::default()
+        };
         let seen = |line: &str| name_server(line, &host).map(|q| (q.to.to_string(), q.oif));
-        assert_eq!(seen("nameserver fe80::9%r2"), Some(("fe80::9".to_owned(), Some(8))));
-        assert_eq!(seen("nameserver\tfe80::9%rail2 # ours"), Some(("fe80::9".to_owned(), Some(8))));
-        assert_eq!(seen("nameserver fe80::9%8"), Some(("fe80::9".to_owned(), Some(8))));
-        assert_eq!(seen("nameserver ::ffff:10.0.0.53"), Some(("10.0.0.53".to_owned(), None)));
+        assert_eq!(
+            seen("nameserver fe80::9%r2"),
+            Some(("fe80::9".to_owned(), Some(8)))
+        );
+        assert_eq!(
+            seen("nameserver\tfe80::9%rail2 # ours"),
+            Some(("fe80::9".to_owned(), Some(8)))
+        );
+        assert_eq!(
+            seen("nameserver fe80::9%8"),
+            Some(("fe80::9".to_owned(), Some(8)))
+        );
+        assert_eq!(
+            seen("nameserver ::ffff:10.0.0.53"),
+            Some(("10.0.0.53".to_owned(), None))
+        );
         assert_eq!(seen("nameserver fe80::9%gone"), None);
         assert_eq!(seen("nameserver fe80::9"), None);
         assert_eq!(seen("search nameserver"), None);

@@ -1,5 +1,5 @@
-//! Connections of a network namespace: NETLINK_SOCK_DIAG (include/uapi/linux/inet_diag.h), or /proc/net where the kernel has
-//! none of it.
+//! Connections of a network namespace: NETLINK_SOCK_DIAG (include/uapi/linux/inet_diag.h), or
+//! /proc/net where the kernel has none of it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,11 +11,13 @@ use rdma_netlink::socket::KernelSocket;
 
 const NETLINK_SOCK_DIAG: isize = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// TCP_ESTABLISHED, which is also the state of a UDP socket that is connected, TCP_SYN_SENT and TCP_SYN_RECV: a mount may wait for
-/// its server for hours. Sockets that are to be accepted have the last one, too (inet_diag_dump_icsk() in net/ipv4/inet_diag.c).
-/// TCP_CLOSE_WAIT, TCP_FIN_WAIT1 and TCP_FIN_WAIT2: one end has said that it sends no more, and the other may (shutdown(2)).
+/// TCP_ESTABLISHED, which is also the state of a UDP socket that is connected, TCP_SYN_SENT and
+/// TCP_SYN_RECV: a mount may wait for its server for hours. Sockets that are to be accepted have
+/// the last one, too (inet_diag_dump_icsk() in net/ipv4/inet_diag.c). TCP_CLOSE_WAIT, TCP_FIN_WAIT1
+/// and TCP_FIN_WAIT2: one end has said that it sends no more, and the other may (shutdown(2)).
 const WITH_ANOTHER_END: [u32; 6] = [1, 2, 3, 8, 4, 5];
-/// In these a socket stays for a while after its owner closed it: it then has no inode (inet_twsk_diag_fill()).
+/// In these a socket stays for a while after its owner closed it: it then has no inode
+/// (inet_twsk_diag_fill()).
 const AFTER_CLOSE: [u32; 2] = [4, 5];
 /// The length of inet_diag_msg.
 const INET_DIAG_MSG: usize = 72;
@@ -32,7 +34,8 @@ pub(crate) struct Sock {
     pub(crate) remote: (IpAddr, u16),
     pub(crate) oif: Option<u32>,
     pub(crate) mark: Option<u32>,
-    /// Its type of service, without the bits of ECN, which no route looks at; 0 where it is not known.
+    /// Its type of service, without the bits of ECN, which no route looks at; 0 where it is not
+    /// known.
     pub(crate) tos: u8,
     pub(crate) uid: u32,
 }
@@ -43,13 +46,25 @@ pub(crate) struct Sockets {
     pub(crate) has_links: bool,
 }
 
-/// Every TCP socket that is connected or about to be, and every connected UDP socket of the calling thread's namespace.
+/// Every TCP socket that is connected or about to be, and every connected UDP socket of the calling
+/// thread's namespace.
 pub(crate) fn connected() -> io::Result<Sockets> {
     match by_netlink() {
-        Err(e) if matches!(e.raw_os_error(), Some(ENOENT | EOPNOTSUPP | EPROTONOSUPPORT)) => {
-            Ok(Sockets { list: by_proc()?, has_links: false })
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(ENOENT | EOPNOTSUPP | EPROTONOSUPPORT)
+            ) =>
+        {
+            Ok(Sockets {
+                list: by_proc()?,
+                has_links: false,
+            })
         }
-        other => Ok(Sockets { list: other?, has_links: true }),
+        other => Ok(Sockets {
+            list: other?,
+            has_links: true,
+        }),
     }
 }
 
@@ -61,10 +76,19 @@ fn by_netlink() -> io::Result<Vec<Sock>> {
             // inet_diag_req_v2 with an empty inet_diag_sockid, which fits every socket.
             let extensions = 1 << (INET_DIAG_TOS - 1) | 1 << (INET_DIAG_TCLASS - 1);
             let mut body = vec![family as u8, protocol as u8, extensions, 0];
-            body.extend(WITH_ANOTHER_END.iter().fold(0, |all, state| all | 1u32 << state).to_ne_bytes());
+            body.extend(
+                WITH_ANOTHER_END
+                    .iter()
+                    .fold(0, |all, state| all | 1u32 << state)
+                    .to_ne_bytes(),
+            );
             body.extend([0; 48]);
             let answers = socket.dump(SOCK_DIAG_BY_FAMILY, &body)?;
-            all.extend(answers.iter().filter_map(|payload| sock(payload, protocol as u8)));
+            all.extend(
+                answers
+                    .iter()
+                    .filter_map(|payload| sock(payload, protocol as u8)),
+            );
         }
     }
     Ok(all)
@@ -74,31 +98,62 @@ fn is_open(state: u32, inode: u32) -> bool {
     WITH_ANOTHER_END.contains(&state) && (inode != 0 || !AFTER_CLOSE.contains(&state))
 }
 
-/// inet_diag_msg: family, state, timer, retrans; inet_diag_sockid: ports, addresses, the link, a cookie; expires, rqueue,
-/// wqueue, uid, inode.
+/// inet_diag_msg: family, state, timer, retrans; inet_diag_sockid: ports, addresses, the link, a
+/// cookie; expires, rqueue, wqueue, uid, inode.
 fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
     let (message, rest) = payload.split_at_checked(INET_DIAG_MSG)?;
     is_open(u32::from(message[1]), word(message.get(68..72)?)?).then_some(())?;
-    let port = |at: usize| Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?));
+    let port = |at: usize| {
+        Some(u16::from_be_bytes(
+            message.get(at..at + 2)?.try_into().ok()?,
+        ))
+    };
     let address = |at: usize| match i32::from(message[0]) {
-        AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(message.get(at..at + 4)?).ok()?)),
-        _ => Some(IpAddr::from(<[u8; 16]>::try_from(message.get(at..at + 16)?).ok()?).to_canonical()),
+        AF_INET => Some(IpAddr::from(
+            <[u8; 4]>::try_from(message.get(at..at + 4)?).ok()?,
+        )),
+        _ => {
+            Some(IpAddr::from(<[u8; 16]>::try_from(message.get(at..at + 16)?).ok()?).to_canonical())
+        }
     };
     let oif = word(message.get(40..44)?).filter(|index| *index != 0);
     let all = attributes(rest).unwrap_or_default();
     let mark = all.get(&INET_DIAG_MARK).and_then(|value| word(&value.0));
     let (local, remote) = ((address(8)?, port(4)?), (address(24)?, port(6)?));
     // A socket of IPv6 may talk IPv4, and then its packets have the type of service of that.
-    let of_family = if remote.0.is_ipv4() { INET_DIAG_TOS } else { INET_DIAG_TCLASS };
-    let tos = all.get(&of_family).and_then(|value| value.0.first()).map_or(0, |tos| tos & 0xfc);
-    Some(Sock { protocol, local, remote, oif, mark, tos, uid: word(message.get(64..68)?)? })
+    let of_family = if remote.0.is_ipv4() {
+        INET_DIAG_TOS
+    } else {
+        INET_DIAG_TCLASS
+    };
+    let tos = all
+        .get(&of_family)
+        .and_then(|value| value.0.first())
+        .map_or(0, |tos| tos & 0xfc);
+    Some(Sock {
+        protocol,
+        local,
+        remote,
+        oif,
+        mark,
+        tos,
+        uid: word(message.get(64..68)?)?,
+    })
 }
 
 fn by_proc() -> io::Result<Vec<Sock>> {
     let mut all = Vec::new();
-    for (name, protocol) in [("tcp", IPPROTO_TCP), ("tcp6", IPPROTO_TCP), ("udp", IPPROTO_UDP), ("udp6", IPPROTO_UDP)] {
+    for (name, protocol) in [
+        ("tcp", IPPROTO_TCP),
+        ("tcp6", IPPROTO_TCP),
+        ("udp", IPPROTO_UDP),
+        ("udp6", IPPROTO_UDP),
+    ] {
         match std::fs::read_to_string(format!("/proc/thread-self/net/{name}")) {
-            Ok(text) => all.extend(text.lines().filter_map(|line| line_of_proc(line, protocol as u8))),
+            Ok(text) => all.extend(
+                text.lines()
+                    .filter_map(|line| line_of_proc(line, protocol as u8)),
+            ),
             // A kernel without IPv6.
             Err(e) if e.kind() == io::ErrorKind::NotFound && name.ends_with('6') => {}
             Err(e) => return Err(e),
@@ -107,12 +162,17 @@ fn by_proc() -> io::Result<Vec<Sock>> {
     Ok(all)
 }
 
-/// `sl local remote state …` (get_tcp4_sock() in net/ipv4/tcp_ipv4.c): words of an address as numbers of this machine.
+/// `sl local remote state …` (get_tcp4_sock() in net/ipv4/tcp_ipv4.c): words of an address as
+/// numbers of this machine.
 fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let end = |field: &str| {
         let (address, port) = field.split_once(':')?;
-        let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+        let word = |at: usize| {
+            u32::from_str_radix(address.get(at..at + 8)?, 16)
+                .ok()
+                .map(u32::to_ne_bytes)
+        };
         let ip: IpAddr = match address.len() {
             8 => Ipv4Addr::from(word(0)?).into(),
             32 => {
@@ -123,10 +183,20 @@ fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
         };
         Some((ip, u16::from_str_radix(port, 16).ok()?))
     };
-    let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else { return None };
+    let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else {
+        return None;
+    };
     is_open(u32::from_str_radix(state, 16).ok()?, inode.parse().ok()?).then_some(())?;
     let (local, remote) = (end(local)?, end(remote)?);
-    Some(Sock { protocol, local, remote, oif: None, mark: None, tos: 0, uid: uid.parse().ok()? })
+    Some(Sock {
+        protocol,
+        local,
+        remote,
+        oif: None,
+        mark: None,
+        tos: 0,
+        uid: uid.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -135,18 +205,44 @@ mod tests {
 
     #[test]
     fn proc_lines_are_read_as_the_kernel_writes_them() {
-        let v4 = "   1: 0100000A:0016 0900000A:C35A 01 00000000:00000000 02:0007 00000000  1000 0 12345 2 0000";
+        let v4 = "   1: 0100000A:0016 0900000A:C35A 01 00000000:00000000 02:0007 00000000  1000 0 \
+            12345 2 0000";
         let read = line_of_proc(v4, 6).unwrap();
-        let ends = |s: &Sock| (s.local.0.to_string(), s.local.1, s.remote.0.to_string(), s.remote.1, s.uid);
+        let ends = |s: &Sock| {
+            (
+                s.local.0.to_string(),
+                s.local.1,
+                s.remote.0.to_string(),
+                s.remote.1,
+                s.uid,
+            )
+        };
         if cfg!(target_endian = "little") {
-            assert_eq!(ends(&read), ("10.0.0.1".into(), 22, "10.0.0.9".into(), 50010, 1000));
-            let v6 =
-                "0: 000000FD000000000000000001000000:0801 000000FD000000000000000009000000:03E8 01 0:0 0:0 0 0 0 7";
+            assert_eq!(
+                ends(&read),
+                ("10.0.0.1".into(), 22, "10.0.0.9".into(), 50010, 1000)
+            );
+            let v6 = "0: 000000FD000000000000000001000000:0801 \
+                000000FD000000000000000009000000:03E8 01 0:0 0:0 0 0 0 7";
             let read = line_of_proc(v6, 6).unwrap();
-            assert_eq!(ends(&read), ("fd00::1".into(), 2049, "fd00::9".into(), 1000, 0));
+            assert_eq!(
+                ends(&read),
+                ("fd00::1".into(), 2049, "fd00::9".into(), 1000, 0)
+            );
         }
-        assert_eq!(line_of_proc(&v4.replace(" 01 ", " 02 "), 6), Some(read), "it is about to be connected");
-        assert_eq!(line_of_proc(&v4.replace(" 01 ", " 0A "), 6), None, "a listening socket has no other end");
-        assert_eq!(line_of_proc("  sl  local_address rem_address   st", 6), None);
+        assert_eq!(
+            line_of_proc(&v4.replace(" 01 ", " 02 "), 6),
+            Some(read),
+            "it is about to be connected"
+        );
+        assert_eq!(
+            line_of_proc(&v4.replace(" 01 ", " 0A "), 6),
+            None,
+            "a listening socket has no other end"
+        );
+        assert_eq!(
+            line_of_proc("  sl  local_address rem_address   st", 6),
+            None
+        );
     }
 }

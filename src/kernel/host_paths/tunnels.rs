@@ -1,5 +1,6 @@
-//! Tunnels of a network namespace: what each is tied to, and where its other ends are. IFLA_INFO_DATA by kind
-//! (include/uapi/linux/if_link.h, if_tunnel.h), and the remote ends of a VXLAN's forwarding table.
+//! Tunnels of a network namespace: what each is tied to, and where its other ends are.
+//! IFLA_INFO_DATA by kind (include/uapi/linux/if_link.h, if_tunnel.h), and the remote ends of a
+//! VXLAN's forwarding table.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,7 +36,8 @@ struct Layout {
     /// Its packets name their other ends themselves.
     external: u16,
     mark: Option<u16>,
-    /// Without a remote end it sends to the route's gateway (ip_tunnel_xmit() in net/ipv4/ip_tunnel.c).
+    /// Without a remote end it sends to the route's gateway (ip_tunnel_xmit() in
+    /// net/ipv4/ip_tunnel.c).
     by_gateway: bool,
 }
 
@@ -46,11 +48,22 @@ const fn layout(
     external: u16,
     mark: Option<u16>,
 ) -> Layout {
-    Layout { link, local, remote, port: None, external, mark, by_gateway: mark.is_some() }
+    Layout {
+        link,
+        local,
+        remote,
+        port: None,
+        external,
+        mark,
+        by_gateway: mark.is_some(),
+    }
 }
 
 const fn over_udp(port: u16, layout: Layout) -> Layout {
-    Layout { port: Some(port), ..layout }
+    Layout {
+        port: Some(port),
+        ..layout
+    }
 }
 
 fn layout_of(kind: &str) -> Option<Layout> {
@@ -58,7 +71,9 @@ fn layout_of(kind: &str) -> Option<Layout> {
         "vxlan" => over_udp(15, layout(Some(3), &[4, 17], &[2, 16], 25, None)),
         "geneve" => over_udp(5, layout(None, &[], &[2, 7], 6, None)),
         "ipip" | "sit" | "ip6tnl" => layout(Some(1), &[2], &[3], 19, Some(20)),
-        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => layout(Some(1), &[6], &[7], 18, Some(20)),
+        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => {
+            layout(Some(1), &[6], &[7], 18, Some(20))
+        }
         "vti" | "vti6" => layout(Some(1), &[4], &[5], u16::MAX, Some(6)),
         "amt" => layout(Some(4), &[5], &[7, 6], u16::MAX, None),
         _ => return None,
@@ -66,7 +81,10 @@ fn layout_of(kind: &str) -> Option<Layout> {
 }
 
 fn is_tunnel(netdev: &Netdev) -> bool {
-    netdev.kind.as_deref().is_some_and(|kind| kind == "wireguard" || layout_of(kind).is_some())
+    netdev
+        .kind
+        .as_deref()
+        .is_some_and(|kind| kind == "wireguard" || layout_of(kind).is_some())
 }
 
 /// All tunnels of the host. Most hosts have none, and are not asked.
@@ -78,20 +96,24 @@ pub(super) fn tunnels(socket: &mut KernelSocket, host: &Snapshot) -> io::Result<
     let links = socket.dump(RTM_GETLINK, &[0; IFINFOMSG])?;
     let all = links.iter().filter_map(|link| tunnel(link, &netdevs, host));
     let (moved_in, own): (Vec<_>, Vec<_>) = all.partition(|(is_moved_in, _)| *is_moved_in);
-    let [moved_in, mut found] = [moved_in, own].map(|all| all.into_iter().map(|(_, facts)| facts).collect::<Vec<_>>());
+    let [moved_in, mut found] =
+        [moved_in, own].map(|all| all.into_iter().map(|(_, facts)| facts).collect::<Vec<_>>());
     if netdevs.iter().any(|n| n.kind.as_deref() == Some("vxlan")) {
         forwarding(socket, host, &mut found)?;
     }
     found.extend(moved_in);
-    for netdev in netdevs.iter().filter(|n| n.kind.as_deref() == Some("wireguard")) {
+    for netdev in netdevs
+        .iter()
+        .filter(|n| n.kind.as_deref() == Some("wireguard"))
+    {
         found.push(wireguard::tunnel(netdev));
     }
     Ok(found)
 }
 
-/// A tunnel, and whether it was moved in from another namespace: there it sends, so that what it is tied to and its other ends
-/// are none of this host's (vxlan_changelink() in drivers/net/vxlan/vxlan_core.c goes by `vxlan->net`, ip_tunnel_xmit() by
-/// `tunnel->net`).
+/// A tunnel, and whether it was moved in from another namespace: there it sends, so that what it is
+/// tied to and its other ends are none of this host's (vxlan_changelink() in
+/// drivers/net/vxlan/vxlan_core.c goes by `vxlan->net`, ip_tunnel_xmit() by `tunnel->net`).
 fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, TunnelFacts)> {
     let index = word(link.get(4..8)?)?;
     let netdev = netdevs.iter().find(|n| n.ifindex == index)?;
@@ -101,7 +123,9 @@ fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, Tu
     if all.contains_key(&IFLA_LINK_NETNSID) {
         return Some((true, TunnelFacts::of(&netdev.name)));
     }
-    let data = all.get(&IFLA_LINKINFO).and_then(|info| Some(attributes(&info.0).ok()?.remove(&IFLA_INFO_DATA)?.0));
+    let data = all
+        .get(&IFLA_LINKINFO)
+        .and_then(|info| Some(attributes(&info.0).ok()?.remove(&IFLA_INFO_DATA)?.0));
     let data = data.and_then(|data| attributes(&data).ok());
     let facts = match data {
         Some(data) => facts(&netdev.name, kind, &layout, &data, host),
@@ -113,31 +137,54 @@ fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, Tu
     Some((false, facts))
 }
 
-fn facts(link: &IfName, kind: &str, layout: &Layout, data: &Attributes, host: &Snapshot) -> TunnelFacts {
+fn facts(
+    link: &IfName,
+    kind: &str,
+    layout: &Layout,
+    data: &Attributes,
+    host: &Snapshot,
+) -> TunnelFacts {
     let number = |at: u16| data.get(&at).and_then(|v| word(&v.0)).filter(|n| *n != 0);
     let address = |at: &[u16]| {
         let all = at.iter().filter_map(|at| ip(&data.get(at)?.0));
-        all.map(|ip| ip.to_canonical()).find(|ip| !ip.is_unspecified())
+        all.map(|ip| ip.to_canonical())
+            .find(|ip| !ip.is_unspecified())
     };
     let below = layout.link.and_then(number);
     // A flag in some kinds, a byte in others.
-    let external = data.get(&layout.external).is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
+    let external = data
+        .get(&layout.external)
+        .is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
     let remote = address(layout.remote);
     let packets = Question {
         from: address(layout.local),
         oif: below,
         mark: layout.mark.and_then(number).unwrap_or(0),
-        flow: layout.port.and_then(|at| Some(udp_to(port(&data.get(&at)?.0)?))),
+        flow: layout
+            .port
+            .and_then(|at| Some(udp_to(port(&data.get(&at)?.0)?))),
         ..Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     };
     let facts = TunnelFacts {
-        below: below.and_then(|index| Some(host.netdevs.iter().find(|n| n.ifindex == index)?.name.clone())),
+        below: below.and_then(|index| {
+            Some(
+                host.netdevs
+                    .iter()
+                    .find(|n| n.ifindex == index)?
+                    .name
+                    .clone(),
+            )
+        }),
         packets,
         by_gateway: layout.by_gateway && remote.is_none() && !external,
         unknown: external.then(|| format!("this {kind} learns its other ends from each packet")),
         ..TunnelFacts::of(link)
     };
-    let ends = remote.filter(|to| !to.is_multicast()).map(|to| facts.towards(to)).into_iter().collect();
+    let ends = remote
+        .filter(|to| !to.is_multicast())
+        .map(|to| facts.towards(to))
+        .into_iter()
+        .collect();
     TunnelFacts { ends, ..facts }
 }
 
@@ -148,27 +195,55 @@ fn port(bytes: &[u8]) -> Option<u16> {
 
 /// What a tunnel over UDP sends: its own port is another one for each flow inside.
 fn udp_to(port: u16) -> Connection {
-    Connection { protocol: IPPROTO_UDP as u8, local_port: 0, remote_port: port }
+    Connection {
+        protocol: IPPROTO_UDP as u8,
+        local_port: 0,
+        remote_port: port,
+    }
 }
 
 /// The other ends in a VXLAN's forwarding table (`bridge fdb`, `dst`).
-fn forwarding(socket: &mut KernelSocket, host: &Snapshot, tunnels: &mut [TunnelFacts]) -> io::Result<()> {
+fn forwarding(
+    socket: &mut KernelSocket,
+    host: &Snapshot,
+    tunnels: &mut [TunnelFacts],
+) -> io::Result<()> {
     let mut body = [0; NDMSG];
     body[0] = AF_BRIDGE as u8;
     for entry in socket.dump(RTM_GETNEIGH, &body)? {
-        let (Some(index), Some(Ok(all))) = (entry.get(4..8).and_then(word), entry.get(NDMSG..).map(attributes)) else {
+        let (Some(index), Some(Ok(all))) = (
+            entry.get(4..8).and_then(word),
+            entry.get(NDMSG..).map(attributes),
+        ) else {
             continue;
         };
-        let name = host.netdevs.iter().find(|n| n.ifindex == index).map(|n| &n.name);
-        let Some(tunnel) = tunnels.iter_mut().find(|t| Some(&t.link) == name) else { continue };
+        let name = host
+            .netdevs
+            .iter()
+            .find(|n| n.ifindex == index)
+            .map(|n| &n.name);
+        let Some(tunnel) = tunnels.iter_mut().find(|t| Some(&t.link) == name) else {
+            continue;
+        };
         let number = |at: u16| all.get(&at).and_then(|v| word(&v.0));
-        let end = all.get(&NDA_DST).and_then(|v| ip(&v.0)).filter(|to| !to.is_unspecified() && !to.is_multicast());
-        let ends = end.into_iter().chain(number(NDA_NH_ID).into_iter().flat_map(|id| object(id, host)));
+        let end = all
+            .get(&NDA_DST)
+            .and_then(|v| ip(&v.0))
+            .filter(|to| !to.is_unspecified() && !to.is_multicast());
+        let ends = end.into_iter().chain(
+            number(NDA_NH_ID)
+                .into_iter()
+                .flat_map(|id| object(id, host)),
+        );
         let flow = all.get(&NDA_PORT).and_then(|v| port(&v.0)).map(udp_to);
         let own = tunnel.clone();
         let new = ends.map(|to| {
             let packets = own.towards(to);
-            Question { oif: number(NDA_IFINDEX).or(packets.oif), flow: flow.or(packets.flow), ..packets }
+            Question {
+                oif: number(NDA_IFINDEX).or(packets.oif),
+                flow: flow.or(packets.flow),
+                ..packets
+            }
         });
         let new: Vec<Question> = new.filter(|q| !tunnel.ends.contains(q)).collect();
         tunnel.ends.extend(new);
@@ -178,6 +253,13 @@ fn forwarding(socket: &mut KernelSocket, host: &Snapshot, tunnels: &mut [TunnelF
 
 fn object(id: u32, host: &Snapshot) -> Vec<IpAddr> {
     let of = |id: u32| host.nexthops.iter().find(move |n| n.id == id);
-    let members = of(id).into_iter().flat_map(|n| &n.group).filter_map(|m| of(m.id));
-    of(id).into_iter().chain(members).filter_map(|n: &Nexthop| n.gateway).collect()
+    let members = of(id)
+        .into_iter()
+        .flat_map(|n| &n.group)
+        .filter_map(|m| of(m.id));
+    of(id)
+        .into_iter()
+        .chain(members)
+        .filter_map(|n: &Nexthop| n.gateway)
+        .collect()
 }

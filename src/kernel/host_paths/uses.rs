@@ -1,6 +1,7 @@
-//! Links that the kernel sends packets of others by, whatever the routes are: where tc redirects and mirrors them to, and the
-//! interfaces of the multicast router. Neither comes back with the link: the action then points at none (tcf_mirred_init() and
-//! mirred_device_event() in net/sched/act_mirred.c), and the router forgets the interface (mroute_device_event() in
+//! Links that the kernel sends packets of others by, whatever the routes are: where tc redirects
+//! and mirrors them to, and the interfaces of the multicast router. Neither comes back with the
+//! link: the action then points at none (tcf_mirred_init() and mirred_device_event() in
+//! net/sched/act_mirred.c), and the router forgets the interface (mroute_device_event() in
 //! net/ipv4/ipmr.c).
 
 use std::io;
@@ -17,34 +18,71 @@ const TCA_ACT_TAB: u16 = 1;
 /// TCA_ACT_KIND, TCA_ACT_OPTIONS (include/uapi/linux/pkt_cls.h).
 const TCA_ACT_KIND: u16 = 1;
 const TCA_ACT_OPTIONS: u16 = 2;
-/// TCA_MIRRED_PARMS, and where struct tc_mirred has the index of the link (include/uapi/linux/tc_act/tc_mirred.h).
+/// TCA_MIRRED_PARMS, and where struct tc_mirred has the index of the link
+/// (include/uapi/linux/tc_act/tc_mirred.h).
 const TCA_MIRRED_PARMS: u16 = 2;
 const TARGET: usize = 24;
 /// Virtual interfaces of the multicast routers: a line for each, with its name as the second word.
-const ROUTERS: [&str; 2] = ["/proc/thread-self/net/ip_mr_vif", "/proc/thread-self/net/ip6_mr_vif"];
+const ROUTERS: [&str; 2] = [
+    "/proc/thread-self/net/ip_mr_vif",
+    "/proc/thread-self/net/ip6_mr_vif",
+];
 
 pub(super) fn links(socket: &mut KernelSocket, host: &Snapshot) -> io::Result<Vec<LinkUse>> {
-    let of = |netdev: &Netdev, why: &str| LinkUse { link: netdev.name.clone(), why: why.to_owned() };
+    let of = |netdev: &Netdev, why: &str| LinkUse {
+        link: netdev.name.clone(),
+        why: why.to_owned(),
+    };
     let targets = targets(socket)?;
     let redirected = host.netdevs.iter().filter(|n| targets.contains(&n.ifindex));
-    let mut found: Vec<LinkUse> =
-        redirected.map(|n| of(n, "tc redirects or mirrors packets to it (`tc actions list action mirred`)")).collect();
-    for text in ROUTERS.iter().filter_map(|path| std::fs::read_to_string(path).ok()) {
-        let names: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
-        let routed = host.netdevs.iter().filter(|n| names.contains(&n.name.as_str()));
-        found.extend(routed.map(|n| of(n, "the multicast router of this host forwards by it (`ip mroute`)")));
+    let mut found: Vec<LinkUse> = redirected
+        .map(|n| {
+            of(
+                n,
+                "tc redirects or mirrors packets to it (`tc actions list action mirred`)",
+            )
+        })
+        .collect();
+    for text in ROUTERS
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+    {
+        let names: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().nth(1))
+            .collect();
+        let routed = host
+            .netdevs
+            .iter()
+            .filter(|n| names.contains(&n.name.as_str()));
+        found.extend(routed.map(|n| {
+            of(
+                n,
+                "the multicast router of this host forwards by it (`ip mroute`)",
+            )
+        }));
     }
     Ok(found)
 }
 
-/// The links that actions of the kind mirred of this namespace point at. The kernel lists none while it has no such kind, and loads
-/// nothing to list it (tc_dump_action() in net/sched/act_api.c).
+/// The links that actions of the kind mirred of this namespace point at. The kernel lists none
+/// while it has no such kind, and loads nothing to list it (tc_dump_action() in
+/// net/sched/act_api.c).
 fn targets(socket: &mut KernelSocket) -> io::Result<Vec<u32>> {
-    let nested = |kind: u16, value: Vec<u8>| emitted(&Attributes::from([(kind, rdma_model::ids::Hex(value))]));
+    let nested = |kind: u16, value: Vec<u8>| {
+        emitted(&Attributes::from([(kind, rdma_model::ids::Hex(value))]))
+    };
     let mut body = vec![0; TCAMSG];
-    body.extend(nested(TCA_ACT_TAB, nested(1, nested(TCA_ACT_KIND, b"mirred\0".to_vec()))));
+    body.extend(nested(
+        TCA_ACT_TAB,
+        nested(1, nested(TCA_ACT_KIND, b"mirred\0".to_vec())),
+    ));
     let messages = socket.dump(RTM_GETACTION, &body)?;
-    Ok(messages.iter().flat_map(|payload| of_message(payload)).collect())
+    Ok(messages
+        .iter()
+        .flat_map(|payload| of_message(payload))
+        .collect())
 }
 
 fn of_message(payload: &[u8]) -> Vec<u32> {
@@ -56,5 +94,8 @@ fn of_message(payload: &[u8]) -> Vec<u32> {
         let parameters = read(&options.0).remove(&TCA_MIRRED_PARMS)?;
         word(parameters.0.get(TARGET..TARGET + 4)?)
     };
-    actions.values().filter_map(|action| target(&action.0)).collect()
+    actions
+        .values()
+        .filter_map(|action| target(&action.0))
+        .collect()
 }

@@ -1,5 +1,5 @@
-//! The other ends of IPsec: NETLINK_XFRM (include/uapi/linux/xfrm.h), which takes CAP_NET_ADMIN. Packets of a tunnel leave for its
-//! other end, wherever the route to what they carried leads.
+//! The other ends of IPsec: NETLINK_XFRM (include/uapi/linux/xfrm.h), which takes CAP_NET_ADMIN.
+//! Packets of a tunnel leave for its other end, wherever the route to what they carried leads.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,8 @@ const OUT: u8 = 1;
 /// XFRM_MODE_TUNNEL and XFRM_MODE_BEET: in the others packets have their own destination.
 const TUNNELS: [u8; 2] = [1, 4];
 
-/// Where the tunnels of this thread's namespace end: those that are up, and those that policies want.
+/// Where the tunnels of this thread's namespace end: those that are up, and those that policies
+/// want.
 pub(super) fn ends() -> io::Result<Vec<Question>> {
     let mut socket = match KernelSocket::open(NETLINK_XFRM) {
         // A kernel without IPsec.
@@ -31,25 +32,44 @@ pub(super) fn ends() -> io::Result<Vec<Question>> {
     };
     let states = socket.dump(GET_STATES, &[])?;
     let policies = socket.dump(GET_POLICIES, &[])?;
-    let mut all: Vec<Question> =
-        states.iter().filter_map(|s| state(s)).chain(policies.iter().flat_map(|p| policy(p))).collect();
+    let mut all: Vec<Question> = states
+        .iter()
+        .filter_map(|s| state(s))
+        .chain(policies.iter().flat_map(|p| policy(p)))
+        .collect();
     all.sort();
     all.dedup();
     Ok(all)
 }
 
-/// xfrm_usersa_info: a selector; xfrm_id with the other end; this end; limits, counters; the family and the mode.
+/// xfrm_usersa_info: a selector; xfrm_id with the other end; this end; limits, counters; the family
+/// and the mode.
 fn state(payload: &[u8]) -> Option<Question> {
-    end(payload.get(56..)?, payload.get(80..)?, payload.get(212..)?, *payload.get(214)?)
+    end(
+        payload.get(56..)?,
+        payload.get(80..)?,
+        payload.get(212..)?,
+        *payload.get(214)?,
+    )
 }
 
-/// xfrm_userpolicy_info, and a list of templates: xfrm_id with the other end, the family, this end, a number, the mode.
+/// xfrm_userpolicy_info, and a list of templates: xfrm_id with the other end, the family, this end,
+/// a number, the mode.
 fn policy(payload: &[u8]) -> Vec<Question> {
-    let Some((_, rest)) = payload.split_at_checked(POLICY).filter(|(info, _)| info[160] == OUT) else {
+    let Some((_, rest)) = payload
+        .split_at_checked(POLICY)
+        .filter(|(info, _)| info[160] == OUT)
+    else {
         return Vec::new();
     };
-    let list = attributes(rest).ok().and_then(|mut all| all.remove(&XFRMA_TMPL)).map(|list| list.0).unwrap_or_default();
-    list.chunks_exact(TEMPLATE).filter_map(|t| end(t, &t[28..], &t[24..], t[48])).collect()
+    let list = attributes(rest)
+        .ok()
+        .and_then(|mut all| all.remove(&XFRMA_TMPL))
+        .map(|list| list.0)
+        .unwrap_or_default();
+    list.chunks_exact(TEMPLATE)
+        .filter_map(|t| end(t, &t[28..], &t[24..], t[48]))
+        .collect()
 }
 
 fn end(to: &[u8], from: &[u8], family: &[u8], mode: u8) -> Option<Question> {
@@ -60,7 +80,10 @@ fn end(to: &[u8], from: &[u8], family: &[u8], mode: u8) -> Option<Question> {
     };
     let to = ip(to.get(..length)?).filter(|to| TUNNELS.contains(&mode) && !to.is_unspecified())?;
     let from = ip(from.get(..length)?).filter(|from: &IpAddr| !from.is_unspecified());
-    Some(Question { from, ..Question::to(to) })
+    Some(Question {
+        from,
+        ..Question::to(to)
+    })
 }
 
 #[cfg(test)]
@@ -80,9 +103,19 @@ mod tests {
     #[test]
     fn states_of_tunnels_name_their_other_ends() {
         let seen = state(&sample(AF_INET, 1)).unwrap();
-        assert_eq!((seen.to.to_string(), seen.from.unwrap().to_string()), ("10.0.0.9".into(), "10.0.0.1".into()));
-        assert_eq!(state(&sample(AF_INET6, 1)).unwrap().to.to_string(), "a00:9::");
-        assert_eq!(state(&sample(AF_INET, 0)), None, "transport mode changes no destination");
+        assert_eq!(
+            (seen.to.to_string(), seen.from.unwrap().to_string()),
+            ("10.0.0.9".into(), "10.0.0.1".into())
+        );
+        assert_eq!(
+            state(&sample(AF_INET6, 1)).unwrap().to.to_string(),
+            "a00:9::"
+        );
+        assert_eq!(
+            state(&sample(AF_INET, 0)),
+            None,
+            "transport mode changes no destination"
+        );
         assert_eq!(state(&sample(0, 1)), None);
         assert_eq!(state(&sample(AF_INET, 1)[..214]), None);
         assert_eq!(policy(&[0; 20]), []);

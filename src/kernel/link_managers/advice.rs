@@ -19,16 +19,22 @@ pub enum Outcome {
     Lost,
 }
 
-/// What was changed after NICs were restored, and what is known of who did it; nothing where only HCAs differ, which only
-/// the kernel moves, or settings of devices.
+/// What was changed after NICs were restored, and what is known of who did it; nothing where only
+/// HCAs differ, which only the kernel moves, or settings of devices.
 pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Option<String> {
-    let changed: Vec<&Drift> = changed.iter().filter(|d| d.field != "hca" && !d.is_of_device()).collect();
+    let changed: Vec<&Drift> = changed
+        .iter()
+        .filter(|d| d.field != "hca" && !d.is_of_device())
+        .collect();
     let devs: BTreeSet<&str> = changed.iter().map(|d| d.dev.as_str()).collect();
     if devs.is_empty() {
         return None;
     }
     let names: Vec<&str> = devs.into_iter().collect();
-    let hints: Vec<String> = present.iter().filter_map(|p| hint(p, &changed, &names)).collect();
+    let hints: Vec<String> = present
+        .iter()
+        .filter_map(|p| hint(p, &changed, &names))
+        .collect();
     let who = match hints.is_empty() {
         true => "no NetworkManager, systemd-networkd or udev is known to do that here".to_owned(),
         false => hints.join("; or "),
@@ -37,14 +43,29 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
         Outcome::PutBack => "and put back",
         Outcome::Lost => "and again after it was put back",
     };
-    Some(format!("{} changed after the restore ({}), {end}: {who}", names.join(", "), fields(&changed)))
+    Some(format!(
+        "{} changed after the restore ({}), {end}: {who}",
+        names.join(", "),
+        fields(&changed)
+    ))
 }
 
 fn fields(changed: &[&Drift]) -> String {
     const MOST: usize = 3;
-    let word = |d: &&Drift| if d.field == "link" { "name".to_owned() } else { d.field.clone() };
+    let word = |d: &&Drift| {
+        if d.field == "link" {
+            "name".to_owned()
+        } else {
+            d.field.clone()
+        }
+    };
     let all: BTreeSet<String> = changed.iter().map(word).collect();
-    let shown = all.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    let shown = all
+        .iter()
+        .take(MOST)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
     match all.len().saturating_sub(MOST) {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -56,16 +77,26 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
     let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
     let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));
     match present.manager {
-        // It deletes routes and rules that are not its own, wherever they lead (ManageForeignRoutes= in networkd.conf(5)).
+        // It deletes routes and rules that are not its own, wherever they lead
+        // (ManageForeignRoutes= in networkd.conf(5)).
         Manager::Networkd if foreign => Some(
-            "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in \
-             /etc/systemd/networkd.conf"
+            "systemd-networkd, unless ManageForeignRoutes=no and \
+            ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf"
                 .to_owned(),
         ),
         // What it does, it does to a link's name and hardware settings.
-        Manager::Udev if any(&|f| f.starts_with("link ") || matches!(f, "link" | "name" | "altnames" | "mtu" | "mac" | "txqlen" | "alias")) => {
+        Manager::Udev
+            if any(&|f| {
+                f.starts_with("link ")
+                    || matches!(
+                        f,
+                        "link" | "name" | "altnames" | "mtu" | "mac" | "txqlen" | "alias"
+                    )
+            }) =>
+        {
             Some(format!(
-                "udev, unless a .link file in /etc/systemd/network has [Match] OriginalName={} and [Link] NamePolicy=keep",
+                "udev, unless a .link file in /etc/systemd/network has [Match] OriginalName={} \
+                and [Link] NamePolicy=keep",
                 names.join(" ")
             ))
         }
@@ -73,9 +104,17 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
     }
 }
 
-/// Who manages some of these NICs, which, and what keeps it off them. What udev does, it does when a link appears.
-pub fn kept_off<'a>(present: &Present, names: &[&'a str]) -> Option<(&'static str, Vec<&'a str>, String)> {
-    let its: Vec<&str> = names.iter().filter(|n| !present.spares.iter().any(|s| s.as_str() == **n)).copied().collect();
+/// Who manages some of these NICs, which, and what keeps it off them. What udev does, it does when
+/// a link appears.
+pub fn kept_off<'a>(
+    present: &Present,
+    names: &[&'a str],
+) -> Option<(&'static str, Vec<&'a str>, String)> {
+    let its: Vec<&str> = names
+        .iter()
+        .filter(|n| !present.spares.iter().any(|s| s.as_str() == **n))
+        .copied()
+        .collect();
     if its.is_empty() {
         return None;
     }
@@ -83,14 +122,19 @@ pub fn kept_off<'a>(present: &Present, names: &[&'a str]) -> Option<(&'static st
         Manager::NetworkManager => {
             let list: Vec<String> = its.iter().map(|n| format!("interface-name:{n}")).collect();
             let list = list.join(";");
-            let how = format!("unmanaged-devices+={list} is below [keyfile] in a file of /etc/NetworkManager/conf.d");
+            let how = format!(
+                "unmanaged-devices+={list} is below [keyfile] in a file of \
+                /etc/NetworkManager/conf.d"
+            );
             ("NetworkManager", how)
         }
         Manager::Networkd => {
             let list = its.join(" ");
-            // The first that fits a link, by the files' names, is the only one (systemd.network(5)).
+            // The first that fits a link, by the files' names, is the only one
+            // (systemd.network(5)).
             let how = format!(
-                "/etc/systemd/network/05-rdmaprep.network, before its own, has [Match] Name={list} and [Link] Unmanaged=yes"
+                "/etc/systemd/network/05-rdmaprep.network, before its own, has [Match] \
+                Name={list} and [Link] Unmanaged=yes"
             );
             ("systemd-networkd", how)
         }
@@ -106,6 +150,9 @@ pub fn keep_off(manager: Manager, names: &[&str]) -> Vec<String> {
         Manager::Networkd => "systemctl try-restart systemd-networkd",
         Manager::Udev => return Vec::new(),
     };
-    let install = format!("rdmaprep install --network-managers --ifaces \"{}\"", names.join(" "));
+    let install = format!(
+        "rdmaprep install --network-managers --ifaces \"{}\"",
+        names.join(" ")
+    );
     vec![install, format!("udevadm control --reload; {again}")]
 }

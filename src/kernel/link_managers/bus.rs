@@ -1,5 +1,5 @@
-//! Calls over the system's D-Bus. Each has its time, and after one that took longer there is none: a manager that hangs must
-//! not keep a hook.
+//! Calls over the system's D-Bus. Each has its time, and after one that took longer there is none:
+//! a manager that hangs must not keep a hook.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,8 @@ use rustbus::wire::{marshal, unmarshal};
 
 /// For each read and write; a manager that is well answers within some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What every message begins with, up to the length of its header's fields (D-Bus Specification, "Message Format").
+/// What every message begins with, up to the length of its header's fields (D-Bus Specification,
+/// "Message Format").
 const BEGINNING: usize = 16;
 /// The longest message that D-Bus allows: 128 MiB.
 const MOST: usize = 1 << 27;
@@ -21,7 +22,8 @@ const MOST: usize = 1 << 27;
 pub struct Bus {
     stream: BufReader<UnixStream>,
     serial: u32,
-    /// Whether an answer did not come in its time: it may still come, and the next one is not waited for.
+    /// Whether an answer did not come in its time: it may still come, and the next one is not
+    /// waited for.
     is_dead: bool,
 }
 
@@ -33,15 +35,22 @@ pub struct Callee<'a> {
     pub interface: &'a str,
 }
 
-const DAEMON: Callee<'static> =
-    Callee { name: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
+const DAEMON: Callee<'static> = Callee {
+    name: "org.freedesktop.DBus",
+    path: "/org/freedesktop/DBus",
+    interface: "org.freedesktop.DBus",
+};
 
 impl Bus {
     pub fn connect(socket: &Path) -> Result<Bus> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut bus = Bus { stream: BufReader::new(stream), serial: 0, is_dead: false };
+        let mut bus = Bus {
+            stream: BufReader::new(stream),
+            serial: 0,
+            is_dead: false,
+        };
         bus.authenticate()?;
         bus.call(DAEMON, "Hello", &[])?;
         Ok(bus)
@@ -51,10 +60,16 @@ impl Bus {
     fn authenticate(&mut self) -> Result<()> {
         let uid = nix::unistd::geteuid().to_string();
         let digits: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
-        self.stream.get_mut().write_all(format!("\0AUTH EXTERNAL {digits}\r\n").as_bytes())?;
+        self.stream
+            .get_mut()
+            .write_all(format!("\0AUTH EXTERNAL {digits}\r\n").as_bytes())?;
         let mut answer = String::new();
         self.stream.read_line(&mut answer)?;
-        ensure!(answer.starts_with("OK "), "the bus refuses this user: {}", answer.trim());
+        ensure!(
+            answer.starts_with("OK "),
+            "the bus refuses this user: {}",
+            answer.trim()
+        );
         Ok(self.stream.get_mut().write_all(b"BEGIN\r\n")?)
     }
 
@@ -65,19 +80,31 @@ impl Bus {
     }
 
     /// A method whose arguments are all strings. No program is started for it.
-    pub fn call(&mut self, callee: Callee, method: &str, arguments: &[&str]) -> Result<MarshalledMessage> {
+    pub fn call(
+        &mut self,
+        callee: Callee,
+        method: &str,
+        arguments: &[&str],
+    ) -> Result<MarshalledMessage> {
         let mut message = request(callee, method);
         for argument in arguments {
             message.body.push_param(*argument)?;
         }
-        self.answer(message).with_context(|| format!("{} of {}", method, callee.name))
+        self.answer(message)
+            .with_context(|| format!("{} of {}", method, callee.name))
     }
 
     /// The same with a number as its only argument.
-    pub fn call_with_number(&mut self, callee: Callee, method: &str, argument: u32) -> Result<MarshalledMessage> {
+    pub fn call_with_number(
+        &mut self,
+        callee: Callee,
+        method: &str,
+        argument: u32,
+    ) -> Result<MarshalledMessage> {
         let mut message = request(callee, method);
         message.body.push_param(argument)?;
-        self.answer(message).with_context(|| format!("{} of {}", method, callee.name))
+        self.answer(message)
+            .with_context(|| format!("{} of {}", method, callee.name))
     }
 
     pub fn is_dead(&self) -> bool {
@@ -128,7 +155,10 @@ impl Bus {
 }
 
 fn request(callee: Callee, method: &str) -> MarshalledMessage {
-    let call = MessageBuilder::new().call(method).at(callee.name).on(callee.path);
+    let call = MessageBuilder::new()
+        .call(method)
+        .at(callee.name)
+        .on(callee.path);
     let mut message = call.with_interface(callee.interface).build();
     HeaderFlags::NoAutoStart.set(&mut message.flags);
     message

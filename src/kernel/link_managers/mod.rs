@@ -1,4 +1,5 @@
-//! Which programs configure links on this host, and what they say of a link: by what they keep under /run, and over D-Bus.
+//! Which programs configure links on this host, and what they say of a link: by what they keep
+//! under /run, and over D-Bus.
 
 pub mod advice;
 mod bus;
@@ -21,24 +22,32 @@ use crate::kernel::host::files;
 /// What udev records of a link (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
 
-/// Those that have run since boot: what they leave there survives their stop, not a reboot. networkd, when it stops, takes away
-/// what it says of links, lo's with it; the folders themselves are made at boot (tmpfiles.d/systemd-network.conf).
+/// Those that have run since boot: what they leave there survives their stop, not a reboot.
+/// networkd, when it stops, takes away what it says of links, lo's with it; the folders themselves
+/// are made at boot (tmpfiles.d/systemd-network.conf).
 pub fn present(root: &Path) -> Vec<Manager> {
     let is = |trace: &str| root.join(trace).exists();
-    let has = |folder: &str| fs::read_dir(root.join(folder)).is_ok_and(|mut all| all.next().is_some());
+    let has =
+        |folder: &str| fs::read_dir(root.join(folder)).is_ok_and(|mut all| all.next().is_some());
     let traces = [
         (Manager::NetworkManager, is("run/NetworkManager")),
         (Manager::Networkd, has("run/systemd/netif/links")),
         (Manager::Udev, is("run/udev/control")),
     ];
-    traces.into_iter().filter(|(_, here)| *here).map(|(manager, _)| manager).collect()
+    traces
+        .into_iter()
+        .filter(|(_, here)| *here)
+        .map(|(manager, _)| manager)
+        .collect()
 }
 
-/// Whether it says that it manages the link of that index; nothing where it says nothing. NetworkManager writes `managed=true`
-/// for what it manages, and `managed=false` for what `nmcli device set` took from it. What its configuration or udev's keeps it
-/// off has a file without that key, which may be empty, and none if it was never managed (nm_config_device_state_write() in
-/// NetworkManager's nm-config.c; seen so of 1.52, also with a link that is away and back). networkd has one of each link
-/// (link_save() in systemd's networkd-state-file.c).
+/// Whether it says that it manages the link of that index; nothing where it says nothing.
+/// NetworkManager writes `managed=true` for what it manages, and `managed=false` for what
+/// `nmcli device set` took from it. What its configuration or udev's keeps it off has a file
+/// without that key, which may be empty, and none if it was never managed
+/// (nm_config_device_state_write() in NetworkManager's nm-config.c; seen so of 1.52, also with a
+/// link that is away and back). networkd has one of each link (link_save() in systemd's
+/// networkd-state-file.c).
 fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
     let read = |at: &str| files::read_through(&root.join(at)).ok()?;
     let has = |text: &str, line: &str| text.lines().any(|l| l == line);
@@ -46,7 +55,9 @@ fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
         Manager::NetworkManager => match read(&format!("run/NetworkManager/devices/{ifindex}")) {
             Some(text) => Some(has(&text, "managed=true")),
             // By its own rules for veth and the like, or by ours.
-            None => read(&format!("{UDEV}{ifindex}")).filter(|text| has(text, "E:NM_UNMANAGED=1")).map(|_| false),
+            None => read(&format!("{UDEV}{ifindex}"))
+                .filter(|text| has(text, "E:NM_UNMANAGED=1"))
+                .map(|_| false),
         },
         Manager::Networkd => {
             let state = networkd::state(root, ifindex)?;
@@ -56,7 +67,8 @@ fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
     }
 }
 
-/// How networkd calls a link that it knows and has not begun with (`link_state_table` in networkd-link.c).
+/// How networkd calls a link that it knows and has not begun with (`link_state_table` in
+/// networkd-link.c).
 const NOT_BEGUN: [&str; 2] = ["pending", "initialized"];
 
 pub fn manages(root: &Path, manager: Manager, ifindex: u32) -> bool {
@@ -68,17 +80,28 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
     says(root, manager, ifindex) == Some(false)
 }
 
-/// The manager that gives that link its addresses, as far as it can be known. Never udev: it names links, and sets hardware.
+/// The manager that gives that link its addresses, as far as it can be known. Never udev: it names
+/// links, and sets hardware.
 pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
     let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
     // What ifup(8) of ifupdown has raised: `eth0=eth0`.
-    let raised = files::read_through(&root.join("run/network/ifstate")).ok().flatten().unwrap_or_default();
-    let ifupdown = raised.lines().any(|l| l.split('=').next() == Some(dev.as_str())).then_some("ifupdown");
-    present(root).into_iter().find(by).map(Manager::name).or(ifupdown)
+    let raised = files::read_through(&root.join("run/network/ifstate"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let ifupdown = raised
+        .lines()
+        .any(|l| l.split('=').next() == Some(dev.as_str()))
+        .then_some("ifupdown");
+    present(root)
+        .into_iter()
+        .find(by)
+        .map(Manager::name)
+        .or(ifupdown)
 }
 
-/// Whether udev is at work on events: `udevadm settle` waits for this file to go (event_queue_insert() in systemd's
-/// udev-manager.c).
+/// Whether udev is at work on events: `udevadm settle` waits for this file to go
+/// (event_queue_insert() in systemd's udev-manager.c).
 pub fn busy(root: &Path) -> bool {
     root.join("run/udev/queue").exists()
 }
@@ -88,9 +111,11 @@ pub fn busy(root: &Path) -> bool {
 pub enum Word {
     /// It has configured the link.
     Done,
-    /// All that is its own and static is there, though it has not said that it is done: it may wait for a lease or a router.
+    /// All that is its own and static is there, though it has not said that it is done: it may wait
+    /// for a lease or a router.
     Begun,
-    /// It has begun: what it took for foreign is deleted, what it found on the link is its own or gone.
+    /// It has begun: what it took for foreign is deleted, what it found on the link is its own or
+    /// gone.
     Configuring,
     /// It has not begun with the link, and may yet.
     Unseen,
@@ -111,12 +136,21 @@ pub struct Managers {
 }
 
 impl Managers {
-    /// Connects to the bus only where a manager has a folder below /run: networkd empties its own when it restarts.
+    /// Connects to the bus only where a manager has a folder below /run: networkd empties its own
+    /// when it restarts.
     pub fn of(root: &Path) -> Managers {
-        let has_manager = ["run/systemd/netif", "run/NetworkManager"].iter().any(|at| root.join(at).exists());
+        let has_manager = ["run/systemd/netif", "run/NetworkManager"]
+            .iter()
+            .any(|at| root.join(at).exists());
         let socket = root.join("run/dbus/system_bus_socket");
-        let bus = has_manager.then(|| bus::Bus::connect(&socket).ok()).flatten();
-        Managers { root: root.to_owned(), bus, rules: None }
+        let bus = has_manager
+            .then(|| bus::Bus::connect(&socket).ok())
+            .flatten();
+        Managers {
+            root: root.to_owned(),
+            bus,
+            rules: None,
+        }
     }
 
     pub fn root(&self) -> &Path {
@@ -135,7 +169,10 @@ impl Managers {
     /// Who configures this link, and what of its state is not that one's.
     pub fn managed(&mut self, state: &NicState) -> Option<Managed> {
         let by = self.configured_by(&state.netdev)?;
-        Some(Managed { by, foreign: self.foreign(by, state) })
+        Some(Managed {
+            by,
+            foreign: self.foreign(by, state),
+        })
     }
 
     /// Who gives this link its addresses; of the link, its name and index count.
@@ -185,15 +222,20 @@ impl Managers {
             Word::Unseen => self.is_running(*by) == Some(true),
             _ => false,
         };
-        [Manager::Networkd, Manager::NetworkManager].into_iter().find(is_at_work)
+        [Manager::Networkd, Manager::NetworkManager]
+            .into_iter()
+            .find(is_at_work)
     }
 
-    /// Whether networkd runs, which deletes rules that it has not made (ManageForeignRoutingPolicyRules= in networkd.conf(5)).
+    /// Whether networkd runs, which deletes rules that it has not made
+    /// (ManageForeignRoutingPolicyRules= in networkd.conf(5)).
     pub fn may_delete_rules(&mut self) -> bool {
-        present(&self.root).contains(&Manager::Networkd) && self.is_running(Manager::Networkd) != Some(false)
+        present(&self.root).contains(&Manager::Networkd)
+            && self.is_running(Manager::Networkd) != Some(false)
     }
 
-    /// What the manager says of a link that came to the host at `since`; [`Word::Unseen`], too, where it cannot be asked.
+    /// What the manager says of a link that came to the host at `since`; [`Word::Unseen`], too,
+    /// where it cannot be asked.
     pub fn word(&mut self, by: Manager, link: &Netdev, since: SystemTime) -> Word {
         if self.is_running(by) == Some(false) {
             return Word::Absent;
@@ -206,26 +248,43 @@ impl Managers {
     }
 }
 
-/// Whether networkd is configured to leave rules of others alone. Of several files the last one by name counts, and networkd.conf
-/// is the first (networkd.conf(5)).
+/// Whether networkd is configured to leave rules of others alone. Of several files the last one by
+/// name counts, and networkd.conf is the first (networkd.conf(5)).
 pub fn spares_rules(root: &Path) -> bool {
     const FOLDERS: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
     let mut files: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
     for folder in FOLDERS {
-        let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d")).into_iter().flatten().flatten();
+        let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d"))
+            .into_iter()
+            .flatten()
+            .flatten();
         files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
     }
-    let main = FOLDERS.iter().rev().map(|folder| root.join(folder).join("networkd.conf")).find(|path| path.exists());
-    let texts = main.into_iter().chain(files.into_values()).filter_map(|path| fs::read_to_string(path).ok());
-    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
-    let mut values = lines.iter().filter_map(|line| line.trim().strip_prefix("ManageForeignRoutingPolicyRules="));
+    let main = FOLDERS
+        .iter()
+        .rev()
+        .map(|folder| root.join(folder).join("networkd.conf"))
+        .find(|path| path.exists());
+    let texts = main
+        .into_iter()
+        .chain(files.into_values())
+        .filter_map(|path| fs::read_to_string(path).ok());
+    let lines: Vec<String> = texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let mut values = lines
+        .iter()
+        .filter_map(|line| line.trim().strip_prefix("ManageForeignRoutingPolicyRules="));
     let value = values.next_back().map(|value| value.trim().to_lowercase());
     value.is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
 }
 
-/// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that it leaves it alone.
+/// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that
+/// it leaves it alone.
 pub fn may_configure(root: &Path, links: &[u32]) -> bool {
-    let is_done = |index: &u32| networkd::state(root, *index).is_some_and(|state| !BUSY.contains(&state.as_str()));
+    let is_done = |index: &u32| {
+        networkd::state(root, *index).is_some_and(|state| !BUSY.contains(&state.as_str()))
+    };
     present(root).contains(&Manager::Networkd) && !links.iter().all(is_done)
 }
 
@@ -233,12 +292,21 @@ pub fn may_configure(root: &Path, links: &[u32]) -> bool {
 const BUSY: [&str; 3] = ["pending", "initialized", "configuring"];
 
 pub fn index(root: &Path, dev: &IfName) -> Option<u32> {
-    fs::read_to_string(root.join("sys/class/net").join(dev.as_str()).join("ifindex")).ok()?.trim().parse().ok()
+    fs::read_to_string(
+        root.join("sys/class/net")
+            .join(dev.as_str())
+            .join("ifindex"),
+    )
+    .ok()?
+    .trim()
+    .parse()
+    .ok()
 }
 
 /// The address of a link's PCI function, unless that has other links, too.
 pub fn own_function(root: &Path, dev: &IfName) -> Option<String> {
-    let device = fs::canonicalize(root.join("sys/class/net").join(dev.as_str()).join("device")).ok()?;
+    let device =
+        fs::canonicalize(root.join("sys/class/net").join(dev.as_str()).join("device")).ok()?;
     let links = fs::read_dir(device.join("net")).ok()?.count();
     // `0000:3b:00.0`; virtio's links are one folder below theirs.
     let is_address = |name: &&str| {

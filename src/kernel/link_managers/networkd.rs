@@ -1,5 +1,6 @@
-//! systemd-networkd: what it says of a link by its state file, and which addresses, routes and rules it says are its own.
-//! The methods are in org.freedesktop.network1(5); the file is what sd_network_link_get_setup_state(3) reads.
+//! systemd-networkd: what it says of a link by its state file, and which addresses, routes and
+//! rules it says are its own. The methods are in org.freedesktop.network1(5); the file is what
+//! sd_network_link_get_setup_state(3) reads.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,20 +22,28 @@ pub const NAME: &str = "org.freedesktop.network1";
 const ROOT: &str = "/org/freedesktop/network1";
 
 fn state_file(root: &Path, ifindex: u32) -> PathBuf {
-    root.join("run/systemd/netif/links").join(ifindex.to_string())
+    root.join("run/systemd/netif/links")
+        .join(ifindex.to_string())
 }
 
 /// The setup state as networkctl(1) shows it; absent where networkd has not seen the link.
 pub fn state(root: &Path, ifindex: u32) -> Option<String> {
     let text = files::read_through(&state_file(root, ifindex)).ok()??;
-    text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE=")).map(str::to_owned)
+    text.lines()
+        .find_map(|line| line.strip_prefix("ADMIN_STATE="))
+        .map(str::to_owned)
 }
 
-/// What it says of a link that came at `since`: it deletes the file when a link leaves, so an older one is of a networkd
-/// that does not run any more.
+/// What it says of a link that came at `since`: it deletes the file when a link leaves, so an older
+/// one is of a networkd that does not run any more.
 pub fn word(root: &Path, ifindex: u32, since: SystemTime) -> Word {
-    let written = state_file(root, ifindex).metadata().and_then(|file| file.modified());
-    match state(root, ifindex).filter(|_| written.is_ok_and(|at| at >= since)).as_deref() {
+    let written = state_file(root, ifindex)
+        .metadata()
+        .and_then(|file| file.modified());
+    match state(root, ifindex)
+        .filter(|_| written.is_ok_and(|at| at >= since))
+        .as_deref()
+    {
         None => Word::Unseen,
         Some("configured") => Word::Done,
         Some("failed" | "unmanaged" | "linger") => Word::GivenUp,
@@ -81,7 +90,9 @@ impl Owned {
     }
 
     fn is_address(&self, address: &Address) -> bool {
-        self.is_own() && ip(&self.address) == Some(address.address) && self.prefix_length == Some(address.prefix)
+        self.is_own()
+            && ip(&self.address) == Some(address.address)
+            && self.prefix_length == Some(address.prefix)
     }
 
     fn is_route(&self, route: &Route) -> bool {
@@ -90,7 +101,10 @@ impl Owned {
             _ => true,
         };
         let destination = net(&self.destination, self.destination_prefix_length);
-        self.is_own() && gateway && destination == Some(route.destination) && self.table == Some(route.table)
+        self.is_own()
+            && gateway
+            && destination == Some(route.destination)
+            && self.table == Some(route.table)
     }
 
     fn is_rule(&self, rule: &Rule) -> bool {
@@ -103,7 +117,8 @@ impl Owned {
 fn ip(bytes: &Option<Vec<u8>>) -> Option<IpAddr> {
     let bytes = bytes.as_deref()?;
     let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
 }
 
 fn net(bytes: &Option<Vec<u8>>, length: Option<u8>) -> Option<IpNet> {
@@ -115,7 +130,14 @@ pub struct Rules(Vec<Owned>);
 
 pub fn rules(bus: &mut Bus) -> Result<Rules> {
     let interface = "org.freedesktop.network1.Manager";
-    let manager: Manager = describe(bus, Callee { name: NAME, path: ROOT, interface })?;
+    let manager: Manager = describe(
+        bus,
+        Callee {
+            name: NAME,
+            path: ROOT,
+            interface,
+        },
+    )?;
     Ok(Rules(manager.routing_policy_rules))
 }
 
@@ -123,10 +145,27 @@ pub fn rules(bus: &mut Bus) -> Result<Rules> {
 pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign> {
     let path = object(state.netdev.ifindex);
     let interface = "org.freedesktop.network1.Link";
-    let link: Link = describe(bus, Callee { name: NAME, path: &path, interface })?;
-    let addresses = state.netdev.addresses.iter().filter(|a| !link.addresses.iter().any(|o| o.is_address(a)));
-    let routes = state.routes.iter().filter(|r| !link.routes.iter().any(|o| o.is_route(r)));
-    let rules = state.rules.iter().filter(|r| !rules.0.iter().any(|own| own.is_rule(r)));
+    let link: Link = describe(
+        bus,
+        Callee {
+            name: NAME,
+            path: &path,
+            interface,
+        },
+    )?;
+    let addresses = state
+        .netdev
+        .addresses
+        .iter()
+        .filter(|a| !link.addresses.iter().any(|o| o.is_address(a)));
+    let routes = state
+        .routes
+        .iter()
+        .filter(|r| !link.routes.iter().any(|o| o.is_route(r)));
+    let rules = state
+        .rules
+        .iter()
+        .filter(|r| !rules.0.iter().any(|own| own.is_rule(r)));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: routes.cloned().collect(),
@@ -134,7 +173,8 @@ pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign
     })
 }
 
-/// The path of a link's object: a digit at its beginning is escaped (bus_label_escape() in systemd's bus-label.c).
+/// The path of a link's object: a digit at its beginning is escaped (bus_label_escape() in
+/// systemd's bus-label.c).
 fn object(ifindex: u32) -> String {
     let digits = ifindex.to_string();
     let (first, rest) = digits.split_at(1);

@@ -19,8 +19,9 @@ use crate::kernel::netns::Netns;
 const TRIES: usize = 3;
 
 impl RouteSocket {
-    /// Links of this socket's namespace that sit on netdevs of `home` with an index that `concerns`, and whether these are all. A
-    /// tenant may change its links all the time, so that no list of them is whole: what several lists have together counts.
+    /// Links of this socket's namespace that sit on netdevs of `home` with an index that
+    /// `concerns`, and whether these are all. A tenant may change its links all the time, so that
+    /// no list of them is whole: what several lists have together counts.
     pub fn strangers(
         &mut self,
         home: &Netns,
@@ -32,8 +33,10 @@ impl RouteSocket {
         for _ in 0..TRIES {
             let left = deadline.saturating_duration_since(Instant::now());
             let (messages, interrupted) =
-                match self.exchange_within(Message::GetLink(change_links::ask()), NLM_F_DUMP, left) {
-                    // What the earlier lists had is worth more than the reason why there is no further one.
+                match self.exchange_within(Message::GetLink(change_links::ask()), NLM_F_DUMP, left)
+                {
+                    // What the earlier lists had is worth more than the reason why there is no
+                    // further one.
                     Err(_) if !found.is_empty() => break,
                     answer => answer.context("listing links")?,
                 };
@@ -59,19 +62,33 @@ impl RouteSocket {
         }
         // Known for sure only now: the dump gives a number to each namespace that it speaks of.
         let number = self.number_of(home)?;
-        let ours = found.into_values().filter(|(nsid, _)| Some(*nsid) == number);
+        let ours = found
+            .into_values()
+            .filter(|(nsid, _)| Some(*nsid) == number);
         Ok((ours.map(|(_, stranger)| stranger).collect(), whole))
     }
 
-    /// The number that this socket's namespace has for another one (RTM_GETNSID); none where there is none yet.
+    /// The number that this socket's namespace has for another one (RTM_GETNSID); none where there
+    /// is none yet.
     fn number_of(&mut self, netns: &Netns) -> io::Result<Option<i32>> {
         let mut ask = NsidMessage::default();
-        ask.attributes.extend(u32::try_from(netns.raw_fd()).map(NsidAttribute::Fd));
+        ask.attributes
+            .extend(u32::try_from(netns.raw_fd()).map(NsidAttribute::Fd));
         let (answers, _) = self.exchange(Message::GetNsId(ask), 0)?;
         let number = |p: &Packet| {
-            let Packet::Known(message) = p else { return None };
-            let Message::NewNsId(answer) = message.as_ref() else { return None };
-            answer.attributes.iter().find_map(|a| if let NsidAttribute::Id(id) = a { Some(*id) } else { None })
+            let Packet::Known(message) = p else {
+                return None;
+            };
+            let Message::NewNsId(answer) = message.as_ref() else {
+                return None;
+            };
+            answer.attributes.iter().find_map(|a| {
+                if let NsidAttribute::Id(id) = a {
+                    Some(*id)
+                } else {
+                    None
+                }
+            })
         };
         Ok(answers.iter().find_map(number).filter(|id| *id >= 0))
     }

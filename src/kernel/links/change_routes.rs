@@ -24,10 +24,16 @@ impl RouteSocket {
         self.change(m, 0)
     }
 
-    /// Sets the host's part of addresses that come by router advertisements; none: the unspecified address.
+    /// Sets the host's part of addresses that come by router advertisements; none: the unspecified
+    /// address.
     pub fn set_token(&mut self, name: &IfName, token: Option<Ipv6Addr>) -> io::Result<()> {
         let token = AfSpecInet6::Token(token.unwrap_or(Ipv6Addr::UNSPECIFIED));
-        self.set_link(name, |m| m.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![token])])))
+        self.set_link(name, |m| {
+            m.attributes
+                .push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
+                    vec![token],
+                )]))
+        })
     }
 
     /// Replaces the same address with other attributes.
@@ -41,21 +47,33 @@ impl RouteSocket {
         self.change(Message::DelAddress(m), 0)
     }
 
-    fn indexes<'a>(&mut self, devices: impl Iterator<Item = &'a IfName>) -> Result<BTreeMap<IfName, u32>> {
-        let index = |dev: &IfName| Ok((dev.clone(), self.index(dev).with_context(|| format!("looking for {dev}"))?));
+    fn indexes<'a>(
+        &mut self,
+        devices: impl Iterator<Item = &'a IfName>,
+    ) -> Result<BTreeMap<IfName, u32>> {
+        let index = |dev: &IfName| {
+            Ok((
+                dev.clone(),
+                self.index(dev)
+                    .with_context(|| format!("looking for {dev}"))?,
+            ))
+        };
         devices.map(index).collect()
     }
 
     fn route_message(&mut self, route: &Route) -> Result<Raw> {
         let indexes = self.indexes(route.hops.iter().filter_map(|h| h.dev.as_ref()))?;
-        route::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
+        route::route_message(route, |dev| {
+            indexes.get(dev).copied().context("a leg without a device")
+        })
     }
 
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
         self.route_put(route, NLM_F_CREATE | NLM_F_APPEND)
     }
 
-    /// Adds a route before equal ones; IPv6 has no such place (fib6_add_rt2node in net/ipv6/ip6_fib.c).
+    /// Adds a route before equal ones; IPv6 has no such place (fib6_add_rt2node in
+    /// net/ipv6/ip6_fib.c).
     pub fn route_prepend(&mut self, route: &Route) -> Result<()> {
         self.route_put(route, NLM_F_CREATE)
     }
@@ -70,18 +88,26 @@ impl RouteSocket {
 
     /// Deletes a route; one that is not there is fine.
     pub fn route_delete(&mut self, route: &Route) -> Result<()> {
-        let m = Raw { kind: RTM_DELROUTE, ..self.route_message(route)? };
+        let m = Raw {
+            kind: RTM_DELROUTE,
+            ..self.route_message(route)?
+        };
         match self.change(m, 0) {
             Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
             other => Ok(other?),
         }
     }
 
-    /// Makes a nexthop object, or makes it what it was: a group that has lost members gets them back.
+    /// Makes a nexthop object, or makes it what it was: a group that has lost members gets them
+    /// back.
     pub fn nexthop_add(&mut self, object: &Nexthop) -> Result<()> {
         let indexes = self.indexes(object.dev.iter())?;
-        let m =
-            nexthop::nexthop_message(object, |dev| indexes.get(dev).copied().context("a nexthop without its device"))?;
+        let m = nexthop::nexthop_message(object, |dev| {
+            indexes
+                .get(dev)
+                .copied()
+                .context("a nexthop without its device")
+        })?;
         Ok(self.change(m, NLM_F_CREATE | NLM_F_REPLACE)?)
     }
 
@@ -101,14 +127,17 @@ impl RouteSocket {
 
     /// A rule that is there already is fine.
     pub fn rule_add(&mut self, rule: &Rule) -> io::Result<()> {
-        match self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE | NLM_F_EXCL) {
+        match self.change(
+            Message::NewRule(rtnl::rule_message(rule)),
+            NLM_F_CREATE | NLM_F_EXCL,
+        ) {
             Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
             other => other,
         }
     }
 
-    /// Adds a rule behind those of its priority. Without NLM_F_EXCL the kernel takes one that is there already
-    /// (fib_nl_newrule in net/core/fib_rules.c).
+    /// Adds a rule behind those of its priority. Without NLM_F_EXCL the kernel takes one that is
+    /// there already (fib_nl_newrule in net/core/fib_rules.c).
     pub fn rule_append(&mut self, rule: &Rule) -> io::Result<()> {
         self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE)
     }

@@ -27,11 +27,17 @@ pub struct RouteSocket(KernelSocket);
 
 impl RouteSocket {
     pub fn open() -> Result<RouteSocket> {
-        Ok(RouteSocket(KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?))
+        Ok(RouteSocket(
+            KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?,
+        ))
     }
 
     /// An error answer becomes an `io::Error` with its errno.
-    fn exchange(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<(Vec<Packet>, bool)> {
+    fn exchange(
+        &mut self,
+        message: impl Into<Packet>,
+        flags: u16,
+    ) -> io::Result<(Vec<Packet>, bool)> {
         self.exchange_within(message, flags, ANSWER)
     }
 
@@ -49,10 +55,15 @@ impl RouteSocket {
     }
 
     /// A dump, repeated while the kernel says that it was interrupted.
-    fn whole<M: NetlinkSerializable + NetlinkDeserializable + Clone>(&mut self, message: &M) -> Result<Vec<M>> {
+    fn whole<M: NetlinkSerializable + NetlinkDeserializable + Clone>(
+        &mut self,
+        message: &M,
+    ) -> Result<Vec<M>> {
         for _ in 0..8 {
-            let (messages, interrupted) =
-                self.0.exchange(message.clone(), NLM_F_DUMP, ANSWER).context("dumping route netlink")?;
+            let (messages, interrupted) = self
+                .0
+                .exchange(message.clone(), NLM_F_DUMP, ANSWER)
+                .context("dumping route netlink")?;
             if !interrupted {
                 return Ok(messages);
             }
@@ -61,15 +72,35 @@ impl RouteSocket {
     }
 
     fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
-        let known = |p| if let Packet::Known(m) = p { Some(*m) } else { None };
-        Ok(self.whole(&Packet::from(message))?.into_iter().filter_map(known).collect())
+        let known = |p| {
+            if let Packet::Known(m) = p {
+                Some(*m)
+            } else {
+                None
+            }
+        };
+        Ok(self
+            .whole(&Packet::from(message))?
+            .into_iter()
+            .filter_map(known)
+            .collect())
     }
 
     /// A dump of what we read ourselves; nothing where the kernel has no such thing.
     fn raw_dump(&mut self, ask: Raw) -> Result<Vec<Raw>> {
-        let raw = |p| if let Packet::Raw(r) = p { Some(r) } else { None };
+        let raw = |p| {
+            if let Packet::Raw(r) = p {
+                Some(r)
+            } else {
+                None
+            }
+        };
         match self.whole(&Packet::from(ask)) {
-            Err(e) if e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(EOPNOTSUPP) => {
+            Err(e)
+                if e.downcast_ref::<io::Error>()
+                    .and_then(io::Error::raw_os_error)
+                    == Some(EOPNOTSUPP) =>
+            {
                 Ok(Vec::new())
             }
             packets => Ok(packets?.into_iter().filter_map(raw).collect()),

@@ -1,4 +1,5 @@
-//! Mounts as descriptors: made, copied and put somewhere without naming a path that others could change.
+//! Mounts as descriptors: made, copied and put somewhere without naming a path that others could
+//! change.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -6,19 +7,24 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, mount_remount, move_mount,
-    open_tree,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountFlags, MoveMountFlags,
+    OpenTreeFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, fspick, mount_remount, move_mount, open_tree,
 };
 
 use rdma_model::tree::{Node, Tree};
 
-pub const PLAIN: MountAttrFlags =
-    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+pub const PLAIN: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 pub type Setting<'s> = (&'s str, Option<&'s str>);
 
-pub fn create(kind: &str, settings: &[Setting<'_>], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub fn create(
+    kind: &str,
+    settings: &[Setting<'_>],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in settings {
         match value {
@@ -27,24 +33,34 @@ pub fn create(kind: &str, settings: &[Setting<'_>], attributes: MountAttrFlags) 
         }
     }
     fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    Ok(fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
 }
 
-/// A tmpfs in this thread's private namespace, seen through its descriptor alone: it lies over the root, which the thread has
-/// entered before. Only an attached mount can be copied or be a layer of an overlay before Linux 6.15.
+/// A tmpfs in this thread's private namespace, seen through its descriptor alone: it lies over the
+/// root, which the thread has entered before. Only an attached mount can be copied or be a layer of
+/// an overlay before Linux 6.15.
 pub fn tmpfs(label: Option<&str>, attributes: MountAttrFlags) -> Result<OwnedFd> {
     let mut settings = vec![("mode", Some("755")), ("source", Some("rdmaprep"))];
     settings.extend(label.map(|label| ("context", Some(label))));
     let made = create("tmpfs", &settings, attributes).context("making a tmpfs")?;
-    let root = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("opening /")?;
+    let root =
+        openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("opening /")?;
     attach(&made, &root).context("mounting a tmpfs")?;
     Ok(made)
 }
 
-/// Makes a file system read-only for good: unlike a mount, undoing it takes privileges where the file system was
-/// made, not where it is mounted.
+/// Makes a file system read-only for good: unlike a mount, undoing it takes privileges where the
+/// file system was made, not where it is mounted.
 pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
-    let context = fspick(mount, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    let context = fspick(
+        mount,
+        "",
+        FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH,
+    )?;
     fsconfig_set_flag(&context, "ro")?;
     Ok(fsconfig_reconfigure(&context)?)
 }
@@ -53,10 +69,15 @@ pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
 pub fn make_readonly(mount: &OwnedFd) -> io::Result<()> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let path = format!("/proc/thread-self/fd/{}", mount.as_raw_fd());
-    Ok(mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | plain, "")?)
+    Ok(mount_remount(
+        path,
+        MountFlags::BIND | MountFlags::RDONLY | plain,
+        "",
+    )?)
 }
 
-/// A copy of what is mounted at a path below `dir` (`""`: there), without what is mounted on it; itself mounted nowhere.
+/// A copy of what is mounted at a path below `dir` (`""`: there), without what is mounted on it;
+/// itself mounted nowhere.
 pub fn copy(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -74,12 +95,19 @@ pub fn attach(mount: impl AsFd, over: impl AsFd) -> io::Result<()> {
 pub fn folder(dir: impl AsFd, name: &str) -> Result<OwnedFd> {
     let doing = || format!("creating folder {name}");
     mkdirat(&dir, name, Mode::from_raw_mode(0o755)).with_context(doing)?;
-    openat(dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).with_context(doing)
+    openat(
+        dir,
+        name,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .with_context(doing)
 }
 
 pub fn file(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = openat(dir, name, flags, Mode::from_raw_mode(0o444)).with_context(|| format!("creating {name}"))?;
+    let made = openat(dir, name, flags, Mode::from_raw_mode(0o444))
+        .with_context(|| format!("creating {name}"))?;
     let mut open = std::fs::File::from(made);
     io::Write::write_all(&mut open, bytes).with_context(|| format!("writing {name}"))?;
     Ok(open.into())
@@ -95,8 +123,11 @@ pub fn plant(dir: &OwnedFd, tree: &Tree) -> Result<()> {
             "{path:?} is in no directory of its tree"
         );
         match node {
-            Node::Dir => mkdirat(dir, path, Mode::from_raw_mode(0o755)).with_context(|| format!("creating {path}"))?,
-            Node::Link(target) => symlinkat(&**target, dir, path).with_context(|| format!("linking {path}"))?,
+            Node::Dir => mkdirat(dir, path, Mode::from_raw_mode(0o755))
+                .with_context(|| format!("creating {path}"))?,
+            Node::Link(target) => {
+                symlinkat(&**target, dir, path).with_context(|| format!("linking {path}"))?
+            }
             Node::File(bytes) => drop(file(dir, path, bytes)?),
         }
     }

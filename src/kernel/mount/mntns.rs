@@ -1,6 +1,7 @@
-//! Mount namespaces: visits to a container's, and a private one to prepare things in; both on a thread that ends there. A mount
-//! namespace is entered with file system attributes (root, working directory, umask) of the thread's own: setns(2) wants them
-//! unshared, and nothing of a visit can reach the caller's thread.
+//! Mount namespaces: visits to a container's, and a private one to prepare things in; both on a
+//! thread that ends there. A mount namespace is entered with file system attributes (root, working
+//! directory, umask) of the thread's own: setns(2) wants them unshared, and nothing of a visit can
+//! reach the caller's thread.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,8 +19,9 @@ pub struct Mntns {
 }
 
 impl Mntns {
-    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that the process has not
-    /// ended, which proves that the pid was not reused meanwhile.
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks
+    /// afterwards that the process has not ended, which proves that the pid was not reused
+    /// meanwhile.
     pub fn of_process(pid: i32) -> Result<Mntns> {
         Mntns::open(&format!("/proc/{pid}/ns/mnt"))
     }
@@ -31,7 +33,10 @@ impl Mntns {
     fn open(path: &str) -> Result<Mntns> {
         let file = File::open(path).with_context(|| format!("opening mount namespace {path}"))?;
         let meta = file.metadata().with_context(|| format!("reading {path}"))?;
-        Ok(Mntns { file, id: (meta.dev(), meta.ino()) })
+        Ok(Mntns {
+            file,
+            id: (meta.dev(), meta.ino()),
+        })
     }
 
     pub fn is_same(&self, other: &Mntns) -> bool {
@@ -41,15 +46,16 @@ impl Mntns {
     pub fn visit<T: Send>(&self, visit: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         apart(|| {
             unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;
-            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
+            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNS)
+                .context("entering the mount namespace")?;
             visit()
         })
     }
 }
 
-/// Runs `work` on a new thread in a copy of this mount namespace. What is mounted there is seen nowhere else and ends with
-/// the thread, unless it was taken out as a detached mount. What the host mounts and unmounts meanwhile still comes in: the
-/// copy must not keep a file system busy.
+/// Runs `work` on a new thread in a copy of this mount namespace. What is mounted there is seen
+/// nowhere else and ends with the thread, unless it was taken out as a detached mount. What the
+/// host mounts and unmounts meanwhile still comes in: the copy must not keep a file system busy.
 pub fn workshop<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     apart(|| {
         unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
@@ -64,6 +70,8 @@ pub fn workshop<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(work);
-        thread.join().map_err(|_| anyhow!("a thread inside a mount namespace panicked"))?
+        thread
+            .join()
+            .map_err(|_| anyhow!("a thread inside a mount namespace panicked"))?
     })
 }

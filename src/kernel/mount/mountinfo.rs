@@ -21,11 +21,18 @@ pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n').filter_map(mount).collect()
 }
 
-/// What a mount has of its file system, as the kernel writes it: a path, or the name of a namespace.
+/// What a mount has of its file system, as the kernel writes it: a path, or the name of a
+/// namespace.
 pub fn root(text: &[u8], id: u64) -> Option<&[u8]> {
-    let mut lines = text.split(|b| *b == b'\n').map(|line| line.split(|b| *b == b' '));
+    let mut lines = text
+        .split(|b| *b == b'\n')
+        .map(|line| line.split(|b| *b == b' '));
     let id = id.to_string();
-    lines.find_map(|mut fields| (fields.next()? == id.as_bytes()).then(|| fields.nth(2)).flatten())
+    lines.find_map(|mut fields| {
+        (fields.next()? == id.as_bytes())
+            .then(|| fields.nth(2))
+            .flatten()
+    })
 }
 
 fn mount(line: &[u8]) -> Option<Mount> {
@@ -34,17 +41,32 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
     let (id, parent) = (number(word()?)?, number(word()?)?);
     let (_device, _root, point, options) = (word()?, word()?, word()?, word()?);
-    let shared = fields.take_while(|tag| *tag != b"-").any(|tag| tag.starts_with(b"shared:"));
-    let options = String::from_utf8_lossy(options).split(',').map(str::to_owned).collect();
-    Some(Mount { id, parent, point: PathBuf::from(OsString::from_vec(unescape(point))), options, shared })
+    let shared = fields
+        .take_while(|tag| *tag != b"-")
+        .any(|tag| tag.starts_with(b"shared:"));
+    let options = String::from_utf8_lossy(options)
+        .split(',')
+        .map(str::to_owned)
+        .collect();
+    Some(Mount {
+        id,
+        parent,
+        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        options,
+        shared,
+    })
 }
 
-/// The kernel writes blank, tab, newline, backslash and number sign as a backslash and three octal digits.
+/// The kernel writes blank, tab, newline, backslash and number sign as a backslash and three octal
+/// digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, more)) = rest.split_first() {
-        let octal = more.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = more
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 plain.push(byte);
@@ -59,11 +81,21 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The mounts that are seen on the mount `on` below `dir`, by their paths from there. What lies on or below one of them goes
-/// wherever it goes, so it is not among them.
+/// The mounts that are seen on the mount `on` below `dir`, by their paths from there. What lies on
+/// or below one of them goes wherever it goes, so it is not among them.
 pub fn below(mounts: &[Mount], on: u64, dir: &Path) -> Vec<PathBuf> {
-    let relative = |m: &Mount| m.point.strip_prefix(dir).ok().filter(|r| !r.as_os_str().is_empty()).map(Path::to_owned);
-    let mut all: Vec<PathBuf> = mounts.iter().filter(|m| m.parent == on).filter_map(relative).collect();
+    let relative = |m: &Mount| {
+        m.point
+            .strip_prefix(dir)
+            .ok()
+            .filter(|r| !r.as_os_str().is_empty())
+            .map(Path::to_owned)
+    };
+    let mut all: Vec<PathBuf> = mounts
+        .iter()
+        .filter(|m| m.parent == on)
+        .filter_map(relative)
+        .collect();
     // Component by component, so that all that is below a path follows it.
     all.sort();
     let mut top: Vec<PathBuf> = Vec::new();
@@ -90,11 +122,21 @@ mod tests {
     #[test]
     fn lines_become_mounts() {
         let mounts = parse(TEXT);
-        let shared: Vec<(u64, u64, bool)> = mounts.iter().map(|m| (m.id, m.parent, m.shared)).collect();
-        let expected =
-            [(22, 1, true), (30, 22, true), (31, 30, false), (32, 31, false), (33, 30, false), (34, 30, false)];
+        let shared: Vec<(u64, u64, bool)> =
+            mounts.iter().map(|m| (m.id, m.parent, m.shared)).collect();
+        let expected = [
+            (22, 1, true),
+            (30, 22, true),
+            (31, 30, false),
+            (32, 31, false),
+            (33, 30, false),
+            (34, 30, false),
+        ];
         assert_eq!(shared, expected);
-        assert_eq!((mounts[1].point.as_path(), mounts[1].options.join("+")), (Path::new("/b x"), "ro+nosuid".into()));
+        assert_eq!(
+            (mounts[1].point.as_path(), mounts[1].options.join("+")),
+            (Path::new("/b x"), "ro+nosuid".into())
+        );
     }
 
     #[test]

@@ -38,33 +38,46 @@ impl Netns {
             unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
             Netns::current()
         });
-        thread.join().map_err(|_| anyhow!("a thread that makes a network namespace panicked"))?
+        thread
+            .join()
+            .map_err(|_| anyhow!("a thread that makes a network namespace panicked"))?
     }
 
     pub fn again(&self) -> Result<Netns> {
-        let file = self.file.try_clone().context("duplicating a network namespace's descriptor")?;
-        Ok(Netns { file, inode: self.inode })
+        let file = self
+            .file
+            .try_clone()
+            .context("duplicating a network namespace's descriptor")?;
+        Ok(Netns {
+            file,
+            inode: self.inode,
+        })
     }
 
     pub fn current() -> Result<Netns> {
         Netns::open(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that the process has not
-    /// ended, which proves that the pid was not reused meanwhile.
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks
+    /// afterwards that the process has not ended, which proves that the pid was not reused
+    /// meanwhile.
     pub fn of_process(pid: i32) -> Result<Netns> {
         Netns::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// The namespace behind a file of nsfs (a /proc link or a pin). The path may be anybody's: see [`open::netns`].
+    /// The namespace behind a file of nsfs (a /proc link or a pin). The path may be anybody's: see
+    /// [`open::netns`].
     pub fn open(path: &Path) -> Result<Netns> {
         let file = open::netns(path)?;
-        let inode = file.metadata().with_context(|| format!("reading {}", path.display()))?.ino();
+        let inode = file
+            .metadata()
+            .with_context(|| format!("reading {}", path.display()))?
+            .ino();
         Ok(Netns { file, inode })
     }
 
-    /// The one that a bundle names; nothing where that cannot be opened: the runtime reports it. What is no network namespace is
-    /// [`ErrorClass::State`].
+    /// The one that a bundle names; nothing where that cannot be opened: the runtime reports it.
+    /// What is no network namespace is [`ErrorClass::State`].
     pub fn named(path: &Path) -> Result<Option<Netns>> {
         match Netns::open(path) {
             Ok(netns) => open::is_net(path, &netns.file).map(|()| Some(netns)),
@@ -75,7 +88,8 @@ impl Netns {
 
     /// The one at that path; [`ErrorClass::State`] where there is no network namespace.
     pub fn existing(path: &Path) -> Result<Netns> {
-        let opened = Netns::open(path).and_then(|netns| open::is_net(path, &netns.file).map(|()| netns));
+        let opened =
+            Netns::open(path).and_then(|netns| open::is_net(path, &netns.file).map(|()| netns));
         opened.map_err(|e| ErrorClass::State.error(format!("{e:#}")))
     }
 
@@ -88,10 +102,12 @@ impl Netns {
         self.file.as_raw_fd()
     }
 
-    /// Runs `visit` inside this namespace. This thread is back in its own afterwards, or the process ends.
+    /// Runs `visit` inside this namespace. This thread is back in its own afterwards, or the
+    /// process ends.
     ///
-    /// A thread for each visit would be safe by itself. But what a thread leaves when it ends is freed by RCU, and each move of a NIC
-    /// waits for that (rcu_barrier() in __dev_change_net_namespace()): ten threads make a move 18 ms slower, on 16 cores.
+    /// A thread for each visit would be safe by itself. But what a thread leaves when it ends is
+    /// freed by RCU, and each move of a NIC waits for that (rcu_barrier() in
+    /// __dev_change_net_namespace()): ten threads make a move 18 ms slower, on 16 cores.
     pub fn visit<T>(&self, visit: impl FnOnce() -> Result<T>) -> Result<T> {
         let _home = WayHome::find()?;
         self.enter()?;
@@ -110,7 +126,8 @@ impl Netns {
 struct WayHome(File);
 
 impl WayHome {
-    /// Fails where there is none: from a user namespace that does not own the network namespace of its processes.
+    /// Fails where there is none: from a user namespace that does not own the network namespace of
+    /// its processes.
     fn find() -> Result<WayHome> {
         let own = Netns::current()?;
         own.enter()?;
@@ -119,32 +136,45 @@ impl WayHome {
 }
 
 impl Drop for WayHome {
-    /// What would run on in a foreign namespace must not: the record says what is to be undone, as after any crash.
+    /// What would run on in a foreign namespace must not: the record says what is to be undone, as
+    /// after any crash.
     fn drop(&mut self) {
         if let Err(e) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
             let advice = "if NICs are away now: rdmaprep restore --all";
-            let _ = writeln!(std::io::stderr(), "rdmaprep: going back to the host's network namespace: {e}; {advice}");
+            let _ = writeln!(
+                std::io::stderr(),
+                "rdmaprep: going back to the host's network namespace: {e}; {advice}"
+            );
             std::process::abort();
         }
     }
 }
 
-/// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode, each with where it was found.
-/// There may be more of them than descriptors: each is opened when it is its turn.
+/// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode,
+/// each with where it was found. There may be more of them than descriptors: each is opened when it
+/// is its turn.
 pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
     let mut seen: BTreeSet<u64> = known.iter().copied().collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<i32>().is_ok()));
-    let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten().map(|e| e.path());
+    let processes = entries.filter(|e| {
+        e.file_name()
+            .to_str()
+            .is_some_and(|n| n.parse::<i32>().is_ok())
+    });
+    let kept = std::fs::read_dir(NAMED)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path());
     let paths = processes.map(|e| e.path().join("ns/net")).chain(kept);
     let new = paths.filter(move |path| std::fs::metadata(path).is_ok_and(|m| seen.insert(m.ino())));
     new.filter_map(|path| Netns::open(&path).ok().map(|netns| (path, netns)))
 }
 
-/// A process in the namespace with that inode, other than `but`. A process may fork behind the reader's back, so one look that finds none
-/// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock, or rdmaprep on a
-/// visit.
-/// What we may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
+/// A process in the namespace with that inode, other than `but`. A process may fork behind the
+/// reader's back, so one look that finds none is no proof; two are, since a process that enters
+/// from outside is a container's, whose hook waits for the lock, or rdmaprep on a visit. What we
+/// may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
 pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
     let wanted = format!("net:[{inode}]");
     find_process(&wanted, but).or_else(|| find_process(&wanted, but))
@@ -153,12 +183,16 @@ pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
 fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted) && !is_visit(*pid, wanted))
+    pids.find(|pid| {
+        Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted) && !is_visit(*pid, wanted)
+    })
 }
 
-/// Whether that process is rdmaprep, which was in the namespace for a [`Netns::visit`]: it is seen to leave.
+/// Whether that process is rdmaprep, which was in the namespace for a [`Netns::visit`]: it is seen
+/// to leave.
 fn is_visit(pid: i32, wanted: &str) -> bool {
-    let is_ours = program::at(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|program| program.is_own);
+    let is_ours =
+        program::at(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|program| program.is_own);
     let has_left = |_| {
         std::thread::sleep(VISIT);
         !is_in(&format!("/proc/{pid}"), wanted)
@@ -172,8 +206,13 @@ fn is_in(process: &str, wanted: &str) -> bool {
     match shows(Path::new(process)) {
         Some(link) => link.as_os_str() == wanted,
         None => {
-            let threads = std::fs::read_dir(format!("{process}/task")).into_iter().flatten().flatten();
-            threads.filter_map(|t| shows(&t.path())).any(|link| link.as_os_str() == wanted)
+            let threads = std::fs::read_dir(format!("{process}/task"))
+                .into_iter()
+                .flatten()
+                .flatten();
+            threads
+                .filter_map(|t| shows(&t.path()))
+                .any(|link| link.as_os_str() == wanted)
         }
     }
 }

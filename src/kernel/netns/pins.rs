@@ -21,24 +21,36 @@ pub fn is_pinned(path: &Path, inode: u64) -> bool {
     Netns::open(path).is_ok_and(|ns| ns.inode() == inode)
 }
 
-/// Whether something is at `path` that is no namespace file: what a mount has covered elsewhere, in a mount namespace that this
-/// process does not see.
+/// Whether something is at `path` that is no namespace file: what a mount has covered elsewhere, in
+/// a mount namespace that this process does not see.
 pub fn is_hidden(path: &Path) -> bool {
     path.exists() && Netns::open(path).is_err()
 }
 
-/// Binds the namespace onto `path`. Binds stack silently, so an existing one is checked first and never covered.
+/// Binds the namespace onto `path`. Binds stack silently, so an existing one is checked first and
+/// never covered.
 pub fn pin(ns: &Netns, path: &Path) -> Result<()> {
     if is_pinned(path, ns.inode()) {
         return Ok(());
     }
-    ensure!(Netns::open(path).is_err(), "{} already pins another namespace", path.display());
+    ensure!(
+        Netns::open(path).is_err(),
+        "{} already pins another namespace",
+        path.display()
+    );
     let doing = || format!("pinning the network namespace at {}", path.display());
     faults::around(doing(), || {
         open::to_write(path, false)?;
         faults::point(format_args!("while {}", doing()))?;
         let source = format!("/proc/self/fd/{}", ns.raw_fd());
-        mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>).with_context(doing)
+        mount(
+            Some(source.as_str()),
+            path,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .with_context(doing)
     })
 }
 
@@ -53,17 +65,31 @@ pub fn unpin(path: &Path) -> Result<()> {
     files::remove(path)
 }
 
-/// Whether a namespace may get this path as its name: what exists there may be in use, and is [`ErrorClass::Refused`].
+/// Whether a namespace may get this path as its name: what exists there may be in use, and is
+/// [`ErrorClass::Refused`].
 pub fn is_vacant(path: &Path) -> Result<()> {
-    let taken = || ErrorClass::Refused.error(format!("{} exists already: choose another name", path.display()));
-    if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
+    let taken = || {
+        ErrorClass::Refused.error(format!(
+            "{} exists already: choose another name",
+            path.display()
+        ))
+    };
+    if fs::symlink_metadata(path).is_ok() {
+        Err(taken())
+    } else {
+        Ok(())
+    }
 }
 
-/// Binds the namespace onto a path where runtimes find it, as `ip netns` would: in other mount namespaces, too. The folder and
-/// its mount stay, as those of `ip netns` do.
+/// Binds the namespace onto a path where runtimes find it, as `ip netns` would: in other mount
+/// namespaces, too. The folder and its mount stay, as those of `ip netns` do.
 pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
     let folder = Path::new(NAMED);
-    ensure!(path.parent() == Some(folder), "{} is not in {NAMED}", path.display());
+    ensure!(
+        path.parent() == Some(folder),
+        "{} is not in {NAMED}",
+        path.display()
+    );
     if !folder.exists() {
         let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
         // Whatever our umask.
@@ -74,19 +100,34 @@ pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
     pin(ns, path)
 }
 
-/// What is mounted in the folder from now on shows up wherever its mount does: it becomes a shared mount of its own, once, as
-/// `ip netns add` makes it (netns_add in iproute2's ip/ipnetns.c), whatever the mount that it is on.
+/// What is mounted in the folder from now on shows up wherever its mount does: it becomes a shared
+/// mount of its own, once, as `ip netns add` makes it (netns_add in iproute2's ip/ipnetns.c),
+/// whatever the mount that it is on.
 fn share(folder: &Path) -> Result<()> {
     let doing = || format!("making {} a shared mount", folder.display());
-    let shared = || mount(None::<&str>, folder, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
-    // Two that find it unmounted would both mount it, and names would be under the upper one. Any user can keep that lock: it is
-    // not worth more than a moment.
+    let shared = || {
+        mount(
+            None::<&str>,
+            folder,
+            None::<&str>,
+            MsFlags::MS_SHARED | MsFlags::MS_REC,
+            None::<&str>,
+        )
+    };
+    // Two that find it unmounted would both mount it, and names would be under the upper one. Any
+    // user can keep that lock: it is not worth more than a moment.
     let turn = files::open_folder(folder).map(|dir| files::lock_file(dir, Instant::now() + MOMENT));
     match shared() {
         // It is no mount yet.
         Err(Errno::EINVAL) => {
-            mount(Some(folder), folder, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
-                .with_context(doing)?;
+            mount(
+                Some(folder),
+                folder,
+                None::<&str>,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                None::<&str>,
+            )
+            .with_context(doing)?;
             shared().with_context(doing)?;
         }
         done => done.with_context(doing)?,
@@ -99,7 +140,11 @@ fn share(folder: &Path) -> Result<()> {
 pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
     let begun = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     let ours = is_pinned(path, inode) || Netns::open(path).is_err() && begun();
-    if ours && path.parent() == Some(Path::new(NAMED)) { unpin(path) } else { Ok(()) }
+    if ours && path.parent() == Some(Path::new(NAMED)) {
+        unpin(path)
+    } else {
+        Ok(())
+    }
 }
 
 pub fn names(inode: u64) -> Vec<PathBuf> {
@@ -112,6 +157,9 @@ pub fn is_named_in(folder: &str, inode: u64) -> bool {
 
 fn names_in(folder: &str, inode: u64) -> impl Iterator<Item = PathBuf> {
     let folder = Path::new(folder).to_owned();
-    let all = files::list(&folder).unwrap_or_default().into_iter().map(move |name| folder.join(name));
+    let all = files::list(&folder)
+        .unwrap_or_default()
+        .into_iter()
+        .map(move |name| folder.join(name));
     all.filter(move |path| is_pinned(path, inode))
 }

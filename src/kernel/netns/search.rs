@@ -1,6 +1,7 @@
-//! Links of other network namespaces that sit on netdevs of this one: macvlans, ipvlans and VLANs of a NIC that a pod has. The
-//! kernel lists them nowhere on this side (netdev_adjacent_sysfs_add() in net/core/dev.c links within a namespace alone), but
-//! each names the device below: its index, and by IFLA_LINK_NETNSID the namespace in which that counts.
+//! Links of other network namespaces that sit on netdevs of this one: macvlans, ipvlans and VLANs
+//! of a NIC that a pod has. The kernel lists them nowhere on this side (netdev_adjacent_sysfs_add()
+//! in net/core/dev.c links within a namespace alone), but each names the device below: its index,
+//! and by IFLA_LINK_NETNSID the namespace in which that counts.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,24 +27,35 @@ pub struct FoundLink {
 impl FoundLink {
     /// Deletes it in its namespace, unless it has gone already.
     pub fn delete(self) -> Result<()> {
-        self.netns.visit(|| match RouteSocket::open()?.delete_index(self.link.ifindex) {
-            Err(e) if e.raw_os_error() != Some(ENODEV) => Err(e.into()),
-            _ => Ok(()),
-        })
+        self.netns.visit(
+            || match RouteSocket::open()?.delete_index(self.link.ifindex) {
+                Err(e) if e.raw_os_error() != Some(ENODEV) => Err(e.into()),
+                _ => Ok(()),
+            },
+        )
     }
 
-    /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name, or the process that was found
-    /// in it is in a PID namespace of its own. Those of a container that has ended are gone, with all its processes.
+    /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name,
+    /// or the process that was found in it is in a PID namespace of its own. Those of a container
+    /// that has ended are gone, with all its processes.
     pub fn is_anothers(&self) -> bool {
-        let named = ENGINES.iter().any(|folder| pins::is_named_in(folder, self.netns.inode()));
-        named || self.path.ancestors().nth(2).is_some_and(is_in_pid_namespace)
+        let named = ENGINES
+            .iter()
+            .any(|folder| pins::is_named_in(folder, self.netns.inode()));
+        named
+            || self
+                .path
+                .ancestors()
+                .nth(2)
+                .is_some_and(is_in_pid_namespace)
     }
 }
 
 /// Docker's names are not among those of `ip netns`.
 const ENGINES: [&str; 2] = [NAMED, "/run/docker/netns"];
 
-/// Whether a process has another number in a PID namespace below ours (NSpid in proc_pid_status(5)).
+/// Whether a process has another number in a PID namespace below ours (NSpid in
+/// proc_pid_status(5)).
 fn is_in_pid_namespace(process: &Path) -> bool {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -59,9 +71,14 @@ pub struct Search {
 }
 
 impl Search {
-    /// Links elsewhere that sit on netdevs of `home` with an index that `concerns`; `more` are namespaces that may have
-    /// neither process nor name.
-    pub fn new(home: &Netns, more: Option<Netns>, patience: Duration, concerns: impl Fn(u32) -> bool + Sync) -> Search {
+    /// Links elsewhere that sit on netdevs of `home` with an index that `concerns`; `more` are
+    /// namespaces that may have neither process nor name.
+    pub fn new(
+        home: &Netns,
+        more: Option<Netns>,
+        patience: Duration,
+        concerns: impl Fn(u32) -> bool + Sync,
+    ) -> Search {
         let deadline = Instant::now() + patience;
         let mut search = Search::default();
         let mut known = vec![home.inode()];
@@ -72,7 +89,8 @@ impl Search {
         for (path, other) in netns::others(&known) {
             if Instant::now() >= deadline {
                 search.gap = Some(
-                    "there are more network namespaces than could be searched for links on the NICs, such as macvlans"
+                    "there are more network namespaces than could be searched for links on the \
+                    NICs, such as macvlans"
                         .to_owned(),
                 );
                 break;
@@ -82,8 +100,8 @@ impl Search {
         search
     }
 
-    /// A namespace that ends meanwhile takes its links along, and one that cannot be entered is none of ours. One whose links
-    /// cannot be listed as a whole is a gap.
+    /// A namespace that ends meanwhile takes its links along, and one that cannot be entered is
+    /// none of ours. One whose links cannot be listed as a whole is a gap.
     fn search_in(
         &mut self,
         home: &Netns,
@@ -93,30 +111,51 @@ impl Search {
         deadline: Instant,
     ) {
         let keeper = keeper(path);
-        let Ok(seen) = other.visit(|| Ok(RouteSocket::open()?.strangers(home, concerns, deadline))) else { return };
+        let Ok(seen) = other.visit(|| Ok(RouteSocket::open()?.strangers(home, concerns, deadline)))
+        else {
+            return;
+        };
         let (seen, why) = match seen {
             Ok((seen, true)) => (seen, None),
             Ok((seen, false)) => (seen, Some("they change all the time".to_owned())),
             Err(e) => (Vec::new(), Some(format!("{e:#}"))),
         };
         if let Some(why) = why {
-            let whose = if keeper.is_empty() { "the container" } else { &keeper };
+            let whose = if keeper.is_empty() {
+                "the container"
+            } else {
+                &keeper
+            };
             self.gap = Some(format!(
-                "not all links of the network namespace of {whose} are known, such as macvlans on the NICs: {why}"
+                "not all links of the network namespace of {whose} are known, such as macvlans on \
+                the NICs: {why}"
             ));
         }
         for stranger in seen {
             let Ok(netns) = other.again() else { continue };
-            let link = Stranger { netns: other.inode(), keeper: keeper.clone(), ..stranger };
-            self.found.push(FoundLink { link, netns, path: path.to_owned() });
+            let link = Stranger {
+                netns: other.inode(),
+                keeper: keeper.clone(),
+                ..stranger
+            };
+            self.found.push(FoundLink {
+                link,
+                netns,
+                path: path.to_owned(),
+            });
         }
     }
 }
 
 fn keeper(path: &Path) -> String {
     let text = path.to_string_lossy();
-    match text.strip_prefix("/proc/").and_then(|rest| rest.split('/').next()) {
+    match text
+        .strip_prefix("/proc/")
+        .and_then(|rest| rest.split('/').next())
+    {
         Some(pid) => format!("process {pid}"),
-        None => text.strip_prefix(NAMED).map_or(text.to_string(), |name| format!("ip netns {}", &name[1..])),
+        None => text
+            .strip_prefix(NAMED)
+            .map_or(text.to_string(), |name| format!("ip netns {}", &name[1..])),
     }
 }

@@ -27,13 +27,21 @@ const READ_WRITE: u32 = 0o6;
 impl NodeAccess {
     /// Whether libibverbs passes over its device.
     pub fn is_shut(&self) -> bool {
-        matches!(self, NodeAccess::Missing | NodeAccess::Wrong(_) | NodeAccess::Refused(_))
+        matches!(
+            self,
+            NodeAccess::Missing | NodeAccess::Wrong(_) | NodeAccess::Refused(_)
+        )
     }
 
-    /// A node of the host that was opened by root, for everybody else. A group of its own is intended.
+    /// A node of the host that was opened by root, for everybody else. A group of its own is
+    /// intended.
     pub fn for_all(mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let group = gid != 0 && allows(mode >> 3);
-        if allows(mode) || group { NodeAccess::Opened } else { NodeAccess::Narrow(owned(mode, uid, gid)) }
+        if allows(mode) || group {
+            NodeAccess::Opened
+        } else {
+            NodeAccess::Narrow(owned(mode, uid, gid))
+        }
     }
 }
 
@@ -48,7 +56,8 @@ pub struct ProcessUser {
 }
 
 impl ProcessUser {
-    /// A node that was opened, for this user: by the first of owner, group and others that it is (path_resolution(7)).
+    /// A node that was opened, for this user: by the first of owner, group and others that it is
+    /// (path_resolution(7)).
     pub fn opens(&self, mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let part = match () {
             () if self.uid == uid => mode >> 6,
@@ -58,8 +67,17 @@ impl ProcessUser {
         if self.any || allows(part) {
             return NodeAccess::Opened;
         }
-        let groups = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        NodeAccess::Refused(format!("{}, and its init is user {} of group {groups}", owned(mode, uid, gid), self.uid))
+        let groups = self
+            .gids
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
+        NodeAccess::Refused(format!(
+            "{}, and its init is user {} of group {groups}",
+            owned(mode, uid, gid),
+            self.uid
+        ))
     }
 }
 
@@ -74,7 +92,12 @@ fn owned(mode: u32, uid: u32, gid: u32) -> String {
 /// `UID:GID,GID,…`, with `!` before it where no mode keeps it out.
 impl fmt::Display for ProcessUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gids = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let gids = self
+            .gids
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(",");
         write!(f, "{}{}:{gids}", if self.any { "!" } else { "" }, self.uid)
     }
 }
@@ -83,9 +106,20 @@ impl FromStr for ProcessUser {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<ProcessUser> {
-        let (uid, gids) = text.trim_start_matches('!').split_once(':').context("a user is UID:GID,GID,...")?;
-        let gids = gids.split(',').filter(|gid| !gid.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(ProcessUser { uid: uid.parse()?, gids, any: text.starts_with('!') })
+        let (uid, gids) = text
+            .trim_start_matches('!')
+            .split_once(':')
+            .context("a user is UID:GID,GID,...")?;
+        let gids = gids
+            .split(',')
+            .filter(|gid| !gid.is_empty())
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(ProcessUser {
+            uid: uid.parse()?,
+            gids,
+            any: text.starts_with('!'),
+        })
     }
 }
 
@@ -95,17 +129,35 @@ mod tests {
 
     #[test]
     fn modes_are_for_owner_group_and_others() {
-        let user = |uid, gids: &[u32], any| ProcessUser { uid, gids: gids.to_vec(), any };
+        let user = |uid, gids: &[u32], any| ProcessUser {
+            uid,
+            gids: gids.to_vec(),
+            any,
+        };
         let opens = |user: &ProcessUser, mode| user.opens(mode, 0, 44) == NodeAccess::Opened;
         let stranger = user(1000, &[1000], false);
-        assert_eq!([0o666, 0o660, 0o600, 0o664].map(|mode| opens(&stranger, mode)), [true, false, false, false]);
+        assert_eq!(
+            [0o666, 0o660, 0o600, 0o664].map(|mode| opens(&stranger, mode)),
+            [true, false, false, false]
+        );
         let member = user(1000, &[1000, 44], false);
-        assert_eq!([0o660, 0o606, 0o640].map(|mode| opens(&member, mode)), [true, false, false]);
+        assert_eq!(
+            [0o660, 0o606, 0o640].map(|mode| opens(&member, mode)),
+            [true, false, false]
+        );
         // Root without its capabilities is an owner like others.
-        assert_eq!([0o600, 0o066].map(|mode| opens(&user(0, &[0], false), mode)), [true, false]);
+        assert_eq!(
+            [0o600, 0o066].map(|mode| opens(&user(0, &[0], false), mode)),
+            [true, false]
+        );
         assert!(opens(&user(1000, &[], true), 0o000));
-        let NodeAccess::Refused(why) = member.opens(0o20640, 0, 44) else { panic!("opened") };
-        assert_eq!(why, "mode 640 of user 0 and group 44, and its init is user 1000 of group 1000, 44");
+        let NodeAccess::Refused(why) = member.opens(0o20640, 0, 44) else {
+            panic!("opened")
+        };
+        assert_eq!(
+            why,
+            "mode 640 of user 0 and group 44, and its init is user 1000 of group 1000, 44"
+        );
         for user in [stranger, member, user(0, &[], true)] {
             assert_eq!(user.to_string().parse::<ProcessUser>().unwrap(), user);
         }
@@ -114,9 +166,16 @@ mod tests {
                 && "x:1".parse::<ProcessUser>().is_err()
                 && "1:x".parse::<ProcessUser>().is_err()
         );
-        let narrow = [(0o666, 0), (0o660, 44), (0o660, 0), (0o600, 44)].map(|(m, gid)| NodeAccess::for_all(m, 0, gid));
+        let narrow = [(0o666, 0), (0o660, 44), (0o660, 0), (0o600, 44)]
+            .map(|(m, gid)| NodeAccess::for_all(m, 0, gid));
         assert_eq!(narrow[..2], [NodeAccess::Opened, NodeAccess::Opened]);
-        assert_eq!(narrow[2], NodeAccess::Narrow("mode 660 of user 0 and group 0".to_owned()));
-        assert_eq!(narrow[3], NodeAccess::Narrow("mode 600 of user 0 and group 44".to_owned()));
+        assert_eq!(
+            narrow[2],
+            NodeAccess::Narrow("mode 660 of user 0 and group 0".to_owned())
+        );
+        assert_eq!(
+            narrow[3],
+            NodeAccess::Narrow("mode 600 of user 0 and group 44".to_owned())
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root. The kernel does not report
-//! what a device cgroup allows: it runs the cgroup's programs only for a process that opens. So a process of ours enters the
-//! container's cgroup, opens the nodes and ends. A container's root is untrusted: a node is opened only when it is known to be
-//! the right one, and its file systems need not answer, so that whatever looks there is a process of its own.
+//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its
+//! root. The kernel does not report what a device cgroup allows: it runs the cgroup's programs only
+//! for a process that opens. So a process of ours enters the container's cgroup, opens the nodes
+//! and ends. A container's root is untrusted: a node is opened only when it is known to be the
+//! right one, and its file systems need not answer, so that whatever looks there is a process of
+//! its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -20,7 +22,8 @@ use serde::de::DeserializeOwned;
 use super::access::{NodeAccess, ProcessUser};
 use crate::kernel::mount::rootfs::{Root, stat_of};
 
-/// A cgroup may be frozen, and a process that enters it freezes as well; a file system of a container's own may never answer.
+/// A cgroup may be frozen, and a process that enters it freezes as well; a file system of a
+/// container's own may never answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Bytes that such a process may say: all files of NCCL's, and an environment.
@@ -61,9 +64,18 @@ fn try_node(root: &Root, device: &CharDevice, user: Option<&ProcessUser>) -> Nod
 }
 
 pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
-    let nodes = devices.iter().map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
-    let words = [pid.to_string(), "--user".to_owned(), user.to_string()].into_iter().chain(nodes);
-    let untried = |why: &str| devices.iter().map(|d| (d.name.clone(), NodeAccess::Untried(why.to_owned()))).collect();
+    let nodes = devices
+        .iter()
+        .map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
+    let words = [pid.to_string(), "--user".to_owned(), user.to_string()]
+        .into_iter()
+        .chain(nodes);
+    let untried = |why: &str| {
+        devices
+            .iter()
+            .map(|d| (d.name.clone(), NodeAccess::Untried(why.to_owned())))
+            .collect()
+    };
     match run_probe(words) {
         Ok(Some(nodes)) => nodes,
         Ok(None) => untried("nothing happens there; is it frozen, or a file system of its own?"),
@@ -81,12 +93,16 @@ fn top(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root"))
 }
 
-/// What `rdmaprep try-nodes` prints; nothing where it does not answer. It is killed then, and not waited for: where a file system
-/// does not answer, even a killed process may not end soon.
+/// What `rdmaprep try-nodes` prints; nothing where it does not answer. It is killed then, and not
+/// waited for: where a file system does not answer, even a killed process may not end soon.
 fn run_probe<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
     let mut command = Command::new("/proc/self/exe");
-    let Some(said) = bounded(command.arg("try-nodes").args(words).env_clear(), PATIENCE)? else { return Ok(None) };
-    serde_json::from_slice(&said).map(Some).context("reading what it tells")
+    let Some(said) = bounded(command.arg("try-nodes").args(words).env_clear(), PATIENCE)? else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&said)
+        .map(Some)
+        .context("reading what it tells")
 }
 
 fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>> {
@@ -99,7 +115,8 @@ fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>>
         .context("starting a process for it")?;
     let (stdout, stderr) = (hear(child.stdout.take())?, hear(child.stderr.take())?);
     let left = || end.saturating_duration_since(Instant::now());
-    let (Ok(stdout), Ok(stderr)) = (stdout.recv_timeout(left()), stderr.recv_timeout(left())) else {
+    let (Ok(stdout), Ok(stderr)) = (stdout.recv_timeout(left()), stderr.recv_timeout(left()))
+    else {
         child.kill().context("ending it")?;
         return Ok(None);
     };
@@ -115,7 +132,11 @@ fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>>
         }
     };
     let stderr = String::from_utf8_lossy(&stderr);
-    ensure!(status.success(), "{}", stderr.trim().trim_start_matches("rdmaprep: "));
+    ensure!(
+        status.success(),
+        "{}",
+        stderr.trim().trim_start_matches("rdmaprep: ")
+    );
     Ok(Some(stdout))
 }
 
@@ -129,19 +150,25 @@ fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
         // The caller may have given up.
         let _ = tell.send(bytes);
     };
-    thread::Builder::new().spawn(read).context("starting a thread")?;
+    thread::Builder::new()
+        .spawn(read)
+        .context("starting a thread")?;
     Ok(heard)
 }
 
 /// The process that enters: for `rdmaprep try-nodes` alone.
 pub fn enter(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Result<Nodes> {
-    // Before it is in a cgroup whose limits are others': where memory ends there, this is what goes.
+    // Before it is in a cgroup whose limits are others': where memory ends there, this is what
+    // goes.
     fs::write("/proc/self/oom_score_adj", b"1000").context("making way for others")?;
     let entered = cgroups(pid).and_then(|all| all.iter().try_for_each(|procs| join(procs)));
     let nodes = below(&top(pid), devices, Some(user));
     Ok(match entered {
         Ok(()) => nodes,
-        Err(e) => outside(nodes, format_args!("its cgroup could not be entered: {e:#}")),
+        Err(e) => outside(
+            nodes,
+            format_args!("its cgroup could not be entered: {e:#}"),
+        ),
     })
 }
 
@@ -151,8 +178,17 @@ fn join(procs: &Path) -> Result<()> {
 
 /// What is missing is missing in every cgroup.
 fn outside(nodes: Nodes, why: impl Display) -> Nodes {
-    let untried = |node| if node == NodeAccess::Opened { NodeAccess::Untried(why.to_string()) } else { node };
-    nodes.into_iter().map(|(name, node)| (name, untried(node))).collect()
+    let untried = |node| {
+        if node == NodeAccess::Opened {
+            NodeAccess::Untried(why.to_string())
+        } else {
+            node
+        }
+    };
+    nodes
+        .into_iter()
+        .map(|(name, node)| (name, untried(node)))
+        .collect()
 }
 
 /// Where to enter: the one of the second version; of the first, that of devices.
@@ -174,7 +210,10 @@ fn cgroups(pid: i32) -> Result<Vec<PathBuf>> {
         (!path.contains("..")).then(|| PathBuf::from(format!("{mount}{path}/cgroup.procs")))
     };
     let found: Vec<PathBuf> = text.lines().filter_map(place).collect();
-    ensure!(!found.is_empty(), "no cgroup that holds devices is known of process {pid}");
+    ensure!(
+        !found.is_empty(),
+        "no cgroup that holds devices is known of process {pid}"
+    );
     Ok(found)
 }
 
@@ -202,6 +241,11 @@ mod tests {
         let patience = Duration::from_secs(30);
         let said = sh("head -c 1000000 /dev/zero", patience).unwrap().unwrap();
         assert_eq!(said.len(), 1_000_000);
-        assert_eq!(sh("echo rdmaprep: no >&2; exit 1", patience).unwrap_err().to_string(), "no");
+        assert_eq!(
+            sh("echo rdmaprep: no >&2; exit 1", patience)
+                .unwrap_err()
+                .to_string(),
+            "no"
+        );
     }
 }

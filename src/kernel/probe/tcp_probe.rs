@@ -11,7 +11,11 @@ const LINE: u64 = 128;
 
 /// The address that the kernel would send from. No packet is sent.
 pub fn source(to: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(to)?;
     Ok(socket.local_addr()?.ip())
@@ -25,7 +29,8 @@ pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(at)
 }
 
-/// Takes the first connection by then, tells it where it comes from, and where that is; nothing if none came.
+/// Takes the first connection by then, tells it where it comes from, and where that is; nothing if
+/// none came.
 pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<SocketAddr>> {
     listener.set_nonblocking(true)?;
     loop {
@@ -48,7 +53,10 @@ pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<Sock
         if left.is_zero() {
             return Ok(None);
         }
-        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let time = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
         match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -56,7 +64,8 @@ pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<Sock
     }
 }
 
-/// Where a listener of ours says that we come from; nothing where it is another program's. An error: the connection was reset.
+/// Where a listener of ours says that we come from; nothing where it is another program's. An
+/// error: the connection was reset.
 pub fn hello(stream: TcpStream) -> io::Result<Option<SocketAddr>> {
     let (until, mut said) = (Instant::now() + PATIENCE, Vec::new());
     while said.len() < LINE as usize && !said.contains(&b'\n') {
@@ -69,10 +78,16 @@ pub fn hello(stream: TcpStream) -> io::Result<Option<SocketAddr>> {
         match (&stream).read(&mut bytes) {
             Ok(0) => break,
             Ok(n) => said.extend(bytes.iter().take(n)),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
             Err(e) => return Err(e),
         }
     }
     let line = said.split(|b| *b == b'\n').next().unwrap_or_default();
-    Ok(std::str::from_utf8(line).ok().and_then(|line| line.strip_prefix(HELLO)?.parse().ok()))
+    Ok(std::str::from_utf8(line)
+        .ok()
+        .and_then(|line| line.strip_prefix(HELLO)?.parse().ok()))
 }

@@ -6,15 +6,21 @@ use rustix::thread::CapabilitySet;
 
 use super::capabilities;
 
-/// Sets RLIMIT_MEMLOCK of a process, soft and hard, to unlimited: RDMA pins what it registers. Takes CAP_SYS_RESOURCE.
+/// Sets RLIMIT_MEMLOCK of a process, soft and hard, to unlimited: RDMA pins what it registers.
+/// Takes CAP_SYS_RESOURCE.
 pub fn lift_memlock(pid: i32) -> Result<()> {
     let process = Pid::from_raw(pid).context("no pid")?;
-    let unlimited = Rlimit { current: None, maximum: None };
-    prlimit(Some(process), Resource::Memlock, unlimited).map(drop).context("setting RLIMIT_MEMLOCK")
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    prlimit(Some(process), Resource::Memlock, unlimited)
+        .map(drop)
+        .context("setting RLIMIT_MEMLOCK")
 }
 
-/// What this process can lift a RLIMIT_MEMLOCK to, in bytes; absent: to unlimited. Beyond its hard limit it takes
-/// CAP_SYS_RESOURCE in the first user namespace (do_prlimit() in kernel/sys.c).
+/// What this process can lift a RLIMIT_MEMLOCK to, in bytes; absent: to unlimited. Beyond its hard
+/// limit it takes CAP_SYS_RESOURCE in the first user namespace (do_prlimit() in kernel/sys.c).
 pub fn memlock_ceiling() -> Result<Option<u64>> {
     let may = capabilities::has_in_first_user(CapabilitySet::SYS_RESOURCE)?;
     Ok(getrlimit(Resource::Memlock).maximum.filter(|_| !may))
@@ -37,7 +43,10 @@ mod tests {
         // Without the capability the kernel lets nothing but an unlimited hard limit pass.
         if result.is_ok() || getrlimit(Resource::Memlock).maximum.is_none() {
             result.unwrap();
-            let line = limits.lines().find(|l| l.starts_with("Max locked memory")).unwrap();
+            let line = limits
+                .lines()
+                .find(|l| l.starts_with("Max locked memory"))
+                .unwrap();
             assert_eq!(line.matches("unlimited").count(), 2, "{line}");
         }
     }

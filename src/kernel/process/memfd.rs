@@ -28,9 +28,13 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let fd = OwnedFd::from(file);
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     fcntl_add_seals(&fd, seals).with_context(doing)?;
-    // A high number, which a program gives to a file of its own last: a program that closes descriptors that it did not open must
-    // not close another file instead. This one stays open across `execve`.
-    let high = [HIGH, 0].into_iter().find_map(|least| fcntl_dupfd_cloexec(&fd, least).ok()).with_context(doing)?;
+    // A high number, which a program gives to a file of its own last: a program that closes
+    // descriptors that it did not open must not close another file instead. This one stays open
+    // across `execve`.
+    let high = [HIGH, 0]
+        .into_iter()
+        .find_map(|least| fcntl_dupfd_cloexec(&fd, least).ok())
+        .with_context(doing)?;
     fcntl_setfd(&high, FdFlags::empty()).with_context(doing)?;
     Ok(high)
 }
@@ -43,7 +47,10 @@ pub struct KeptFile {
 impl KeptFile {
     /// /proc shows it as `memfd:rdmaprep-NAME`.
     pub fn new(name: &'static str, content: &[u8]) -> Result<KeptFile> {
-        Ok(KeptFile { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
+        Ok(KeptFile {
+            name,
+            fd: sealed(&format!("rdmaprep-{name}"), content)?,
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -62,20 +69,31 @@ pub fn path(fd: &OwnedFd) -> OsString {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// The same open file under the lowest number that a program does not use for its input and output, open across `execve`.
+/// The same open file under the lowest number that a program does not use for its input and output,
+/// open across `execve`.
 pub fn for_program(fd: OwnedFd) -> Result<(OwnedFd, i32)> {
     let doing = "making room for a program's descriptor";
     let low = fcntl_dupfd_cloexec(&fd, 3).context(doing)?;
-    let fd = if low.as_raw_fd() < fd.as_raw_fd() { low } else { fd };
+    let fd = if low.as_raw_fd() < fd.as_raw_fd() {
+        low
+    } else {
+        fd
+    };
     fcntl_setfd(&fd, FdFlags::empty()).context(doing)?;
     let number = fd.as_raw_fd();
     Ok((fd, number))
 }
 
-/// Becomes that program, with one more variable where one is given. It returns only an error, [`ErrorClass::Usage`].
+/// Becomes that program, with one more variable where one is given. It returns only an error,
+/// [`ErrorClass::Usage`].
 pub fn become_program(command: &[OsString], variable: Option<(&str, &OsStr)>) -> Result<()> {
-    let (program, args) = command.split_first().context("there is no program to run")?;
+    let (program, args) = command
+        .split_first()
+        .context("there is no program to run")?;
     let mut command = Command::new(program);
     let error = command.args(args).envs(variable).exec();
-    Err(error).class(ErrorClass::Usage, format!("running {}", program.to_string_lossy()))
+    Err(error).class(
+        ErrorClass::Usage,
+        format!("running {}", program.to_string_lossy()),
+    )
 }

@@ -27,7 +27,10 @@ impl Process {
 
     pub(super) fn try_open(pid: i32) -> rustix::io::Result<Process> {
         let valid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::INVAL)?;
-        Ok(Process { pidfd: pidfd_open(valid, PidfdFlags::empty())?, pid })
+        Ok(Process {
+            pidfd: pidfd_open(valid, PidfdFlags::empty())?,
+            pid,
+        })
     }
 
     pub fn pid(&self) -> i32 {
@@ -42,7 +45,12 @@ impl Process {
 }
 
 pub fn name(pid: i32) -> Option<String> {
-    Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+    Some(
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()?
+            .trim_end()
+            .to_owned(),
+    )
 }
 
 /// The process that started this one; a hook's is its runtime.
@@ -50,11 +58,17 @@ pub fn parent() -> Option<i32> {
     Some(rustix::process::getppid()?.as_raw_nonzero().get())
 }
 
-/// The same with when it started, as /proc counts: that may be of a pid namespace above ours, as in gVisor's gofer. Nothing for an
-/// init, which may be that of a namespace that others do not see.
+/// The same with when it started, as /proc counts: that may be of a pid namespace above ours, as in
+/// gVisor's gofer. Nothing for an init, which may be that of a namespace that others do not see.
 pub fn parent_in_proc() -> Option<(i32, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    let parent = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()?;
     Some((parent, start_time(parent).filter(|_| parent != 1)?))
 }
 
@@ -62,12 +76,21 @@ pub fn parent_in_proc() -> Option<(i32, u64)> {
 pub fn command(pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).skip(1);
-    Some((program, words.map(|word| OsStr::from_bytes(word).to_owned()).collect()))
+    let words = line
+        .strip_suffix(b"\0")
+        .unwrap_or(&line)
+        .split(|byte| *byte == 0)
+        .skip(1);
+    Some((
+        program,
+        words
+            .map(|word| OsStr::from_bytes(word).to_owned())
+            .collect(),
+    ))
 }
 
-/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 reports `/` as the bundle of a container
-/// with a user namespace.
+/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 reports `/`
+/// as the bundle of a container with a user namespace.
 pub fn parent_bundle() -> Option<PathBuf> {
     bundle(&command(parent()?)?.1)
 }
@@ -77,14 +100,17 @@ pub fn bundle(args: &[OsString]) -> Option<PathBuf> {
     let mut words = args.iter().map(|word| word.as_bytes());
     let given = words.find_map(|word| match word {
         b"--bundle" | b"-bundle" | b"-b" => Some(None),
-        word => word.strip_prefix(b"--bundle=").or(word.strip_prefix(b"-bundle=")).map(Some),
+        word => word
+            .strip_prefix(b"--bundle=")
+            .or(word.strip_prefix(b"-bundle="))
+            .map(Some),
     })?;
     let path = PathBuf::from(OsStr::from_bytes(given.or_else(|| words.next())?));
     path.is_absolute().then_some(path)
 }
 
-/// Field 22 of `/proc/PID/stat`: clock ticks after boot at which the process started. With the pid and the boot id it names
-/// a process for good. `None` when there is no such process.
+/// Field 22 of `/proc/PID/stat`: clock ticks after boot at which the process started. With the pid
+/// and the boot id it names a process for good. `None` when there is no such process.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and brackets; the last ')' ends it.

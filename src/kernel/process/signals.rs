@@ -4,10 +4,12 @@ use nix::sys::signal::{SigSet, Signal};
 pub struct Signals(SigSet);
 
 impl Signals {
-    /// Keeps SIGTERM, SIGINT and SIGHUP from this thread and those that it starts: call it before there are others, since the
-    /// signal would end the process through any of them.
+    /// Keeps SIGTERM, SIGINT and SIGHUP from this thread and those that it starts: call it before
+    /// there are others, since the signal would end the process through any of them.
     pub fn block() -> Result<Signals> {
-        let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+            .into_iter()
+            .collect();
         signals.thread_block().context("blocking signals")?;
         Ok(Signals(signals))
     }

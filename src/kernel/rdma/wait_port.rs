@@ -1,6 +1,7 @@
-//! Waits until a port in the container is what NCCL needs, by asking again and again, since no event reports it: the kernel's
-//! RDMA monitor (RDMA_NLDEV_CMD_MONITOR, Linux 6.12) reports devices and netdevs that come and go, not port states or GIDs (enum
-//! rdma_nl_notify_event_type in include/uapi/rdma/rdma_netlink.h), and carrier and GID table follow the netdev's own events
+//! Waits until a port in the container is what NCCL needs, by asking again and again, since no
+//! event reports it: the kernel's RDMA monitor (RDMA_NLDEV_CMD_MONITOR, Linux 6.12) reports devices
+//! and netdevs that come and go, not port states or GIDs (enum rdma_nl_notify_event_type in
+//! include/uapi/rdma/rdma_netlink.h), and carrier and GID table follow the netdev's own events
 //! through workqueues (drivers/infiniband/core/roce_gid_mgmt.c).
 
 use std::net::IpAddr;
@@ -35,11 +36,13 @@ enum Lack {
     State(String),
     /// It is, but its table does not have what is wanted.
     Gid(String),
-    /// Its table has it at another index than the container gets; or has one GID twice, so that all behind it are off.
+    /// Its table has it at another index than the container gets; or has one GID twice, so that all
+    /// behind it are off.
     Elsewhere { text: String, is_doubled: bool },
 }
 
-/// Waits for it, until the deadline for the port, and for its GIDs no longer than `patience` after it became ACTIVE.
+/// Waits for it, until the deadline for the port, and for its GIDs no longer than `patience` after
+/// it became ACTIVE.
 pub(in crate::kernel) fn wait(
     rdma: &mut Rdma,
     netns: &Netns,
@@ -53,7 +56,9 @@ pub(in crate::kernel) fn wait(
         let now = Instant::now();
         let (text, until) = match lacking(rdma, netns, &sys, wanted)? {
             None => return Ok(()),
-            Some(Lack::Elsewhere { is_doubled: true, .. }) if !is_remade => {
+            Some(Lack::Elsewhere {
+                is_doubled: true, ..
+            }) if !is_remade => {
                 is_remade = true;
                 remake(rdma, wanted)?;
                 continue;
@@ -63,9 +68,10 @@ pub(in crate::kernel) fn wait(
             Some(Lack::Gid(text)) => (text, deadline.min(*active.get_or_insert(now) + patience)),
         };
         if now >= until {
-            return Err(
-                ErrorClass::Timeout.error(format!("{} port {} in the container {text}", wanted.hca, wanted.port))
-            );
+            return Err(ErrorClass::Timeout.error(format!(
+                "{} port {} in the container {text}",
+                wanted.hca, wanted.port
+            )));
         }
         std::thread::sleep(pause);
         // A question takes some 50 µs, and the container waits for the answer.
@@ -73,43 +79,80 @@ pub(in crate::kernel) fn wait(
     }
 }
 
-fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: ExpectedPort) -> Result<Option<Lack>> {
-    let ExpectedPort { hca, port, dev, addresses, index } = wanted;
+fn lacking(
+    rdma: &mut Rdma,
+    netns: &Netns,
+    sys: &OwnedFd,
+    wanted: ExpectedPort,
+) -> Result<Option<Lack>> {
+    let ExpectedPort {
+        hca,
+        port,
+        dev,
+        addresses,
+        index,
+    } = wanted;
     let state = |text: String| Ok(Some(Lack::State(text)));
-    let Some(device) = rdma.index(hca)? else { return state("has gone".to_owned()) };
-    let seen = rdma.ports(device)?.into_iter().find(|p| p.number == port).and_then(|p| p.state_name());
+    let Some(device) = rdma.index(hca)? else {
+        return state("has gone".to_owned());
+    };
+    let seen = rdma
+        .ports(device)?
+        .into_iter()
+        .find(|p| p.number == port)
+        .and_then(|p| p.state_name());
     if seen != Some("ACTIVE") {
         return state(format!("is {}", seen.unwrap_or("in no state")));
     }
     let gids = netns.visit(|| Ok(sysfs::gids(sys, hca, port)?))?;
-    let right =
-        |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
-    if let Some(ip) = addresses.iter().find(|ip| !gids.iter().any(|g| right(g, ip))) {
-        let text = format!("has no RoCE v2 GID for {ip} on {dev}; its GID table is {}", table(&gids));
+    let right = |g: &Gid, ip: &IpAddr| {
+        g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip
+    };
+    if let Some(ip) = addresses
+        .iter()
+        .find(|ip| !gids.iter().any(|g| right(g, ip)))
+    {
+        let text = format!(
+            "has no RoCE v2 GID for {ip} on {dev}; its GID table is {}",
+            table(&gids)
+        );
         return Ok(Some(Lack::Gid(text)));
     }
-    let elsewhere = |ip: &&IpAddr| index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index);
-    let (Some(ip), Some(index)) = (addresses.iter().find(elsewhere), index) else { return Ok(None) };
+    let elsewhere = |ip: &&IpAddr| {
+        index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index)
+    };
+    let (Some(ip), Some(index)) = (addresses.iter().find(elsewhere), index) else {
+        return Ok(None);
+    };
     let text = format!(
-        "the container gets NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
-         set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
+        "the container gets NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere \
+        inside: {}; set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
         table(&gids)
     );
-    Ok(Some(Lack::Elsewhere { text, is_doubled: is_doubled(&gids) }))
+    Ok(Some(Lack::Elsewhere {
+        text,
+        is_doubled: is_doubled(&gids),
+    }))
 }
 
-/// Whether two entries are the same but for their index. The kernel looks for an equal one before it adds one
-/// (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at index 0 aside, which it writes whatever there is.
+/// Whether two entries are the same but for their index. The kernel looks for an equal one before
+/// it adds one (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at
+/// index 0 aside, which it writes whatever there is.
 fn is_doubled(gids: &[Gid]) -> bool {
     let same = |a: &Gid, b: &Gid| (a.address, a.kind, &a.netdev) == (b.address, b.kind, &b.netdev);
-    gids.iter().enumerate().any(|(at, gid)| gids.iter().skip(at + 1).any(|other| same(gid, other)))
+    gids.iter()
+        .enumerate()
+        .any(|(at, gid)| gids.iter().skip(at + 1).any(|other| same(gid, other)))
 }
 
-/// Makes a soft-RoCE device again. A work queue of the kernel had not done with the netdev's departure from the host when the device
-/// came: it took the new GIDs for the old ones, and added them again in another order (del_netdev_ips() in roce_gid_mgmt.c).
+/// Makes a soft-RoCE device again. A work queue of the kernel had not done with the netdev's
+/// departure from the host when the device came: it took the new GIDs for the old ones, and added
+/// them again in another order (del_netdev_ips() in roce_gid_mgmt.c).
 fn remake(rdma: &mut Rdma, wanted: ExpectedPort) -> Result<()> {
     let node = |rdma: &mut Rdma| {
-        let device = rdma.index(wanted.hca)?.with_context(|| format!("{} has gone", wanted.hca))?;
+        let device = rdma
+            .index(wanted.hca)?
+            .with_context(|| format!("{} has gone", wanted.hca))?;
         Ok::<_, anyhow::Error>((device, rdma.chardev(CharKind::Uverbs { device })?))
     };
     let (device, before) = node(rdma)?;
@@ -119,7 +162,11 @@ fn remake(rdma: &mut Rdma, wanted: ExpectedPort) -> Result<()> {
     }
     rdma.link_add(wanted.hca, "rxe", wanted.dev)?;
     let (_, after) = node(rdma)?;
-    ensure!(before == after, "{} got {after:?} as its verbs node, and had {before:?}", wanted.hca);
+    ensure!(
+        before == after,
+        "{} got {after:?} as its verbs node, and had {before:?}",
+        wanted.hca
+    );
     Ok(())
 }
 
@@ -137,12 +184,16 @@ fn table(gids: &[Gid]) -> String {
     if gids.is_empty() {
         "empty".to_owned()
     } else {
-        format!("[{}]", gids.iter().map(entry).collect::<Vec<_>>().join("; "))
+        format!(
+            "[{}]",
+            gids.iter().map(entry).collect::<Vec<_>>().join("; ")
+        )
     }
 }
 
-/// A /sys that shows a namespace's RDMA devices. The host's shows every device in the shared mode; in the exclusive mode it shows
-/// those of the namespace that it was mounted in, in class/infiniband and below the functions alike (ib_class's namespace in
+/// A /sys that shows a namespace's RDMA devices. The host's shows every device in the shared mode;
+/// in the exclusive mode it shows those of the namespace that it was mounted in, in
+/// class/infiniband and below the functions alike (ib_class's namespace in
 /// drivers/infiniband/core/device.c).
 fn sysfs_of(rdma: &mut Rdma, netns: &Netns) -> Result<OwnedFd> {
     if rdma.mode()? == Some(RdmaMode::Exclusive) {
@@ -162,14 +213,23 @@ mod tests {
     /// As seen of Linux 7.3 under load.
     #[test]
     fn table_with_a_gid_in_two_places_is_doubled() {
-        let entry =
-            |index: u32, gid: &str| json!({ "index": index, "address": gid, "kind": "RoCE v2", "netdev": "v1" });
+        let entry = |index: u32, gid: &str| json!({ "index": index, "address": gid, "kind": "RoCE v2", "netdev": "v1" });
         let doubled = |gids: &[&str]| {
-            let all: Vec<Gid> =
-                gids.iter().zip(0..).map(|(gid, index)| serde_json::from_value(entry(index, gid)).unwrap()).collect();
+            let all: Vec<Gid> = gids
+                .iter()
+                .zip(0..)
+                .map(|(gid, index)| serde_json::from_value(entry(index, gid)).unwrap())
+                .collect();
             is_doubled(&all)
         };
-        assert!(doubled(&["fe80::708b:1bff:fe72:4ca7", "fe80::708b:1bff:fe72:4ca7", "::ffff:198.51.100.2"]));
-        assert!(!doubled(&["fe80::708b:1bff:fe72:4ca7", "::ffff:198.51.100.2"]));
+        assert!(doubled(&[
+            "fe80::708b:1bff:fe72:4ca7",
+            "fe80::708b:1bff:fe72:4ca7",
+            "::ffff:198.51.100.2"
+        ]));
+        assert!(!doubled(&[
+            "fe80::708b:1bff:fe72:4ca7",
+            "::ffff:198.51.100.2"
+        ]));
     }
 }

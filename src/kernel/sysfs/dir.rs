@@ -18,13 +18,21 @@ pub(super) struct Dir<'r> {
 impl Root {
     pub(super) fn dir(&self, path: &str) -> Option<Dir<'_>> {
         match self.known(path) {
-            Some(listing) => Some(Dir { root: self, path: path.to_owned(), listing: Some(listing) }),
+            Some(listing) => Some(Dir {
+                root: self,
+                path: path.to_owned(),
+                listing: Some(listing),
+            }),
             None => self.find("", path),
         }
     }
 
     pub(super) fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
-        self.walk(from, path).map(|(path, listing)| Dir { root: self, path, listing })
+        self.walk(from, path).map(|(path, listing)| Dir {
+            root: self,
+            path,
+            listing,
+        })
     }
 }
 
@@ -33,13 +41,17 @@ impl<'r> Dir<'r> {
         &self.path
     }
 
-    /// A directory in it, through links; none where they dangle, turn in a circle, or lead out of the root.
+    /// A directory in it, through links; none where they dangle, turn in a circle, or lead out of
+    /// the root.
     pub(super) fn sub(&self, name: &str) -> Option<Dir<'r>> {
         self.root.find(&self.path, name)
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.listing.as_ref().map(|l| l.iter().map(|(name, _)| name.to_owned()).collect()).unwrap_or_default()
+        self.listing
+            .as_ref()
+            .map(|l| l.iter().map(|(name, _)| name.to_owned()).collect())
+            .unwrap_or_default()
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {
@@ -62,14 +74,19 @@ impl<'r> Dir<'r> {
     /// What is in a file; a copy's pipes and devices are not there.
     pub(super) fn contents(&self, name: &str) -> Contents {
         match self.entry(name) {
-            Some(Entry::File(known)) => known.get_or_init(|| self.root.contents(&self.path, name)).clone(),
+            Some(Entry::File(known)) => known
+                .get_or_init(|| self.root.contents(&self.path, name))
+                .clone(),
             _ => Contents::Unreadable,
         }
     }
 
-    /// An attribute without the white space around it; none where it is absent, unreadable, or empty.
+    /// An attribute without the white space around it; none where it is absent, unreadable, or
+    /// empty.
     pub(super) fn attr(&self, name: &str) -> Option<String> {
-        let Contents::Bytes(value) = self.contents(name) else { return None };
+        let Contents::Bytes(value) = self.contents(name) else {
+            return None;
+        };
         let value = String::from_utf8_lossy(value.get(..ATTRIBUTE).unwrap_or(&value));
         let value = value.trim_matches(|c: char| c.is_whitespace() || c == '\0');
         (!value.is_empty()).then(|| value.to_owned())
@@ -85,7 +102,9 @@ impl<'r> Dir<'r> {
 
     /// A link's target as it is written, which need not exist.
     pub(super) fn target(&self, name: &str) -> Option<Arc<str>> {
-        let Entry::Link(known) = self.entry(name)? else { return None };
+        let Entry::Link(known) = self.entry(name)? else {
+            return None;
+        };
         self.root.target(&self.path, name, known)
     }
 
@@ -94,7 +113,8 @@ impl<'r> Dir<'r> {
         Some(Path::new(&*target).file_name()?.to_str()?.to_owned())
     }
 
-    /// The nearest PCI function at or above it: its parent may be an auxiliary device or a virtio child of that.
+    /// The nearest PCI function at or above it: its parent may be an auxiliary device or a virtio
+    /// child of that.
     pub(super) fn pci(&self) -> Option<(BusId, Dir<'r>)> {
         let mut path = self.path.as_str();
         loop {
@@ -112,6 +132,10 @@ impl<'r> Dir<'r> {
 
     pub(super) fn above(&self) -> Option<Dir<'r>> {
         let path = self.path.rsplit_once('/').map_or("", |(above, _)| above);
-        if self.path.is_empty() { None } else { self.root.dir(path) }
+        if self.path.is_empty() {
+            None
+        } else {
+            self.root.dir(path)
+        }
     }
 }

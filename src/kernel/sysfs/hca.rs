@@ -1,5 +1,6 @@
-//! RDMA devices, their ports, GIDs and device nodes as sysfs shows them (drivers/infiniband/core/sysfs.c). `counters` and
-//! `hw_counters` are never read: on some NICs that makes the firmware act.
+//! RDMA devices, their ports, GIDs and device nodes as sysfs shows them
+//! (drivers/infiniband/core/sysfs.c). `counters` and `hw_counters` are never read: on some NICs
+//! that makes the firmware act.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -19,17 +20,30 @@ pub(super) struct FoundHca {
 }
 
 pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
-    let Some(class) = root.dir("class/infiniband") else { return Vec::new() };
-    let (mut verbs, mut umads) = (nodes(root, "infiniband_verbs", "uverbs"), nodes(root, "infiniband_mad", "umad"));
+    let Some(class) = root.dir("class/infiniband") else {
+        return Vec::new();
+    };
+    let (mut verbs, mut umads) = (
+        nodes(root, "infiniband_verbs", "uverbs"),
+        nodes(root, "infiniband_mad", "umad"),
+    );
     let (class, names) = (class.path(), class.names());
     let read = |root: &Root, name: &String| {
-        let parsed = name.parse().map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
-        let dir = root.find(class, name).ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
+        let parsed = name
+            .parse()
+            .map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
+        let dir = root
+            .find(class, name)
+            .ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
         Ok(hca(parsed, &dir, with_gids))
     };
     let mut found = Vec::new();
-    let hcas =
-        each(root, &names, |root, names| names.iter().map(|name| read(root, name)).collect::<Vec<Result<_, String>>>());
+    let hcas = each(root, &names, |root, names| {
+        names
+            .iter()
+            .map(|name| read(root, name))
+            .collect::<Vec<Result<_, String>>>()
+    });
     for (name, one) in names.iter().zip(hcas) {
         let mut one = match one {
             Ok(one) => one,
@@ -38,7 +52,9 @@ pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> 
                 continue;
             }
         };
-        one.hca.uverbs = verbs.remove(name).and_then(|nodes| nodes.into_iter().next());
+        one.hca.uverbs = verbs
+            .remove(name)
+            .and_then(|nodes| nodes.into_iter().next());
         one.hca.umad = umads.remove(name).unwrap_or_default();
         if one.hca.ports.is_empty() {
             warnings.push(format!("{name} shows no ports"));
@@ -53,8 +69,14 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
     // parent_show() in drivers/infiniband/sw/rxe/rxe_verbs.c: no other driver has this attribute.
     let carrier: Option<IfName> = dir.parse("parent");
     let device = dir.sub("device");
-    let pci = device.as_ref().unwrap_or(dir).pci().filter(|_| carrier.is_none());
-    let driver = device.as_ref().and_then(|d| uevent_driver(d).or_else(|| d.link("driver")));
+    let pci = device
+        .as_ref()
+        .unwrap_or(dir)
+        .pci()
+        .filter(|_| carrier.is_none());
+    let driver = device
+        .as_ref()
+        .and_then(|d| uevent_driver(d).or_else(|| d.link("driver")));
     // Auxiliary devices have no numa_node of their own.
     let numa = device.as_ref().and_then(|d| d.parse("numa_node"));
     let numa = numa.or_else(|| pci.as_ref().and_then(|(_, d)| d.parse("numa_node")));
@@ -64,7 +86,11 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         node_guid: dir.parse("node_guid"),
         sys_image_guid: dir.parse("sys_image_guid"),
         firmware: dir.attr("fw_ver"),
-        driver: if carrier.is_some() { Some("rxe".into()) } else { driver },
+        driver: if carrier.is_some() {
+            Some("rxe".into())
+        } else {
+            driver
+        },
         protocol: None,
         pci: pci.map(|(id, _)| id),
         numa: numa.filter(|_| carrier.is_none()),
@@ -73,27 +99,45 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         ports: ports(dir, with_gids),
         conflicts: Vec::new(),
     };
-    FoundHca { hca, device: device.map(|d| d.path().to_owned()), carrier }
+    FoundHca {
+        hca,
+        device: device.map(|d| d.path().to_owned()),
+        carrier,
+    }
 }
 
-/// The driver's name in its uevent (dev_uevent() in drivers/base/core.c); gVisor's RDMA proxy goes by it.
+/// The driver's name in its uevent (dev_uevent() in drivers/base/core.c); gVisor's RDMA proxy goes
+/// by it.
 fn uevent_driver(device: &Dir) -> Option<String> {
     let text = device.attr("uevent")?;
-    text.lines().find_map(|line| line.strip_prefix("DRIVER=")).map(str::to_owned)
+    text.lines()
+        .find_map(|line| line.strip_prefix("DRIVER="))
+        .map(str::to_owned)
 }
 
 fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
-    let Some(ports) = dir.sub("ports") else { return Vec::new() };
-    let numbered = ports.names().into_iter().filter_map(|name| Some((name.parse().ok()?, ports.sub(&name)?)));
+    let Some(ports) = dir.sub("ports") else {
+        return Vec::new();
+    };
+    let numbered = ports
+        .names()
+        .into_iter()
+        .filter_map(|name| Some((name.parse().ok()?, ports.sub(&name)?)));
     let mut ports: Vec<Port> = numbered
         .map(|(number, dir)| Port {
             number,
             // "4: ACTIVE" (state_show()).
-            state: dir.attr("state").map(|s| s.rsplit(':').next().unwrap_or_default().trim().to_owned()),
+            state: dir
+                .attr("state")
+                .map(|s| s.rsplit(':').next().unwrap_or_default().trim().to_owned()),
             link_layer: dir.attr("link_layer"),
             rate: dir.attr("rate"),
             netdev: None,
-            gids: if with_gids { gid_table(&dir) } else { Vec::new() },
+            gids: if with_gids {
+                gid_table(&dir)
+            } else {
+                Vec::new()
+            },
         })
         .collect();
     ports.sort_by_key(|p| p.number);
@@ -102,32 +146,46 @@ fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
 
 /// The used entries of a port's GID table, and nothing else: cheap enough to ask again and again.
 pub(super) fn gids(root: &Root, hca: &HcaName, port: u32) -> Vec<Gid> {
-    root.dir(&format!("class/infiniband/{hca}/ports/{port}")).map(|dir| gid_table(&dir)).unwrap_or_default()
+    root.dir(&format!("class/infiniband/{hca}/ports/{port}"))
+        .map(|dir| gid_table(&dir))
+        .unwrap_or_default()
 }
 
 fn gid_table(port: &Dir) -> Vec<Gid> {
-    let Some(table) = port.sub("gids") else { return Vec::new() };
+    let Some(table) = port.sub("gids") else {
+        return Vec::new();
+    };
     let (types, ndevs) = (port.sub("gid_attrs/types"), port.sub("gid_attrs/ndevs"));
-    let mut indexes: Vec<u32> = table.names().iter().filter_map(|name| name.parse().ok()).collect();
+    let mut indexes: Vec<u32> = table
+        .names()
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
     indexes.sort_unstable();
     let infiniband = port.attr("link_layer").as_deref() == Some("InfiniBand");
     // mlx5 has 256 entries, nearly all unused: their attributes are not worth a read.
-    let used =
-        indexes.into_iter().filter_map(|index| Some((index, used(table.parse(&index.to_string())?, infiniband)?)));
+    let used = indexes
+        .into_iter()
+        .filter_map(|index| Some((index, used(table.parse(&index.to_string())?, infiniband)?)));
     used.map(|(index, address)| Gid {
         index,
         address,
-        kind: types.as_ref().and_then(|d| kind(&d.attr(&index.to_string())?)),
+        kind: types
+            .as_ref()
+            .and_then(|d| kind(&d.attr(&index.to_string())?)),
         netdev: ndevs.as_ref().and_then(|d| d.parse(&index.to_string())),
     })
     .collect()
 }
 
-/// Unused RoCE entries are all zero; unused InfiniBand ones may hold the subnet's prefix before a zero GUID, which no
-/// port has. An IPv6 address may end in zeros, so without a link layer only the default prefix makes such an entry
-/// unused.
+/// Unused RoCE entries are all zero; unused InfiniBand ones may hold the subnet's prefix before a
+/// zero GUID, which no port has. An IPv6 address may end in zeros, so without a link layer only the
+/// default prefix makes such an entry unused.
 fn used(address: Ipv6Addr, infiniband: bool) -> Option<Ipv6Addr> {
-    let (prefix, guid) = (address.to_bits() >> 64, address.to_bits() & u128::from(u64::MAX));
+    let (prefix, guid) = (
+        address.to_bits() >> 64,
+        address.to_bits() & u128::from(u64::MAX),
+    );
     let unused = guid == 0 && (infiniband || prefix == 0 || prefix == 0xfe80_0000_0000_0000);
     (!unused).then_some(address)
 }
@@ -141,13 +199,21 @@ fn kind(text: &str) -> Option<GidKind> {
     }
 }
 
-/// The device nodes of a class by the ibdev that they name. class/infiniband_mad also holds issmN, which we leave
-/// alone.
+/// The device nodes of a class by the ibdev that they name. class/infiniband_mad also holds issmN,
+/// which we leave alone.
 fn nodes(root: &Root, class: &str, prefix: &str) -> BTreeMap<String, Vec<CharDevice>> {
     let mut found: BTreeMap<String, Vec<CharDevice>> = BTreeMap::new();
-    let Some(class) = root.dir(&format!("class/{class}")) else { return found };
-    for name in class.names().into_iter().filter(|name| name.starts_with(prefix)) {
-        let Some(dir) = class.sub(&name) else { continue };
+    let Some(class) = root.dir(&format!("class/{class}")) else {
+        return found;
+    };
+    for name in class
+        .names()
+        .into_iter()
+        .filter(|name| name.starts_with(prefix))
+    {
+        let Some(dir) = class.sub(&name) else {
+            continue;
+        };
         if let (Some(ibdev), Some(node)) = (dir.attr("ibdev"), node(name, &dir)) {
             found.entry(ibdev).or_default().push(node);
         }
@@ -159,7 +225,11 @@ fn nodes(root: &Root, class: &str, prefix: &str) -> BTreeMap<String, Vec<CharDev
 fn node(name: String, dir: &Dir) -> Option<CharDevice> {
     let dev = dir.attr("dev")?;
     let (major, minor) = dev.split_once(':')?;
-    Some(CharDevice { name, major: major.parse().ok()?, minor: minor.parse().ok()? })
+    Some(CharDevice {
+        name,
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    })
 }
 
 pub(super) fn rdma_cm(root: &Root) -> Option<CharDevice> {

@@ -14,7 +14,8 @@ pub struct Lacking {
     pub links: usize,
 }
 
-/// By the folder two levels down (`devices/pci0000:00`), or the one at the top where the tree has nothing of it.
+/// By the folder two levels down (`devices/pci0000:00`), or the one at the top where the tree has
+/// nothing of it.
 pub(super) fn count(root: &Root, tree: &Tree) -> Vec<Lacking> {
     let mut found: BTreeMap<String, Lacking> = BTreeMap::new();
     let mut todo = vec![String::new()];
@@ -27,17 +28,27 @@ pub(super) fn count(root: &Root, tree: &Tree) -> Vec<Lacking> {
                 Some(kind) if tree.get(&entry).is_none() => {
                     let folder = folder(&path, tree);
                     let lacking = found.entry(folder.to_owned()).or_default();
-                    *(if kind == Kind::File { &mut lacking.files } else { &mut lacking.links }) += 1;
+                    *(if kind == Kind::File {
+                        &mut lacking.files
+                    } else {
+                        &mut lacking.links
+                    }) += 1;
                 }
                 _ => {}
             }
         }
     }
-    found.into_iter().map(|(folder, lacking)| Lacking { folder, ..lacking }).collect()
+    found
+        .into_iter()
+        .map(|(folder, lacking)| Lacking { folder, ..lacking })
+        .collect()
 }
 
 fn folder<'p>(path: &'p str, tree: &Tree) -> &'p str {
     let top = path.split('/').next().unwrap_or_default();
-    let second = path.match_indices('/').nth(1).map_or(path, |(at, _)| path.get(..at).unwrap_or(path));
+    let second = path
+        .match_indices('/')
+        .nth(1)
+        .map_or(path, |(at, _)| path.get(..at).unwrap_or(path));
     if tree.get(top).is_some() { second } else { top }
 }

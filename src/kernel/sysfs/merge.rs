@@ -9,10 +9,19 @@ use rdma_netlink::nldev::{self, CharDev};
 use super::SysTree;
 use crate::kernel::rdma::{NlFacts, NlHca};
 
-/// RDMA facts come from netlink, then sysfs; netdevs from `live` (route netlink) where given, to which sysfs adds function,
-/// driver and dev_port. Where two sources differ, netlink's word stays and the HCA says so.
+/// RDMA facts come from netlink, then sysfs; netdevs from `live` (route netlink) where given, to
+/// which sysfs adds function, driver and dev_port. Where two sources differ, netlink's word stays
+/// and the HCA says so.
 pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> Snapshot {
-    let SysTree { mut hcas, netdevs: seen, pci, numa_nodes, cpu, rdma_cm, mut warnings } = tree;
+    let SysTree {
+        mut hcas,
+        netdevs: seen,
+        pci,
+        numa_nodes,
+        cpu,
+        rdma_cm,
+        mut warnings,
+    } = tree;
     let netdevs = match live {
         Some(mut live) => {
             let ours = adorn(&mut live, &seen);
@@ -32,30 +41,53 @@ pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> S
     }
     shared_netdevs(&hcas, &mut warnings);
     let rdma_cm = cm.or(rdma_cm);
-    Snapshot { rdma_mode, rdma_cm, hcas, netdevs, pci, numa_nodes, cpu, warnings, ..Snapshot::default() }
+    Snapshot {
+        rdma_mode,
+        rdma_cm,
+        hcas,
+        netdevs,
+        pci,
+        numa_nodes,
+        cpu,
+        warnings,
+        ..Snapshot::default()
+    }
 }
 
-/// Adds what only sysfs knows to live netdevs, and says which ones it knew. /sys/class/net shows the namespace of its
-/// mount, netlink that of the thread (net_ns_type_operations in net/core/net-sysfs.c): only an equal ifindex and
-/// address prove one netdev.
+/// Adds what only sysfs knows to live netdevs, and says which ones it knew. /sys/class/net shows
+/// the namespace of its mount, netlink that of the thread (net_ns_type_operations in
+/// net/core/net-sysfs.c): only an equal ifindex and address prove one netdev.
 pub fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
     let seen: BTreeMap<&IfName, &Netdev> = seen.iter().map(|n| (&n.name, n)).collect();
     let mut known = BTreeSet::new();
     for netdev in live {
-        let Some(twin) = seen.get(&netdev.name).filter(|t| t.ifindex == netdev.ifindex && t.mac == netdev.mac) else {
+        let Some(twin) = seen
+            .get(&netdev.name)
+            .filter(|t| t.ifindex == netdev.ifindex && t.mac == netdev.mac)
+        else {
             continue;
         };
         netdev.pci = netdev.pci.or(twin.pci);
         netdev.driver = netdev.driver.take().or_else(|| twin.driver.clone());
         netdev.dev_port = netdev.dev_port.or(twin.dev_port);
-        let more: Vec<u32> = twin.lowers.iter().filter(|index| !netdev.lowers.contains(index)).copied().collect();
+        let more: Vec<u32> = twin
+            .lowers
+            .iter()
+            .filter(|index| !netdev.lowers.contains(index))
+            .copied()
+            .collect();
         netdev.lowers.extend(more);
         known.insert(netdev.name.clone());
     }
     known
 }
 
-fn join_hcas(sys: Vec<Hca>, nl: Vec<NlHca>, netdevs: &[Netdev], warnings: &mut Vec<String>) -> Vec<Hca> {
+fn join_hcas(
+    sys: Vec<Hca>,
+    nl: Vec<NlHca>,
+    netdevs: &[Netdev],
+    warnings: &mut Vec<String>,
+) -> Vec<Hca> {
     let mut joined: BTreeMap<HcaName, Hca> = sys.into_iter().map(|h| (h.name.clone(), h)).collect();
     let mut reported = BTreeSet::new();
     for one in nl {
@@ -72,11 +104,19 @@ fn join_hcas(sys: Vec<Hca>, nl: Vec<NlHca>, netdevs: &[Netdev], warnings: &mut V
         });
         reported.insert(name);
         // What sysfs could not tell for sure, netlink knows.
-        warnings.extend(hca.conflicts.drain(..).map(|c| format!("{}: {c}", hca.name)));
+        warnings.extend(
+            hca.conflicts
+                .drain(..)
+                .map(|c| format!("{}: {c}", hca.name)),
+        );
         join_hca(hca, one, netdevs, warnings);
     }
-    for (name, hca) in joined.iter_mut().filter(|(name, _)| !reported.contains(*name)) {
-        hca.conflicts.push(format!("sysfs shows {name}, RDMA netlink does not"));
+    for (name, hca) in joined
+        .iter_mut()
+        .filter(|(name, _)| !reported.contains(*name))
+    {
+        hca.conflicts
+            .push(format!("sysfs shows {name}, RDMA netlink does not"));
     }
     joined.into_values().collect()
 }
@@ -100,20 +140,35 @@ fn unseen(name: HcaName) -> Hca {
 }
 
 fn join_hca(hca: &mut Hca, nl: NlHca, netdevs: &[Netdev], warnings: &mut Vec<String>) {
-    let NlHca { device, ports, uverbs } = nl;
+    let NlHca {
+        device,
+        ports,
+        uverbs,
+    } = nl;
     if let Some(software) = uverbs.as_ref().and_then(CharDev::software) {
-        // siw borrows the function of its netdev (siw_device_create()), yet nothing of it is hardware.
+        // siw borrows the function of its netdev (siw_device_create()), yet nothing of it is
+        // hardware.
         (hca.driver, hca.pci, hca.numa) = (Some(software.into()), None, None);
     }
     let conflicts = &mut hca.conflicts;
     hca.index = Some(device.index);
     hca.node_guid = agree("node GUID", device.node_guid, hca.node_guid, conflicts);
-    hca.sys_image_guid = agree("system image GUID", device.sys_image_guid, hca.sys_image_guid, conflicts);
+    hca.sys_image_guid = agree(
+        "system image GUID",
+        device.sys_image_guid,
+        hca.sys_image_guid,
+        conflicts,
+    );
     hca.firmware = device.firmware.or(hca.firmware.take());
     hca.protocol = device.protocol;
     let (known, seen) = (uverbs.map(node), hca.uverbs.take());
     let text = |n: &CharDevice| format!("{} {}:{}", n.name, n.major, n.minor);
-    agree("verbs node", known.as_ref().map(text), seen.as_ref().map(text), conflicts);
+    agree(
+        "verbs node",
+        known.as_ref().map(text),
+        seen.as_ref().map(text),
+        conflicts,
+    );
     hca.uverbs = known.or(seen);
     for port in ports {
         join_port(hca, port, netdevs, warnings);
@@ -123,29 +178,55 @@ fn join_hca(hca: &mut Hca, nl: NlHca, netdevs: &[Netdev], warnings: &mut Vec<Str
 
 fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut Vec<String>) {
     let number = nl.number;
-    let at = hca.ports.iter().position(|p| p.number == number).unwrap_or_else(|| {
-        let gids = Vec::new();
-        hca.ports.push(Port { number, state: None, link_layer: None, rate: None, netdev: None, gids });
-        hca.ports.len() - 1
-    });
+    let at = hca
+        .ports
+        .iter()
+        .position(|p| p.number == number)
+        .unwrap_or_else(|| {
+            let gids = Vec::new();
+            hca.ports.push(Port {
+                number,
+                state: None,
+                link_layer: None,
+                rate: None,
+                netdev: None,
+                gids,
+            });
+            hca.ports.len() - 1
+        });
     let (port, conflicts) = (&mut hca.ports[at], &mut hca.conflicts);
     // A state is of the moment: a carrier may come between the two looks.
     port.state = nl.state_name().map(str::to_owned).or(port.state.take());
     let reported = nl.netdev.as_ref().and_then(|n| n.parse::<IfName>().ok());
     // A bond stands for its member, in either source.
-    let master = |n: &IfName| netdevs.iter().find(|d| d.name == *n).and_then(|d| d.master.clone());
+    let master = |n: &IfName| {
+        netdevs
+            .iter()
+            .find(|d| d.name == *n)
+            .and_then(|d| d.master.clone())
+    };
     port.netdev = match (reported, port.netdev.take()) {
         (Some(reported), Some(seen))
-            if master(&seen).as_ref() == Some(&reported) || master(&reported).as_ref() == Some(&seen) =>
+            if master(&seen).as_ref() == Some(&reported)
+                || master(&reported).as_ref() == Some(&seen) =>
         {
             Some(reported)
         }
         (None, Some(seen)) if port.link_layer.as_deref() != Some("InfiniBand") => {
-            // The netdev of a RoCE port that is in our namespace is always reported (fill_port_info() in nldev.c).
-            warnings.push(format!("{} port {number}: sysfs says {seen}, RDMA netlink no netdev", hca.name));
+            // The netdev of a RoCE port that is in our namespace is always reported
+            // (fill_port_info() in nldev.c).
+            warnings.push(format!(
+                "{} port {number}: sysfs says {seen}, RDMA netlink no netdev",
+                hca.name
+            ));
             None
         }
-        (reported, seen) => agree(&format!("netdev of port {number}"), reported, seen, conflicts),
+        (reported, seen) => agree(
+            &format!("netdev of port {number}"),
+            reported,
+            seen,
+            conflicts,
+        ),
     };
 }
 
@@ -165,10 +246,15 @@ fn agree<T: PartialEq + std::fmt::Display>(
 }
 
 fn node(dev: CharDev) -> CharDevice {
-    CharDevice { name: dev.name, major: dev.major, minor: dev.minor }
+    CharDevice {
+        name: dev.name,
+        major: dev.major,
+        minor: dev.minor,
+    }
 }
 
-/// A netdev with two HCAs cannot be moved for one of them alone: say so, whatever is selected later.
+/// A netdev with two HCAs cannot be moved for one of them alone: say so, whatever is selected
+/// later.
 fn shared_netdevs(hcas: &[Hca], warnings: &mut Vec<String>) {
     let mut users: BTreeMap<&IfName, BTreeSet<&str>> = BTreeMap::new();
     for hca in hcas {
@@ -178,6 +264,8 @@ fn shared_netdevs(hcas: &[Hca], warnings: &mut Vec<String>) {
     }
     for (netdev, hcas) in users.into_iter().filter(|(_, hcas)| hcas.len() > 1) {
         let hcas = hcas.into_iter().collect::<Vec<_>>().join(" and ");
-        warnings.push(format!("{netdev} is the netdev of {hcas}: they can only move together"));
+        warnings.push(format!(
+            "{netdev} is the netdev of {hcas}: they can only move together"
+        ));
     }
 }

@@ -17,14 +17,25 @@ const IFF_UP: u32 = 1;
 pub(super) struct FoundNetdev {
     pub(super) netdev: Netdev,
     device: Option<String>,
-    /// Names of the devices below it: what it sits on, and its members (netdev_adjacent_sysfs_add() in net/core/dev.c).
+    /// Names of the devices below it: what it sits on, and its members (netdev_adjacent_sysfs_add()
+    /// in net/core/dev.c).
     lowers: Vec<String>,
 }
 
-pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String>) -> Vec<FoundNetdev> {
-    let Some(class) = root.dir("class/net") else { return Vec::new() };
+pub(super) fn netdevs(
+    root: &Root,
+    with_virtual: bool,
+    warnings: &mut Vec<String>,
+) -> Vec<FoundNetdev> {
+    let Some(class) = root.dir("class/net") else {
+        return Vec::new();
+    };
     // bonding_masters is a control file among the devices.
-    let names: Vec<String> = class.names().into_iter().filter(|name| !class.is_file(name)).collect();
+    let names: Vec<String> = class
+        .names()
+        .into_iter()
+        .filter(|name| !class.is_file(name))
+        .collect();
     let class = class.path();
     let read = |root: &Root, name: &String| match (name.parse(), root.find(class, name)) {
         (Err(e), _) => Some(Err(format!("class/net: {e}"))),
@@ -33,7 +44,9 @@ pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String
         (Ok(name), Some(dir)) => Some(Ok(netdev(name, &dir))),
     };
     let mut found = Vec::new();
-    for one in each(root, &names, |root, names| names.iter().filter_map(|name| read(root, name)).collect()) {
+    for one in each(root, &names, |root, names| {
+        names.iter().filter_map(|name| read(root, name)).collect()
+    }) {
         match one {
             Ok(netdev) => found.push(netdev),
             Err(why) => warnings.push(why),
@@ -63,32 +76,54 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         txqlen: dir.parse("tx_queue_len").unwrap_or_default(),
         alias: dir.attr("ifalias"),
         up,
-        // netif_oper_up(): the flags attribute lacks IFF_RUNNING, which is made up from this (dev_get_flags() in
-        // net/core/dev.c).
+        // netif_oper_up(): the flags attribute lacks IFF_RUNNING, which is made up from this
+        // (dev_get_flags() in net/core/dev.c).
         running: up && matches!(operstate.as_deref(), Some("up" | "unknown")),
         operstate,
         master: dir.link("master").and_then(|m| m.parse().ok()),
-        link: dir.parse("iflink").filter(|link| *link != ifindex && *link != 0),
+        link: dir
+            .parse("iflink")
+            .filter(|link| *link != ifindex && *link != 0),
         pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),
         driver: device.as_ref().and_then(|d| d.link("driver")),
         dev_port: dir.parse("dev_port"),
         ..Netdev::new(name, ifindex)
     };
-    let lowers = dir.names().iter().filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned())).collect();
-    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()), lowers }
-}
-
-/// Links of class/net lead to devices of the same namespace alone, whatever their kind is. A member names its master itself.
-fn lay_on_lowers(found: &mut [FoundNetdev]) {
-    let known: BTreeMap<String, (u32, Option<IfName>)> =
-        found.iter().map(|f| (f.netdev.name.to_string(), (f.netdev.ifindex, f.netdev.master.clone()))).collect();
-    for FoundNetdev { netdev, lowers, .. } in found {
-        let below = lowers.iter().filter_map(|name| known.get(name));
-        netdev.lowers = below.filter(|(_, master)| *master != Some(netdev.name.clone())).map(|(i, _)| *i).collect();
+    let lowers = dir
+        .names()
+        .iter()
+        .filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned()))
+        .collect();
+    FoundNetdev {
+        netdev,
+        device: device.map(|d| d.path().to_owned()),
+        lowers,
     }
 }
 
-/// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they differ.
+/// Links of class/net lead to devices of the same namespace alone, whatever their kind is. A member
+/// names its master itself.
+fn lay_on_lowers(found: &mut [FoundNetdev]) {
+    let known: BTreeMap<String, (u32, Option<IfName>)> = found
+        .iter()
+        .map(|f| {
+            (
+                f.netdev.name.to_string(),
+                (f.netdev.ifindex, f.netdev.master.clone()),
+            )
+        })
+        .collect();
+    for FoundNetdev { netdev, lowers, .. } in found {
+        let below = lowers.iter().filter_map(|name| known.get(name));
+        netdev.lowers = below
+            .filter(|(_, master)| *master != Some(netdev.name.clone()))
+            .map(|(i, _)| *i)
+            .collect();
+    }
+}
+
+/// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the
+/// conflicts where they differ.
 pub(super) fn put_behind_ports(hca: &mut FoundHca, netdevs: &[FoundNetdev]) {
     let on_function = on_function(hca, netdevs);
     let single = hca.hca.ports.len() == 1;
@@ -100,22 +135,34 @@ pub(super) fn put_behind_ports(hca: &mut FoundHca, netdevs: &[FoundNetdev]) {
         };
         match found {
             Ok(netdev) => port.netdev = netdev,
-            Err(why) => hca.hca.conflicts.push(format!("port {}: {why}", port.number)),
+            Err(why) => hca
+                .hca
+                .conflicts
+                .push(format!("port {}: {why}", port.number)),
         }
     }
 }
 
-/// The netdevs of the HCA's function: of the very same device, else of its children (virtio), else of the function
-/// above an auxiliary device. The order keeps the netdev of a sub-function apart from that of the function above it.
+/// The netdevs of the HCA's function: of the very same device, else of its children (virtio), else
+/// of the function above an auxiliary device. The order keeps the netdev of a sub-function apart
+/// from that of the function above it.
 fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev> {
-    let Some(device) = hca.device.as_deref() else { return Vec::new() };
+    let Some(device) = hca.device.as_deref() else {
+        return Vec::new();
+    };
     let pick = |fits: &dyn Fn(&FoundNetdev, &str) -> bool| -> Vec<&'n Netdev> {
         // A netdev on top of another one (an IPoIB child) shares its device.
         let own = netdevs.iter().filter(|n| n.netdev.link.is_none());
-        own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d))).map(|n| &n.netdev).collect()
+        own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d)))
+            .map(|n| &n.netdev)
+            .collect()
     };
     let same = pick(&|_, d| d == device);
-    let below = if same.is_empty() { pick(&|_, d| is_below(d, device)) } else { same };
+    let below = if same.is_empty() {
+        pick(&|_, d| is_below(d, device))
+    } else {
+        same
+    };
     match (below.is_empty(), hca.hca.pci) {
         (true, Some(pci)) => pick(&|n, d| n.netdev.pci == Some(pci) && is_below(device, d)),
         _ => below,
@@ -123,42 +170,78 @@ fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev
 }
 
 fn is_below(path: &str, other: &str) -> bool {
-    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(other)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn behind(port: &Port, single: bool, on_function: &[&Netdev], all: &[FoundNetdev]) -> Result<Option<IfName>, String> {
-    // dev_port counts from 0, ports from 1. Kernels before 3.15 have no dev_port: one netdev and one port need none.
+fn behind(
+    port: &Port,
+    single: bool,
+    on_function: &[&Netdev],
+    all: &[FoundNetdev],
+) -> Result<Option<IfName>, String> {
+    // dev_port counts from 0, ports from 1. Kernels before 3.15 have no dev_port: one netdev and
+    // one port need none.
     let lonely = single && on_function.len() == 1;
-    let fits = |n: &&&Netdev| n.dev_port.map_or(lonely, |p| p.checked_add(1) == Some(port.number));
+    let fits = |n: &&&Netdev| {
+        n.dev_port
+            .map_or(lonely, |p| p.checked_add(1) == Some(port.number))
+    };
     let candidates: Vec<&IfName> = on_function.iter().filter(fits).map(|n| &n.name).collect();
     let ndevs: BTreeSet<&IfName> = port.gids.iter().filter_map(|g| g.netdev.as_ref()).collect();
     match candidates[..] {
         [] => by_gids(&ndevs, all),
         // A bond takes the GIDs of its members (drivers/infiniband/core/roce_gid_mgmt.c).
-        [one] => match on_function.iter().find(|n| n.name == *one).and_then(|n| n.master.as_ref()) {
+        [one] => match on_function
+            .iter()
+            .find(|n| n.name == *one)
+            .and_then(|n| n.master.as_ref())
+        {
             _ if ndevs.is_empty() || ndevs.contains(one) => Ok(Some(one.clone())),
             Some(master) if ndevs.contains(master) => Ok(Some(one.clone())),
-            _ => Err(format!("dev_port says {one}, the GIDs say {}", list(&ndevs))),
+            _ => Err(format!(
+                "dev_port says {one}, the GIDs say {}",
+                list(&ndevs)
+            )),
         },
         // Representors share function and dev_port with the uplink; the GIDs are the uplink's.
-        _ => match candidates.iter().filter(|c| ndevs.contains(*c)).collect::<Vec<_>>()[..] {
+        _ => match candidates
+            .iter()
+            .filter(|c| ndevs.contains(*c))
+            .collect::<Vec<_>>()[..]
+        {
             [one] => Ok(Some((*one).clone())),
-            _ => Err(format!("{} all have dev_port {}", list(&candidates), port.number.saturating_sub(1))),
+            _ => Err(format!(
+                "{} all have dev_port {}",
+                list(&candidates),
+                port.number.saturating_sub(1)
+            )),
         },
     }
 }
 
-/// Without a netdev on the function the GIDs may still name one of ours: a bond of other ports, or a device without a
-/// parent.
+/// Without a netdev on the function the GIDs may still name one of ours: a bond of other ports, or
+/// a device without a parent.
 fn by_gids(ndevs: &BTreeSet<&IfName>, all: &[FoundNetdev]) -> Result<Option<IfName>, String> {
-    let ours: Vec<&IfName> = all.iter().map(|n| &n.netdev.name).filter(|n| ndevs.contains(n)).collect();
+    let ours: Vec<&IfName> = all
+        .iter()
+        .map(|n| &n.netdev.name)
+        .filter(|n| ndevs.contains(n))
+        .collect();
     match ours[..] {
         [] => Ok(None),
         [one] => Ok(Some(one.clone())),
-        _ => Err(format!("its GIDs belong to {}, and none of these is on its function", list(&ours))),
+        _ => Err(format!(
+            "its GIDs belong to {}, and none of these is on its function",
+            list(&ours)
+        )),
     }
 }
 
 fn list<'a>(names: impl IntoIterator<Item = &'a &'a IfName>) -> String {
-    names.into_iter().map(|n| n.as_str()).collect::<Vec<_>>().join(" and ")
+    names
+        .into_iter()
+        .map(|n| n.as_str())
+        .collect::<Vec<_>>()
+        .join(" and ")
 }

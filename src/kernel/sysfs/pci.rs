@@ -7,17 +7,26 @@ use super::dir::Dir;
 use super::root::Root;
 use super::threads::each;
 
-/// Every function below bus/pci/devices, by address. A captured tree may have directories there instead of links.
+/// Every function below bus/pci/devices, by address. A captured tree may have directories there
+/// instead of links.
 pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunction> {
-    let Some(devices) = root.dir("bus/pci/devices") else { return Vec::new() };
+    let Some(devices) = root.dir("bus/pci/devices") else {
+        return Vec::new();
+    };
     let devices_at = devices.path();
     let read = |root: &Root, name: &String| {
-        let address = name.parse().map_err(|_| format!("bus/pci/devices/{name} is no PCI address"))?;
-        let dir = root.find(devices_at, name).ok_or_else(|| format!("bus/pci/devices/{name} leads nowhere"))?;
+        let address = name
+            .parse()
+            .map_err(|_| format!("bus/pci/devices/{name} is no PCI address"))?;
+        let dir = root
+            .find(devices_at, name)
+            .ok_or_else(|| format!("bus/pci/devices/{name} leads nowhere"))?;
         Ok(function(address, &dir))
     };
     let mut found = BTreeMap::new();
-    for one in each(root, &devices.names(), |root, names| names.iter().map(|name| read(root, name)).collect()) {
+    for one in each(root, &devices.names(), |root, names| {
+        names.iter().map(|name| read(root, name)).collect()
+    }) {
         let warning = match one {
             Ok(function) => twice(&mut found, function),
             Err(why) => Some(why),
@@ -33,12 +42,18 @@ pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunct
 
 fn twice(found: &mut BTreeMap<BusId, PciFunction>, function: PciFunction) -> Option<String> {
     let address = function.address;
-    found.insert(address, function).map(|_| format!("bus/pci/devices holds {address} twice"))
+    found
+        .insert(address, function)
+        .map(|_| format!("bus/pci/devices holds {address} twice"))
 }
 
 /// Vendor files prove that any of these may be missing.
 fn function(address: BusId, dir: &Dir) -> PciFunction {
-    let id = |name| dir.hex(name).and_then(|v| u16::try_from(v).ok()).unwrap_or_default();
+    let id = |name| {
+        dir.hex(name)
+            .and_then(|v| u16::try_from(v).ok())
+            .unwrap_or_default()
+    };
     PciFunction {
         address,
         class: dir.hex("class").unwrap_or_default(),

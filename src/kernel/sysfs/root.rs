@@ -1,6 +1,7 @@
-//! Reading below a /sys root that may be a captured one: no step leaves the root, no read is long, nothing panics. What was read
-//! is remembered as long as the root is open, so that no file is read and no directory listed twice. A path is resolved in what
-//! was listed: the kernel is never asked to follow a link.
+//! Reading below a /sys root that may be a captured one: no step leaves the root, no read is long,
+//! nothing panics. What was read is remembered as long as the root is open, so that no file is read
+//! and no directory listed twice. A path is resolved in what was listed: the kernel is never asked
+//! to follow a link.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +12,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat,
+};
 use rustix::io::{Errno, read};
 
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
@@ -19,7 +22,8 @@ pub(super) const ATTRIBUTE: usize = 4096;
 
 const LISTED: usize = 16 << 10;
 
-/// The most that is read of one file: `meminfo` and the like in a copy of a /sys may be longer than a page.
+/// The most that is read of one file: `meminfo` and the like in a copy of a /sys may be longer than
+/// a page.
 const LIMIT: usize = 64 << 10;
 
 /// As many links as the kernel follows in one path (MAXSYMLINKS, include/linux/namei.h).
@@ -56,7 +60,8 @@ impl Entry {
     }
 }
 
-/// What is in a directory, sorted by name. A table of GIDs has hundreds of names of a few bytes: they are one text.
+/// What is in a directory, sorted by name. A table of GIDs has hundreds of names of a few bytes:
+/// they are one text.
 pub(super) struct Names {
     text: Box<str>,
     entries: Box<[(Range<u32>, Entry)]>,
@@ -64,37 +69,49 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn get(&self, name: &str) -> Option<&Entry> {
-        let at = self.entries.binary_search_by(|(known, _)| part(&self.text, known).cmp(name)).ok()?;
+        let at = self
+            .entries
+            .binary_search_by(|(known, _)| part(&self.text, known).cmp(name))
+            .ok()?;
         self.entries.get(at).map(|(_, entry)| entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
-        self.entries.iter().map(|(name, entry)| (part(&self.text, name), entry))
+        self.entries
+            .iter()
+            .map(|(name, entry)| (part(&self.text, name), entry))
     }
 }
 
 fn part<'t>(text: &'t str, at: &Range<u32>) -> &'t str {
-    text.get(at.start as usize..at.end as usize).unwrap_or_default()
+    text.get(at.start as usize..at.end as usize)
+        .unwrap_or_default()
 }
 
 pub(super) type Listing = Arc<Names>;
 
 struct Memory {
     top: OwnedFd,
-    /// By their real paths, those that could be listed. A second thread waits for the first one's listing.
+    /// By their real paths, those that could be listed. A second thread waits for the first one's
+    /// listing.
     dirs: Mutex<HashMap<String, Arc<OnceLock<Option<Listing>>>>>,
 }
 
 /// A /sys, or a copy of one: one thread's hold on it.
 pub(super) struct Root {
     memory: Arc<Memory>,
-    /// The directory that was opened last: one after the other, its files need no walk from the top.
+    /// The directory that was opened last: one after the other, its files need no walk from the
+    /// top.
     last: RefCell<Option<(String, OwnedFd)>>,
 }
 
 impl Memory {
     fn known(&self, dir: &str) -> Option<Arc<OnceLock<Option<Listing>>>> {
-        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).get(dir).cloned()
+        self.dirs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(dir)
+            .cloned()
     }
 
     fn slot(&self, dir: &str) -> Arc<OnceLock<Option<Listing>>> {
@@ -110,21 +127,42 @@ impl Root {
     /// `path` is a /sys, or a directory that holds one as `sys`.
     pub(super) fn open(path: &Path) -> io::Result<Root> {
         let path = fs::canonicalize(path)?;
-        let is_sys = |p: &PathBuf| ["class", "bus", "devices"].iter().any(|d| p.join(d).is_dir());
-        let Some(sys) = [path.clone(), path.join("sys")].into_iter().find(is_sys) else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "neither class, bus nor devices is in it"));
+        let is_sys = |p: &PathBuf| {
+            ["class", "bus", "devices"]
+                .iter()
+                .any(|d| p.join(d).is_dir())
         };
-        Ok(Root::at(openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+        let Some(sys) = [path.clone(), path.join("sys")].into_iter().find(is_sys) else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "neither class, bus nor devices is in it",
+            ));
+        };
+        Ok(Root::at(openat(
+            CWD,
+            &sys,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?))
     }
 
     pub(super) fn at(top: OwnedFd) -> Root {
-        Root { memory: Arc::new(Memory { top, dirs: Mutex::default() }), last: RefCell::default() }
+        Root {
+            memory: Arc::new(Memory {
+                top,
+                dirs: Mutex::default(),
+            }),
+            last: RefCell::default(),
+        }
     }
 
     /// The same for another thread: what either reads, both know.
     pub(super) fn beside(&self) -> Box<dyn Fn() -> Root + Send + Sync> {
         let memory = self.memory.clone();
-        Box::new(move || Root { memory: memory.clone(), last: RefCell::default() })
+        Box::new(move || Root {
+            memory: memory.clone(),
+            last: RefCell::default(),
+        })
     }
 
     /// What was listed of a directory by its real path.
@@ -132,8 +170,9 @@ impl Root {
         self.memory.known(path)?.get()?.clone()
     }
 
-    /// The directory at which a path from a real one ends when its links are followed: its real path, and its names if it can be
-    /// listed. None where the path dangles, turns in a circle, or leads out of the root.
+    /// The directory at which a path from a real one ends when its links are followed: its real
+    /// path, and its names if it can be listed. None where the path dangles, turns in a circle, or
+    /// leads out of the root.
     pub(super) fn walk(&self, from: &str, path: &str) -> Option<(String, Option<Listing>)> {
         // Texts with where to go on in them.
         let mut todo: Vec<(Arc<str>, usize)> = vec![(path.into(), 0)];
@@ -159,7 +198,9 @@ impl Root {
             is_dir = !matches!(entry, Entry::File(_));
             if let Entry::Link(target) = entry {
                 links += 1;
-                let target = self.target(&at, part, target).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
+                let target = self
+                    .target(&at, part, target)
+                    .filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
                 todo.push((target, 0));
             } else {
                 if !at.is_empty() {
@@ -172,11 +213,13 @@ impl Root {
         is_dir.then_some((at, listing))
     }
 
-    /// The names in a directory that is given by its real path; those that are no UTF-8 are left out, since no kernel object
-    /// has such a name here, and so is what is neither directory, file nor link.
+    /// The names in a directory that is given by its real path; those that are no UTF-8 are left
+    /// out, since no kernel object has such a name here, and so is what is neither directory, file
+    /// nor link.
     fn listing(&self, dir: &str) -> Option<Listing> {
         let slot = self.memory.slot(dir);
-        slot.get_or_init(|| self.list(dir).ok().map(Arc::new)).clone()
+        slot.get_or_init(|| self.list(dir).ok().map(Arc::new))
+            .clone()
     }
 
     fn list(&self, dir: &str) -> Result<Names, Errno> {
@@ -186,12 +229,14 @@ impl Root {
         let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
             let kind = match entry.file_type() {
                 // Some filesystems that a copy may lie on do not say.
-                FileType::Unknown => {
-                    FileType::from_raw_mode(statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode)?)
-                }
+                FileType::Unknown => FileType::from_raw_mode(
+                    statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode)?,
+                ),
                 kind => kind,
             };
             let entry = match kind {
@@ -208,16 +253,27 @@ impl Root {
         }
         found.sort_unstable_by(|(a, _), (b, _)| part(&text, a).cmp(part(&text, b)));
         self.last.replace(Some((dir.to_owned(), fd)));
-        Ok(Names { text: text.into(), entries: found.into() })
+        Ok(Names {
+            text: text.into(),
+            entries: found.into(),
+        })
     }
 
-    pub(super) fn target(&self, dir: &str, name: &str, known: &OnceLock<Option<Arc<str>>>) -> Option<Arc<str>> {
+    pub(super) fn target(
+        &self,
+        dir: &str,
+        name: &str,
+        known: &OnceLock<Option<Arc<str>>>,
+    ) -> Option<Arc<str>> {
         let read = || {
             let target = match &*self.last.borrow() {
                 Some((at, fd)) if at == dir => readlinkat(fd, name, Vec::new()),
                 _ => readlinkat(&self.memory.top, join(dir, name), Vec::new()),
             };
-            target.ok().and_then(|t| t.into_string().ok()).map(Arc::from)
+            target
+                .ok()
+                .and_then(|t| t.into_string().ok())
+                .map(Arc::from)
         };
         known.get_or_init(read).clone()
     }
@@ -231,8 +287,9 @@ impl Root {
     }
 
     fn read(&self, dir: &str, name: &str) -> Result<Arc<[u8]>, Errno> {
-        // The header of configuration space is all that the kernel shows without CAP_SYS_ADMIN (pci_read_config() in
-        // drivers/pci/pci-sysfs.c), and enough for lspci and hwloc; all of it takes a device a millisecond.
+        // The header of configuration space is all that the kernel shows without CAP_SYS_ADMIN
+        // (pci_read_config() in drivers/pci/pci-sysfs.c), and enough for lspci and hwloc; all of it
+        // takes a device a millisecond.
         let limit = if name == "config" { 64 } else { LIMIT };
         let fd = self.open_in(dir, name)?;
         let mut page = [0; ATTRIBUTE];
@@ -259,23 +316,46 @@ impl Root {
             *last = Some((dir.to_owned(), self.open_at(dir, OFlags::DIRECTORY)?));
         }
         let (_, fd) = last.as_ref().ok_or(Errno::NOENT)?;
-        openat(fd, name, OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        openat(
+            fd,
+            name,
+            OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
     }
 
     pub(super) fn files(&self) -> Vec<String> {
-        let dirs = self.memory.dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_read = |entry: &Entry| matches!(entry, Entry::File(contents) if contents.get().is_some());
+        let dirs = self
+            .memory
+            .dirs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_read =
+            |entry: &Entry| matches!(entry, Entry::File(contents) if contents.get().is_some());
         let read = |dir: &str, names: &Names| -> Vec<String> {
-            names.iter().filter(|(_, entry)| is_read(entry)).map(|(name, _)| join(dir, name)).collect()
+            names
+                .iter()
+                .filter(|(_, entry)| is_read(entry))
+                .map(|(name, _)| join(dir, name))
+                .collect()
         };
-        dirs.iter().filter_map(|(dir, slot)| Some(read(dir, slot.get()?.as_deref()?))).flatten().collect()
+        dirs.iter()
+            .filter_map(|(dir, slot)| Some(read(dir, slot.get()?.as_deref()?)))
+            .flatten()
+            .collect()
     }
 
     /// Opens a real path. What was exchanged for a link since it was listed is not followed.
     fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { "." } else { path };
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        openat2(&self.memory.top, path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), how)
+        openat2(
+            &self.memory.top,
+            path,
+            flags | OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+            how,
+        )
     }
 }
 

@@ -1,4 +1,5 @@
-//! Reading a /sys with several threads: its devices have nothing to do with one another, and the kernel answers each caller.
+//! Reading a /sys with several threads: its devices have nothing to do with one another, and the
+//! kernel answers each caller.
 
 use std::panic::resume_unwind;
 use std::sync::Mutex;
@@ -19,26 +20,37 @@ const PIECES: usize = 4;
 
 type Done<R> = Mutex<Vec<(usize, Vec<R>)>>;
 
-/// What the work makes of all items, piece by piece, in their order. The caller is one of the threads: where no other can be
-/// made, it does it all.
-pub(super) fn each<T: Sync, R: Send>(root: &Root, items: &[T], work: impl Fn(&Root, &[T]) -> Vec<R> + Sync) -> Vec<R> {
+/// What the work makes of all items, piece by piece, in their order. The caller is one of the
+/// threads: where no other can be made, it does it all.
+pub(super) fn each<T: Sync, R: Send>(
+    root: &Root,
+    items: &[T],
+    work: impl Fn(&Root, &[T]) -> Vec<R> + Sync,
+) -> Vec<R> {
     let threads = available_parallelism().map_or(1, usize::from).min(MOST);
     if threads == 1 || items.len() < FEWEST {
         return work(root, items);
     }
-    let pieces: Vec<&[T]> = items.chunks(items.len().div_ceil(threads * PIECES)).collect();
+    let pieces: Vec<&[T]> = items
+        .chunks(items.len().div_ceil(threads * PIECES))
+        .collect();
     let (next, done, beside) = (AtomicUsize::new(0), Done::default(), root.beside());
     let help = |root: &Root| {
         while let Some((at, piece)) = take(&next, &pieces) {
             let made = work(root, piece);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, made));
+            done.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((at, made));
         }
     };
     scope(|scope| {
         let helper = || Builder::new().spawn_scoped(scope, || help(&beside())).ok();
         let helpers: Vec<_> = (1..threads).filter_map(|_| helper()).collect();
         help(root);
-        let panicked: Vec<_> = helpers.into_iter().filter_map(|helper| helper.join().err()).collect();
+        let panicked: Vec<_> = helpers
+            .into_iter()
+            .filter_map(|helper| helper.join().err())
+            .collect();
         if let Some(panicked) = panicked.into_iter().next() {
             resume_unwind(panicked);
         }

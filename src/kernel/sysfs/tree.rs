@@ -1,6 +1,7 @@
-//! What of a /sys a container may see, verbatim: the raw material of [`crate::view`]. The lists are what NCCL, libibverbs,
-//! librdmacm, libfabric, hwloc, lspci and gVisor read. Counters are never read: on some NICs that makes the firmware act; nor is
-//! anything that no list names, since some attributes act when they are read (class/zram-control/hot_add).
+//! What of a /sys a container may see, verbatim: the raw material of [`crate::view`]. The lists are
+//! what NCCL, libibverbs, librdmacm, libfabric, hwloc, lspci and gVisor read. Counters are never
+//! read: on some NICs that makes the firmware act; nor is anything that no list names, since some
+//! attributes act when they are read (class/zram-control/hot_add).
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -34,10 +35,28 @@ const PCI: &[&str] = &[
 ];
 
 /// Of an RDMA device; `parent` is soft-RoCE's.
-const HCA: &[&str] =
-    &["node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "hw_rev", "board_id", "node_desc", "parent"];
+const HCA: &[&str] = &[
+    "node_type",
+    "node_guid",
+    "sys_image_guid",
+    "fw_ver",
+    "hca_type",
+    "hw_rev",
+    "board_id",
+    "node_desc",
+    "parent",
+];
 
-const PORT: &[&str] = &["state", "phys_state", "rate", "lid", "sm_lid", "sm_sl", "link_layer", "cap_mask"];
+const PORT: &[&str] = &[
+    "state",
+    "phys_state",
+    "rate",
+    "lid",
+    "sm_lid",
+    "sm_sl",
+    "link_layer",
+    "cap_mask",
+];
 
 const NETDEV: &[&str] = &[
     "address",
@@ -61,32 +80,60 @@ const NODE: &[&str] = &["ibdev", "dev", "abi_version", "uevent"];
 
 const NUMA: &[&str] = &["cpumap", "cpulist", "distance"];
 
-const PLACE: &[&str] =
-    &["physical_package_id", "core_id", "core_cpus", "core_cpus_list", "package_cpus", "package_cpus_list"];
+const PLACE: &[&str] = &[
+    "physical_package_id",
+    "core_id",
+    "core_cpus",
+    "core_cpus_list",
+    "package_cpus",
+    "package_cpus_list",
+];
 
 /// Files at fixed places: who reads them is said in [`crate::view`]'s sources.
 const FIXED: &[(&str, &[&str])] = &[
     ("class/infiniband_verbs", &["abi_version"]),
-    ("devices/system/node", &["online", "possible", "has_cpu", "has_memory", "has_normal_memory"]),
+    (
+        "devices/system/node",
+        &[
+            "online",
+            "possible",
+            "has_cpu",
+            "has_memory",
+            "has_normal_memory",
+        ],
+    ),
     ("devices/system/cpu", &["online", "possible", "present"]),
-    ("devices/virtual/dmi/id", &["product_name", "sys_vendor", "board_name"]),
+    (
+        "devices/virtual/dmi/id",
+        &["product_name", "sys_vendor", "board_name"],
+    ),
     ("module/nvidia_peermem", &["version"]),
     ("kernel/mm/memory_peers/nv_mem", &["version"]),
     ("kernel/mm/memory_peers/nv_mem_nc", &["version"]),
     ("kernel/mm/memory_peers/nvidia-peermem", &["version"]),
 ];
 
-/// Every directory of links below class, bus and dev, with the links as they are written: enough to know what leads where.
+/// Every directory of links below class, bus and dev, with the links as they are written: enough to
+/// know what leads where.
 pub(super) fn links(root: &Root) -> Tree {
-    let mut shot = Shot { root, seen: Vec::new() };
-    let below = |path: &str| root.dir(path).map(|dir| (dir.path().to_owned(), dir.names())).unwrap_or_default();
+    let mut shot = Shot {
+        root,
+        seen: Vec::new(),
+    };
+    let below = |path: &str| {
+        root.dir(path)
+            .map(|dir| (dir.path().to_owned(), dir.names()))
+            .unwrap_or_default()
+    };
     let (class, names) = below("class");
     names.iter().for_each(|name| shot.farm(&join(&class, name)));
     let (bus, names) = below("bus");
     for name in &names {
         shot.farm(&format!("{bus}/{name}/devices"));
         let (drivers, names) = below(&format!("{bus}/{name}/drivers"));
-        names.iter().for_each(|driver| shot.farm(&join(&drivers, driver)));
+        names
+            .iter()
+            .for_each(|driver| shot.farm(&join(&drivers, driver)));
     }
     shot.farm("dev/char");
     shot.farm("dev/block");
@@ -96,10 +143,15 @@ pub(super) fn links(root: &Root) -> Tree {
 }
 
 pub(super) fn whole(root: &Root) -> Tree {
-    let mut shot = Shot { root, seen: Vec::new() };
+    let mut shot = Shot {
+        root,
+        seen: Vec::new(),
+    };
     shot.each("bus/pci/devices", |shot, device| {
         shot.files(device, PCI);
-        shot.links_of(device, |name| matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn"));
+        shot.links_of(device, |name| {
+            matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn")
+        });
     });
     shot.linked("class/pci_bus");
     shot.each("class/infiniband", |shot, hca| {
@@ -132,9 +184,13 @@ impl Shot<'_> {
     fn each(&mut self, dir: &str, wanted: impl Fn(&mut Shot, &str) + Sync) {
         let devices = self.linked(dir);
         self.seen.extend(each(self.root, &devices, |root, devices| {
-            let mut shot = Shot { root, seen: Vec::new() };
+            let mut shot = Shot {
+                root,
+                seen: Vec::new(),
+            };
             devices.iter().for_each(|device| wanted(&mut shot, device));
-            // What is sorted piece by piece is merged soon; of what is there twice the last still counts.
+            // What is sorted piece by piece is merged soon; of what is there twice the last still
+            // counts.
             shot.seen.sort_by(|(a, _), (b, _)| a.cmp(b));
             shot.seen
         }));
@@ -149,7 +205,9 @@ impl Shot<'_> {
     }
 
     fn files(&mut self, dir: &str, names: &[&str]) {
-        let Some(found) = self.root.dir(dir) else { return };
+        let Some(found) = self.root.dir(dir) else {
+            return;
+        };
         for name in names {
             if let Contents::Bytes(bytes) = found.contents(name) {
                 self.put(join(found.path(), name), Node::File(lines(name, bytes)));
@@ -157,7 +215,8 @@ impl Shot<'_> {
         }
     }
 
-    /// A link with the directory that it leads to, so that it does not dangle unless it does so here.
+    /// A link with the directory that it leads to, so that it does not dangle unless it does so
+    /// here.
     fn link(&mut self, dir: &Dir, name: &str) -> Option<String> {
         let target = dir.target(name)?;
         let path = join(dir.path(), name);
@@ -168,7 +227,9 @@ impl Shot<'_> {
     }
 
     fn links_of(&mut self, dir: &str, wanted: impl Fn(&str) -> bool) {
-        let Some(dir) = self.root.dir(dir) else { return };
+        let Some(dir) = self.root.dir(dir) else {
+            return;
+        };
         for name in dir.names().iter().filter(|name| wanted(name)) {
             self.link(&dir, name);
         }
@@ -180,7 +241,9 @@ impl Shot<'_> {
 
     /// Every link of a directory, verbatim, whatever it leads to.
     fn farm(&mut self, dir: &str) {
-        let Some(found) = self.root.dir(dir) else { return };
+        let Some(found) = self.root.dir(dir) else {
+            return;
+        };
         self.dir(found.path());
         for name in found.names() {
             if let Some(target) = found.target(&name) {
@@ -189,9 +252,12 @@ impl Shot<'_> {
         }
     }
 
-    /// The devices of a directory of links, each by its real path. A copy may have directories there instead.
+    /// The devices of a directory of links, each by its real path. A copy may have directories
+    /// there instead.
     fn linked(&mut self, dir: &str) -> Vec<String> {
-        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
+        let Some(dir) = self.root.dir(dir) else {
+            return Vec::new();
+        };
         self.dir(dir.path());
         let device = |name: String| match dir.kind(&name)? {
             Kind::Link => self.link(&dir, &name),
@@ -206,29 +272,44 @@ impl Shot<'_> {
     }
 
     fn subdirs(&mut self, dir: &str) -> Vec<String> {
-        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
+        let Some(dir) = self.root.dir(dir) else {
+            return Vec::new();
+        };
         let names = dir.names().into_iter().filter(|name| dir.is_dir(name));
-        names.map(|name| join(dir.path(), &name)).inspect(|path| self.dir(path)).collect()
+        names
+            .map(|name| join(dir.path(), &name))
+            .inspect(|path| self.dir(path))
+            .collect()
     }
 
     fn port(&mut self, port: &str) {
         self.files(port, PORT);
-        let Some(dir) = self.root.dir(port) else { return };
+        let Some(dir) = self.root.dir(port) else {
+            return;
+        };
         let table = |name: &str| dir.sub(name);
         if let Some(keys) = table("pkeys") {
-            self.files(keys.path(), &keys.names().iter().map(String::as_str).collect::<Vec<_>>());
+            self.files(
+                keys.path(),
+                &keys.names().iter().map(String::as_str).collect::<Vec<_>>(),
+            );
         }
         let Some(gids) = table("gids") else { return };
         self.dir(gids.path());
         let attributes = [table("gid_attrs/types"), table("gid_attrs/ndevs")];
         let nothing: Arc<[u8]> = Arc::default();
         for index in gids.names() {
-            let Contents::Bytes(gid) = gids.contents(&index) else { continue };
-            let unused =
-                std::str::from_utf8(&gid).ok().and_then(|g| g.trim().parse().ok()) == Some(Ipv6Addr::UNSPECIFIED);
+            let Contents::Bytes(gid) = gids.contents(&index) else {
+                continue;
+            };
+            let unused = std::str::from_utf8(&gid)
+                .ok()
+                .and_then(|g| g.trim().parse().ok())
+                == Some(Ipv6Addr::UNSPECIFIED);
             self.put(join(gids.path(), &index), Node::File(lines(&index, gid)));
             for table in attributes.iter().flatten() {
-                // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
+                // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a
+                // file can only be empty.
                 let contents = match (!unused).then(|| table.contents(&index)) {
                     Some(Contents::Bytes(bytes)) => lines(&index, bytes),
                     _ => nothing.clone(),
@@ -239,8 +320,13 @@ impl Shot<'_> {
     }
 
     fn rdma_cm(&mut self) {
-        let Some(misc) = self.root.dir("class/misc") else { return };
-        if let Some(end) = misc.kind("rdma_cm").and_then(|_| self.link(&misc, "rdma_cm")) {
+        let Some(misc) = self.root.dir("class/misc") else {
+            return;
+        };
+        if let Some(end) = misc
+            .kind("rdma_cm")
+            .and_then(|_| self.link(&misc, "rdma_cm"))
+        {
             self.files(&end, NODE);
             self.device_links(&end);
         }
@@ -257,16 +343,29 @@ impl Shot<'_> {
     }
 
     fn numbered(&self, dir: &str, prefix: &str) -> Vec<String> {
-        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
-        let is_one = |name: &String| name.strip_prefix(prefix).is_some_and(|n| n.parse::<u32>().is_ok());
-        dir.names().into_iter().filter(is_one).map(|name| join(dir.path(), &name)).collect()
+        let Some(dir) = self.root.dir(dir) else {
+            return Vec::new();
+        };
+        let is_one = |name: &String| {
+            name.strip_prefix(prefix)
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        };
+        dir.names()
+            .into_iter()
+            .filter(is_one)
+            .map(|name| join(dir.path(), &name))
+            .collect()
     }
 
     fn char_devices(&mut self) {
-        let Some(dir) = self.root.dir("dev/char") else { return };
+        let Some(dir) = self.root.dir("dev/char") else {
+            return;
+        };
         self.dir(dir.path());
         for name in dir.names() {
-            let verbs = |target: &str| target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm");
+            let verbs = |target: &str| {
+                target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm")
+            };
             if dir.target(&name).is_some_and(|target| verbs(&target)) {
                 self.link(&dir, &name);
             }
@@ -277,7 +376,9 @@ impl Shot<'_> {
 /// NCCL strips the last byte of every file, whatever it is (src/os/linux.cc:659 in 2.30.7).
 fn lines(name: &str, bytes: Arc<[u8]>) -> Arc<[u8]> {
     match bytes.last() {
-        Some(last) if *last != b'\n' && name != "config" => bytes.iter().copied().chain([b'\n']).collect(),
+        Some(last) if *last != b'\n' && name != "config" => {
+            bytes.iter().copied().chain([b'\n']).collect()
+        }
         _ => bytes,
     }
 }

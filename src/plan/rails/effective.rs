@@ -1,4 +1,5 @@
-//! What the kernel makes of a NIC's values and of those of `all`: the effective ones, and `all` where it would defeat ours.
+//! What the kernel makes of a NIC's values and of those of `all`: the effective ones, and `all`
+//! where it would defeat ours.
 
 use rdma_model::arp::ArpProfile;
 use rdma_model::drift::Drift;
@@ -9,8 +10,8 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side, Step};
 
-/// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have that name
-/// (sysctl_dev_name_is_allowed in net/core/sysctl_net_core.c).
+/// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have
+/// that name (sysctl_dev_name_is_allowed in net/core/sysctl_net_core.c).
 pub const ALL: &str = "all";
 
 /// By the key of [`rdma_model::snapshot::Netdev::sysctls`].
@@ -18,12 +19,14 @@ type Values = BTreeMap<String, Overruled>;
 
 /// A value of `all`; what is unknown counts as 0, the kernel's default.
 fn of_all(snapshot: &Snapshot, key: &str) -> u8 {
-    let value = key.rsplit_once('/').and_then(|(folder, leaf)| snapshot.sysctls.get(&format!("{folder}/{ALL}/{leaf}")));
+    let value = key
+        .rsplit_once('/')
+        .and_then(|(folder, leaf)| snapshot.sysctls.get(&format!("{folder}/{ALL}/{leaf}")));
     value.and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// The greater of both is what counts: IN_DEV_MAXCONF for arp_announce, arp_ignore and rp_filter, and IN_DEV_ORCONF for
-/// arp_filter, which is the same for a truth (include/linux/inetdevice.h).
+/// The greater of both is what counts: IN_DEV_MAXCONF for arp_announce, arp_ignore and rp_filter,
+/// and IN_DEV_ORCONF for arp_filter, which is the same for a truth (include/linux/inetdevice.h).
 fn combined(all: u8, own: u8) -> u8 {
     all.max(own)
 }
@@ -32,8 +35,14 @@ fn combined(all: u8, own: u8) -> u8 {
 pub fn effective(snapshot: &Snapshot, name: &IfName) -> Option<ArpProfile> {
     let own = &snapshot.netdev(name)?.sysctls;
     let value = |key: &str| Some(combined(of_all(snapshot, key), own.get(key)?.parse().ok()?));
-    let [announce, ignore, filter, rp_filter] = ArpProfile::STRICT.sysctls().map(|(key, _)| value(key));
-    Some(ArpProfile { announce: announce?, ignore: ignore?, filter: filter?, rp_filter: rp_filter? })
+    let [announce, ignore, filter, rp_filter] =
+        ArpProfile::STRICT.sysctls().map(|(key, _)| value(key));
+    Some(ArpProfile {
+        announce: announce?,
+        ignore: ignore?,
+        filter: filter?,
+        rp_filter: rp_filter?,
+    })
 }
 
 fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
@@ -41,35 +50,60 @@ fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
     keys.filter_map(|key| Some((key, state.netdev.sysctls.get(key)?.parse().ok()?)))
 }
 
-/// The values of `all` inside that would defeat those of that NIC, and what they become: the NIC's own, since anything less
-/// takes away more from the container's other interfaces.
+/// The values of `all` inside that would defeat those of that NIC, and what they become: the NIC's
+/// own, since anything less takes away more from the container's other interfaces.
 pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
     let higher = |(key, own): &(&str, u8)| combined(of_all(inside, key), *own) != *own;
     let pair = |(key, own): (&str, u8)| {
-        (key.to_owned(), Overruled { was: of_all(inside, key).to_string(), now: own.to_string() })
+        (
+            key.to_owned(),
+            Overruled {
+                was: of_all(inside, key).to_string(),
+                now: own.to_string(),
+            },
+        )
     };
     set(state).filter(higher).map(pair).collect()
 }
 
 pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
-    write(values.flatten().map(|(key, v)| (key.clone(), v.now.clone())).collect())
+    write(
+        values
+            .flatten()
+            .map(|(key, v)| (key.clone(), v.now.clone()))
+            .collect(),
+    )
 }
 
 /// The step that gives them back, apart from what another has changed since.
 pub fn give_back<'a>(values: impl Iterator<Item = &'a Values>, inside: &Snapshot) -> Option<Step> {
     let ours = |(key, v): &(&String, &Overruled)| of_all(inside, key).to_string() == v.now;
-    write(values.flatten().filter(ours).map(|(key, v)| (key.clone(), v.was.clone())).collect())
+    write(
+        values
+            .flatten()
+            .filter(ours)
+            .map(|(key, v)| (key.clone(), v.was.clone()))
+            .collect(),
+    )
 }
 
 fn write(values: BTreeMap<String, String>) -> Option<Step> {
     let dev = ALL.parse().ok()?;
-    (!values.is_empty()).then_some(Step::Sysctls { side: Side::Inside, dev, values: values.into() })
+    (!values.is_empty()).then_some(Step::Sysctls {
+        side: Side::Inside,
+        dev,
+        values: values.into(),
+    })
 }
 
-/// Where the effective values differ from those that the states set: their own are compared elsewhere.
+/// Where the effective values differ from those that the states set: their own are compared
+/// elsewhere.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
     let mut all = Vec::new();
-    for state in expected.iter().filter(|s| observed.netdev(&s.netdev.name).is_some()) {
+    for state in expected
+        .iter()
+        .filter(|s| observed.netdev(&s.netdev.name).is_some())
+    {
         let wrong = |(key, own): &(&str, u8)| combined(of_all(observed, key), *own) != *own;
         all.extend(set(state).filter(wrong).map(|(key, own)| Drift {
             dev: state.netdev.name.to_string(),
@@ -85,9 +119,15 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
 pub fn describe(rails: &[NicState], observed: &Snapshot) -> Vec<String> {
     let line = |state: &NicState| {
         let name = &state.netdev.name;
-        let own = state.rules.iter().find(|r| r.table == r.priority && r.source.is_some());
+        let own = state
+            .rules
+            .iter()
+            .find(|r| r.table == r.priority && r.source.is_some());
         let table = own.map_or(String::new(), |r| format!(", table {}", r.table));
-        Some(format!("{name}: effective ARP profile {}{table}", effective(observed, name)?))
+        Some(format!(
+            "{name}: effective ARP profile {}{table}",
+            effective(observed, name)?
+        ))
     };
     rails.iter().filter_map(line).collect()
 }

@@ -7,7 +7,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use rdma_model::ids::{Hex, IfName};
-use rdma_model::snapshot::{FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Netdev, Route, Rule, Snapshot};
+use rdma_model::snapshot::{
+    FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Netdev, Route, Rule, Snapshot,
+};
 use rdma_model::step::{NetdevAddresses, NicState, TABLE_MAIN, derived};
 
 use super::{COLUMNS, link_local, listed};
@@ -27,10 +29,14 @@ pub(super) struct Table {
     routes: Vec<Route>,
 }
 
-/// The tables that rails need, where the container's namespace is known with regard to its rules. One that has no routes, or
-/// whose addresses all have rules of the user's, needs none.
+/// The tables that rails need, where the container's namespace is known with regard to its rules.
+/// One that has no routes, or whose addresses all have rules of the user's, needs none.
 pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table> {
-    let rules: Vec<&Rule> = rails.iter().flat_map(|s| &s.rules).chain(inside.iter().flat_map(|i| &i.rules)).collect();
+    let rules: Vec<&Rule> = rails
+        .iter()
+        .flat_map(|s| &s.rules)
+        .chain(inside.iter().flat_map(|i| &i.rules))
+        .collect();
     let owners = |ip: IpAddr| rails.iter().filter(|s| owns(&s.netdev, ip)).count();
     let table = |state: &NicState| {
         let mut routes: Vec<Route> = Vec::new();
@@ -39,16 +45,38 @@ pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table
                 routes.push(route);
             }
         }
-        let routed = |ip: &IpAddr| routes.iter().any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4());
-        let policed = |ip: &IpAddr| rules.iter().any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0);
-        let all = state.netdev.addresses.iter().filter(|_| state.netdev.up).map(|a| a.address);
+        let routed = |ip: &IpAddr| {
+            routes
+                .iter()
+                .any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4())
+        };
+        let policed = |ip: &IpAddr| {
+            rules
+                .iter()
+                .any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0)
+        };
+        let all = state
+            .netdev
+            .addresses
+            .iter()
+            .filter(|_| state.netdev.up)
+            .map(|a| a.address);
         let policed = |ip: &IpAddr| policed(ip) || rule_carry::leads(state, *ip, rails);
-        let mut addresses: Vec<IpAddr> =
-            all.filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip)).collect();
+        let mut addresses: Vec<IpAddr> = all
+            .filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip))
+            .collect();
         addresses.sort();
         addresses.dedup();
-        routes.retain(|r| addresses.iter().any(|ip| ip.is_ipv4() == r.destination.addr().is_ipv4()));
-        (!addresses.is_empty()).then(|| Table { rail: state.netdev.name.clone(), addresses, routes })
+        routes.retain(|r| {
+            addresses
+                .iter()
+                .any(|ip| ip.is_ipv4() == r.destination.addr().is_ipv4())
+        });
+        (!addresses.is_empty()).then(|| Table {
+            rail: state.netdev.name.clone(),
+            addresses,
+            routes,
+        })
     };
     rails.iter().filter_map(table).collect()
 }
@@ -57,42 +85,70 @@ fn owns(dev: &Netdev, ip: IpAddr) -> bool {
     dev.addresses.iter().any(|a| a.address == ip)
 }
 
-/// A route of the main table as it is with this rail alone. A rule has chosen the source already; what an IPv6 route prefers
-/// would have to wait for duplicate address detection.
+/// A route of the main table as it is with this rail alone. A rule has chosen the source already;
+/// what an IPv6 route prefers would have to wait for duplicate address detection.
 pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
     if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || derived(route) {
         return None;
     }
-    let hops: Vec<Hop> = route.hops.iter().filter(|h| h.dev.as_ref() == Some(&dev.name)).cloned().collect();
+    let hops: Vec<Hop> = route
+        .hops
+        .iter()
+        .filter(|h| h.dev.as_ref() == Some(&dev.name))
+        .cloned()
+        .collect();
     let prefsrc = route.prefsrc.filter(|ip| ip.is_ipv4() && owns(dev, *ip));
-    (!hops.is_empty()).then(|| Route { prefsrc, protocol: RTPROT_STATIC, ..route.with(hops) })
+    (!hops.is_empty()).then(|| Route {
+        prefsrc,
+        protocol: RTPROT_STATIC,
+        ..route.with(hops)
+    })
 }
 
-/// Those numbers that are neither a table nor a priority of the namespace, or of what comes into it.
+/// Those numbers that are neither a table nor a priority of the namespace, or of what comes into
+/// it.
 pub(super) fn free(numbers: TableRange, rails: &[NicState], inside: &Snapshot) -> Vec<u32> {
     let routes = rails.iter().flat_map(|s| &s.routes).chain(&inside.routes);
     let rules = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules);
-    let used: Vec<u32> = routes.map(|r| r.table).chain(rules.flat_map(|r| [r.table, r.priority])).collect();
+    let used: Vec<u32> = routes
+        .map(|r| r.table)
+        .chain(rules.flat_map(|r| [r.table, r.priority]))
+        .collect();
     numbers.iter().filter(|n| !used.contains(n)).collect()
 }
 
 impl Table {
-    /// Adds routes and rules to the states of all rails that they concern: one may prefer an address that another has, too.
+    /// Adds routes and rules to the states of all rails that they concern: one may prefer an
+    /// address that another has, too.
     pub(super) fn assign(&self, number: u32, rails: &mut [NicState]) {
-        let routes: Vec<Route> = self.routes.iter().map(|r| Route { table: number, ..r.clone() }).collect();
+        let routes: Vec<Route> = self
+            .routes
+            .iter()
+            .map(|r| Route {
+                table: number,
+                ..r.clone()
+            })
+            .collect();
         let rules: Vec<Rule> = self.addresses.iter().map(|ip| rule(*ip, number)).collect();
         for state in rails {
             let own = NetdevAddresses::new(&state.netdev);
-            state.routes.extend(routes.iter().filter(|r| own.loses(r)).cloned());
-            state.rules.extend(rules.iter().filter(|r| own.concerns(r)).cloned());
+            state
+                .routes
+                .extend(routes.iter().filter(|r| own.loses(r)).cloned());
+            state
+                .rules
+                .extend(rules.iter().filter(|r| own.concerns(r)).cloned());
         }
     }
 }
 
-/// As the kernel reports it: without a prefix length to suppress (-1), and with the program that made it.
+/// As the kernel reports it: without a prefix length to suppress (-1), and with the program that
+/// made it.
 fn rule(from: IpAddr, number: u32) -> Rule {
-    let other =
-        BTreeMap::from([(FRA_SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])), (FRA_PROTOCOL, Hex(vec![RTPROT_STATIC]))]);
+    let other = BTreeMap::from([
+        (FRA_SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])),
+        (FRA_PROTOCOL, Hex(vec![RTPROT_STATIC])),
+    ]);
     Rule {
         family: if from.is_ipv4() { 4 } else { 6 },
         priority: number,
@@ -110,7 +166,10 @@ fn rule(from: IpAddr, number: u32) -> Rule {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = |r: &Route| match (r.destination.prefix_len(), r.hops.iter().find_map(|h| h.gateway)) {
+        let to = |r: &Route| match (
+            r.destination.prefix_len(),
+            r.hops.iter().find_map(|h| h.gateway),
+        ) {
             (0, Some(gateway)) => format!("default via {gateway}"),
             (0, None) => "default".to_owned(),
             (_, Some(gateway)) => format!("{} via {gateway}", r.destination),
@@ -119,6 +178,10 @@ impl fmt::Display for Table {
         let routes: Vec<String> = self.routes.iter().map(to).collect();
         let from = listed(&self.addresses, COLUMNS / 2, "addresses");
         let whose = format!("{}: from {from} by its own table: ", self.rail);
-        write!(f, "{whose}{}", listed(&routes, COLUMNS.saturating_sub(whose.len()), "routes"))
+        write!(
+            f,
+            "{whose}{}",
+            listed(&routes, COLUMNS.saturating_sub(whose.len()), "routes")
+        )
     }
 }

@@ -10,7 +10,10 @@ pub(super) struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     pub(super) fn new(ask: &'a mut dyn FnMut(&Question) -> Answer) -> Asking<'a> {
-        Asking { ask, answered: HashMap::new() }
+        Asking {
+            ask,
+            answered: HashMap::new(),
+        }
     }
 
     fn ask(&mut self, question: &Question) -> Answer {
@@ -22,10 +25,14 @@ impl<'a> Asking<'a> {
         answer
     }
 
-    /// The kernel takes no source that is not this host's; what a socket is bound to may have gone from it.
+    /// The kernel takes no source that is not this host's; what a socket is bound to may have gone
+    /// from it.
     fn with_any_source(&mut self, question: &Question) -> Answer {
         match self.ask(question) {
-            Answer::Unreachable(_) if question.from.is_some() => self.ask(&Question { from: None, ..question.clone() }),
+            Answer::Unreachable(_) if question.from.is_some() => self.ask(&Question {
+                from: None,
+                ..question.clone()
+            }),
             answer => answer,
         }
     }
@@ -35,6 +42,10 @@ impl<'a> Asking<'a> {
             Purpose::Internet => self.ask(&question),
             _ => self.with_any_source(&question),
         };
-        HostPath { purpose, question, answer }
+        HostPath {
+            purpose,
+            question,
+            answer,
+        }
     }
 }

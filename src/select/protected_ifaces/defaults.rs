@@ -23,7 +23,8 @@ const GOTO: u8 = 2;
 const FRA_GOTO: u16 = 4;
 const SUPPRESSES: [u16; 2] = [13, 14];
 
-/// The links of the default routes of the tables that packets of this host are looked up in, whatever their source.
+/// The links of the default routes of the tables that packets of this host are looked up in,
+/// whatever their source.
 pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
     let tables = [4, 6].into_iter().flat_map(|family| {
         let open = open_tables(snapshot, family);
@@ -32,15 +33,17 @@ pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guar
     winners(allow_bootstrap, snapshot, &tables.collect::<Vec<_>>())
 }
 
-/// The interface with the default route of a container's namespace, if NCCL can use it: since 2.28.3 it has to be running
-/// (src/os/linux.cc:401).
+/// The interface with the default route of a container's namespace, if NCCL can use it: since
+/// 2.28.3 it has to be running (src/os/linux.cc:401).
 pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
     let uplinks = winners(true, inside, &[(4, MAIN), (6, MAIN)]).ok()?;
-    let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
+    let usable =
+        |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
     inside.netdevs.iter().find(usable)
 }
 
-/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where unknown).
+/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0
+/// where unknown).
 pub fn leads_everywhere(route: &Route) -> bool {
     route.table == MAIN && is_default(route)
 }
@@ -50,26 +53,43 @@ fn is_default(route: &Route) -> bool {
 }
 
 fn family(route: &Route) -> u8 {
-    if route.destination.addr().is_ipv4() { 4 } else { 6 }
+    if route.destination.addr().is_ipv4() {
+        4
+    } else {
+        6
+    }
 }
 
 pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
     route.hops.iter().filter_map(|h| h.dev.clone())
 }
 
-/// The tables of rules without selectors in the order of the rules, up to the first with a default route: no packet is looked up
-/// behind it (fib_rules_lookup() in net/core/fib_rules.c). Of tables with selectors the kernel's answers decide.
+/// The tables of rules without selectors in the order of the rules, up to the first with a default
+/// route: no packet is looked up behind it (fib_rules_lookup() in net/core/fib_rules.c). Of tables
+/// with selectors the kernel's answers decide.
 fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
     let plain = |r: &Route| family(r) == of && r.source.is_none() && r.tos == 0;
-    let has_default = |table: u32| snapshot.routes.iter().any(|r| r.table == table && plain(r) && is_default(r));
+    let has_default = |table: u32| {
+        snapshot
+            .routes
+            .iter()
+            .any(|r| r.table == table && plain(r) && is_default(r))
+    };
     let lookups = lookups(snapshot, of);
-    let end = lookups.iter().position(|(table, is_final)| *is_final && has_default(*table));
-    lookups.iter().take(end.map_or(lookups.len(), |at| at + 1)).map(|(table, _)| *table).collect()
+    let end = lookups
+        .iter()
+        .position(|(table, is_final)| *is_final && has_default(*table));
+    lookups
+        .iter()
+        .take(end.map_or(lookups.len(), |at| at + 1))
+        .map(|(table, _)| *table)
+        .collect()
 }
 
-/// The tables of rules without selectors, and whether a default route there is taken. A rule that jumps forward leaves out those
-/// between; the kernel passes over one whose target is not there. A recording may lack all rules, as does a kernel without
-/// CONFIG_IP_MULTIPLE_TABLES: packets are then looked up in the kernel's own tables.
+/// The tables of rules without selectors, and whether a default route there is taken. A rule that
+/// jumps forward leaves out those between; the kernel passes over one whose target is not there. A
+/// recording may lack all rules, as does a kernel without CONFIG_IP_MULTIPLE_TABLES: packets are
+/// then looked up in the kernel's own tables.
 fn lookups(snapshot: &Snapshot, of: u8) -> Vec<(u32, bool)> {
     let mut rules: Vec<&Rule> = snapshot.rules.iter().filter(|r| r.family == of).collect();
     if rules.is_empty() {
@@ -89,37 +109,57 @@ fn lookups(snapshot: &Snapshot, of: u8) -> Vec<(u32, bool)> {
 }
 
 fn target(rule: &Rule) -> Option<u32> {
-    rule.other.get(&FRA_GOTO).and_then(|value| Some(u32::from_ne_bytes(value.0.as_slice().try_into().ok()?)))
+    rule.other
+        .get(&FRA_GOTO)
+        .and_then(|value| Some(u32::from_ne_bytes(value.0.as_slice().try_into().ok()?)))
 }
 
-/// Whether a rule is for every packet that this host sends: `iif lo` is for all of them (ip_route_output_key_hash() in
-/// net/ipv4/route.c).
+/// Whether a rule is for every packet that this host sends: `iif lo` is for all of them
+/// (ip_route_output_key_hash() in net/ipv4/route.c).
 fn is_open(rule: &Rule) -> bool {
     let comes_in = rule.iif.as_deref().is_some_and(|iif| iif != "lo");
-    let selects = rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
+    let selects =
+        rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
     !(selects || selects_by_attributes(rule) || rule.tos != 0 || rule.flags & INVERT != 0)
 }
 
-/// Whether a default route of a rule's table is taken: `suppress_prefixlength 0` passes it over. The kernel tells −1 where nothing
-/// is passed over (fib_nl_fill_rule() in net/core/fib_rules.c).
+/// Whether a default route of a rule's table is taken: `suppress_prefixlength 0` passes it over.
+/// The kernel tells −1 where nothing is passed over (fib_nl_fill_rule() in net/core/fib_rules.c).
 fn is_final(rule: &Rule) -> bool {
-    SUPPRESSES.iter().all(|kind| rule.other.get(kind).is_none_or(|value| value.0 == [0xff; 4]))
+    SUPPRESSES.iter().all(|kind| {
+        rule.other
+            .get(kind)
+            .is_none_or(|value| value.0 == [0xff; 4])
+    })
 }
 
-/// Winners of the lowest-metric default routes of both families in each of these tables: every leg, and every route of the same
-/// metric. Routes for a type of service or a source range win beside the plain ones, not against them, so each such class has its
-/// own winners. One that a blackhole or a dead link keeps from being used now counts all the same.
+/// Winners of the lowest-metric default routes of both families in each of these tables: every leg,
+/// and every route of the same metric. Routes for a type of service or a source range win beside
+/// the plain ones, not against them, so each such class has its own winners. One that a blackhole
+/// or a dead link keeps from being used now counts all the same.
 fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> Result<Guarded> {
     let open = |r: &&Route| tables.contains(&(family(r), r.table));
-    let defaults: Vec<&Route> = snapshot.routes.iter().filter(|r| is_default(r)).filter(open).collect();
+    let defaults: Vec<&Route> = snapshot
+        .routes
+        .iter()
+        .filter(|r| is_default(r))
+        .filter(open)
+        .collect();
     let class = |r: &Route| (r.table, r.destination, r.source, r.tos);
     let metric = |r: &Route| r.metric.unwrap_or(0);
     let mut seeds = Guarded::new();
     for route in &defaults {
-        if defaults.iter().any(|r| class(r) == class(route) && metric(r) < metric(route)) {
+        if defaults
+            .iter()
+            .any(|r| class(r) == class(route) && metric(r) < metric(route))
+        {
             continue;
         }
-        let table = if route.table == MAIN { String::new() } else { format!(" of table {}", route.table) };
+        let table = if route.table == MAIN {
+            String::new()
+        } else {
+            format!(" of table {}", route.table)
+        };
         let why = format!(
             "carries the default route {} with metric {}{table}{}",
             route.destination,
@@ -127,7 +167,10 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
             router(route)
         );
         if route.hops.iter().all(|h| h.dev.is_none()) && !allow_bootstrap {
-            let text = format!("no interface is known for the default route {}: what is an uplink?", route.destination);
+            let text = format!(
+                "no interface is known for the default route {}: what is an uplink?",
+                route.destination
+            );
             return Err(ErrorClass::Refused.error(text));
         }
         for dev in legs(route) {
@@ -140,6 +183,10 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
 /// The router of a route that is there because of it, which who set up the host may not know of.
 fn router(route: &Route) -> String {
     let by = |gateway: IpAddr| format!(", which the router {gateway} advertises");
-    let gateway = route.hops.iter().find_map(|h| h.gateway).filter(|_| route.protocol == ADVERTISED);
+    let gateway = route
+        .hops
+        .iter()
+        .find_map(|h| h.gateway)
+        .filter(|_| route.protocol == ADVERTISED);
     gateway.map(by).unwrap_or_default()
 }

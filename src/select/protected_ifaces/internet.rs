@@ -9,8 +9,9 @@ use super::carriers::carriers;
 use super::selectors::Selectors;
 use super::ways::Ways;
 
-/// An address out on the internet in each eighth of IPv4's space and each half of what IPv6 gives out, so that no few wide routes
-/// beside a default route escape. All are those of public resolvers, but the last, for which none exists. No packet is sent.
+/// An address out on the internet in each eighth of IPv4's space and each half of what IPv6 gives
+/// out, so that no few wide routes beside a default route escape. All are those of public
+/// resolvers, but the last, for which none exists. No packet is sent.
 const INTERNET: [IpAddr; 9] = [
     IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)),
     IpAddr::V4(Ipv4Addr::new(45, 90, 28, 1)),
@@ -23,19 +24,41 @@ const INTERNET: [IpAddr; 9] = [
     IpAddr::V6(Ipv6Addr::new(0x3ffe, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The ways out, by each kind of packet that rules tell apart. A host that packets leave by a link without RDMA, in either
-/// family, can be reached there. Any other needs what it has of both: IPv6 over one rail is no way out for IPv4.
-pub(super) fn ways_out(host: &Snapshot, selectors: &Selectors, asking: &mut Asking) -> Vec<HostPath> {
+/// The ways out, by each kind of packet that rules tell apart. A host that packets leave by a link
+/// without RDMA, in either family, can be reached there. Any other needs what it has of both: IPv6
+/// over one rail is no way out for IPv4.
+pub(super) fn ways_out(
+    host: &Snapshot,
+    selectors: &Selectors,
+    asking: &mut Asking,
+) -> Vec<HostPath> {
     let mut ask = |q: Question| asking.path(Purpose::Internet, q);
-    let mut found: Vec<HostPath> = INTERNET.into_iter().map(|to| ask(Question::to(to))).collect();
+    let mut found: Vec<HostPath> = INTERNET
+        .into_iter()
+        .map(|to| ask(Question::to(to)))
+        .collect();
     let ways = Ways::of(host);
     let lives_elsewhere = found.iter().any(|path| leaves_without_rdma(&ways, path));
-    let is_out = |family: u8| lives_elsewhere || found.iter().any(|p| is_routed(p) && is_of(family, p.question.to));
+    let is_out = |family: u8| {
+        lives_elsewhere
+            || found
+                .iter()
+                .any(|p| is_routed(p) && is_of(family, p.question.to))
+    };
     let bound_only = [4, 6].map(|family| (family, !is_out(family)));
-    let special = selectors.variants.iter().flat_map(|(family, v)| of(*family).map(|to| Question { to, ..v.clone() }));
+    let special = selectors
+        .variants
+        .iter()
+        .flat_map(|(family, v)| of(*family).map(|to| Question { to, ..v.clone() }));
     found.extend(special.map(&mut ask));
     for (family, _) in bound_only.into_iter().filter(|(_, bound_only)| *bound_only) {
-        found.extend(lone(host, bound(host).filter(|q| is_of(family, q.to)).map(&mut ask).collect()));
+        found.extend(lone(
+            host,
+            bound(host)
+                .filter(|q| is_of(family, q.to))
+                .map(&mut ask)
+                .collect(),
+        ));
     }
     found
 }
@@ -54,54 +77,91 @@ fn is_routed(path: &HostPath) -> bool {
 
 /// Packets from each address of this host, which rules may name, and packets bound to each VRF.
 fn bound(host: &Snapshot) -> impl Iterator<Item = Question> {
-    let own: BTreeSet<IpAddr> =
-        host.netdevs.iter().flat_map(|n| &n.addresses).filter(|a| a.scope == 0).map(|a| a.address).collect();
+    let own: BTreeSet<IpAddr> = host
+        .netdevs
+        .iter()
+        .flat_map(|n| &n.addresses)
+        .filter(|a| a.scope == 0)
+        .map(|a| a.address)
+        .collect();
     let own = own.into_iter().flat_map(|from| {
         let all = of(if from.is_ipv4() { 4 } else { 6 });
-        all.map(move |to| Question { from: Some(from), ..Question::to(to) })
+        all.map(move |to| Question {
+            from: Some(from),
+            ..Question::to(to)
+        })
     });
-    let vrfs = host.netdevs.iter().filter(|n| n.kind.as_deref() == Some("vrf"));
-    own.chain(vrfs.flat_map(|n| INTERNET.map(|to| Question { oif: Some(n.ifindex), ..Question::to(to) })))
+    let vrfs = host
+        .netdevs
+        .iter()
+        .filter(|n| n.kind.as_deref() == Some("vrf"));
+    own.chain(vrfs.flat_map(|n| {
+        INTERNET.map(|to| Question {
+            oif: Some(n.ifindex),
+            ..Question::to(to)
+        })
+    }))
 }
 
-/// What remains of the ways out of a host whose packets have none unless they are bound to an address or a VRF. One table that
-/// leads out is the host's. Several are those of rails, each of which has its own to answer by, on a host that has no way out; so
-/// is the last that is left, where the host has a card without RDMA to live on. A connection by such a table guards its link.
+/// What remains of the ways out of a host whose packets have none unless they are bound to an
+/// address or a VRF. One table that leads out is the host's. Several are those of rails, each of
+/// which has its own to answer by, on a host that has no way out; so is the last that is left,
+/// where the host has a card without RDMA to live on. A connection by such a table guards its link.
 fn lone(host: &Snapshot, mut paths: Vec<HostPath>) -> Vec<HostPath> {
     let mut tables: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
     for path in &paths {
         if let Answer::Route(matched) = &path.answer {
-            tables.entry(path.question.to.is_ipv4()).or_default().insert(matched.table);
+            tables
+                .entry(path.question.to.is_ipv4())
+                .or_default()
+                .insert(matched.table);
         }
     }
     let ways = Ways::of(host);
     let lives_elsewhere = host.netdevs.iter().any(|n| is_management(&ways, n));
     let is_rails = |path: &HostPath| match &path.answer {
         Answer::Route(m) => {
-            lives_elsewhere && m.legs.iter().all(|leg| carriers(&ways, &leg.dev).any(|n| is_rdma(host, n)))
+            lives_elsewhere
+                && m.legs
+                    .iter()
+                    .all(|leg| carriers(&ways, &leg.dev).any(|n| is_rdma(host, n)))
         }
         _ => false,
     };
-    let several = |path: &HostPath| tables.get(&path.question.to.is_ipv4()).is_some_and(|all| all.len() > 1);
+    let several = |path: &HostPath| {
+        tables
+            .get(&path.question.to.is_ipv4())
+            .is_some_and(|all| all.len() > 1)
+    };
     paths.retain(|path| !is_routed(path) || !several(path) && !is_rails(path));
     paths
 }
 
-/// Whether the host can be reached by a link without any rail: it has an address, and is or sits on a card without RDMA.
+/// Whether the host can be reached by a link without any rail: it has an address, and is or sits on
+/// a card without RDMA.
 fn is_management(ways: &Ways, netdev: &Netdev) -> bool {
     let has_address = netdev.up && netdev.addresses.iter().any(|a| a.scope == 0);
-    let below: Vec<&Netdev> = if has_address { carriers(ways, &netdev.name).collect() } else { Vec::new() };
+    let below: Vec<&Netdev> = if has_address {
+        carriers(ways, &netdev.name).collect()
+    } else {
+        Vec::new()
+    };
     below.iter().any(|n| n.pci.is_some()) && !below.iter().any(|n| is_rdma(ways.snapshot, n))
 }
 
 /// Whether packets leave by links that are no rail and sit on none.
 fn leaves_without_rdma(ways: &Ways, path: &HostPath) -> bool {
-    let Answer::Route(matched) = &path.answer else { return false };
+    let Answer::Route(matched) = &path.answer else {
+        return false;
+    };
     let is_rail = |leg: &Leg| carriers(ways, &leg.dev).any(|n| is_rdma(ways.snapshot, n));
     !matched.legs.is_empty() && !matched.legs.iter().any(is_rail)
 }
 
 fn is_rdma(host: &Snapshot, netdev: &Netdev) -> bool {
     let name: Option<&IfName> = Some(&netdev.name);
-    host.hcas.iter().flat_map(|h| &h.ports).any(|p| p.netdev.as_ref() == name)
+    host.hcas
+        .iter()
+        .flat_map(|h| &h.ports)
+        .any(|p| p.netdev.as_ref() == name)
 }

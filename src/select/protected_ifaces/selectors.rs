@@ -1,4 +1,5 @@
-//! What of a packet besides its ends decides its route: the selectors of FIB rules, and the types of service of routes.
+//! What of a packet besides its ends decides its route: the selectors of FIB rules, and the types
+//! of service of routes.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,15 +10,16 @@ use rdma_model::snapshot::{Connection, Question, Route, Rule, Snapshot};
 
 /// Attributes of a rule (include/uapi/linux/fib_rules.h).
 const FRA_FWMARK: u16 = 10;
-/// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in net/core/fib_rules.c).
+/// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in
+/// net/core/fib_rules.c).
 const FRA_FWMASK: u16 = 16;
 const FRA_UID_RANGE: u16 = 20;
 /// FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE.
 const FRA_FLOW: [u16; 3] = [22, 23, 24];
 /// The upper six bits of a type of service, by themselves.
 const FRA_DSCP: u16 = 25;
-/// Attributes that select no packet: FRA_GOTO, FRA_FLOW (a realm), FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD,
-/// FRA_PROTOCOL.
+/// Attributes that select no packet: FRA_GOTO, FRA_FLOW (a realm), FRA_SUPPRESS_IFGROUP,
+/// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL.
 const NO_SELECTORS: [u16; 7] = [4, 11, 13, 14, 15, 18, 21];
 
 /// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
@@ -34,14 +36,32 @@ pub struct Selectors {
 
 impl Selectors {
     pub fn of(host: &Snapshot) -> Selectors {
-        let has = |kinds: &[u16]| host.rules.iter().any(|r| kinds.iter().any(|k| r.other.contains_key(k)));
-        let of_rules = host.rules.iter().flat_map(|r| variants(r).into_iter().map(|v| (r.family, v)));
-        let of_routes =
-            host.routes.iter().filter(|r| r.tos != 0).map(|r| (family(r), Question { tos: r.tos, ..any() }));
+        let has = |kinds: &[u16]| {
+            host.rules
+                .iter()
+                .any(|r| kinds.iter().any(|k| r.other.contains_key(k)))
+        };
+        let of_rules = host
+            .rules
+            .iter()
+            .flat_map(|r| variants(r).into_iter().map(|v| (r.family, v)));
+        let of_routes = host.routes.iter().filter(|r| r.tos != 0).map(|r| {
+            (
+                family(r),
+                Question {
+                    tos: r.tos,
+                    ..any()
+                },
+            )
+        });
         let mut seen = HashSet::new();
-        let variants = of_rules.chain(of_routes).filter(|v| seen.insert(v.clone())).collect();
-        let by_tos =
-            has(&[FRA_DSCP]) || host.rules.iter().any(|r| r.tos != 0) || host.routes.iter().any(|r| r.tos != 0);
+        let variants = of_rules
+            .chain(of_routes)
+            .filter(|v| seen.insert(v.clone()))
+            .collect();
+        let by_tos = has(&[FRA_DSCP])
+            || host.rules.iter().any(|r| r.tos != 0)
+            || host.routes.iter().any(|r| r.tos != 0);
         Selectors {
             variants,
             by_mark: has(&[FRA_FWMASK]),
@@ -58,7 +78,9 @@ impl Selectors {
             tos: if self.by_tos { question.tos } else { 0 },
             uid: question.uid.filter(|_| self.by_uid),
             // RDMA has no number among the protocols over IP.
-            flow: question.flow.filter(|flow| self.by_flow && flow.protocol != 0),
+            flow: question
+                .flow
+                .filter(|flow| self.by_flow && flow.protocol != 0),
             ..question
         }
     }
@@ -71,18 +93,25 @@ pub(super) fn selects_by_attributes(rule: &Rule) -> bool {
 }
 
 fn family(route: &Route) -> u8 {
-    if route.destination.addr().is_ipv4() { 4 } else { 6 }
+    if route.destination.addr().is_ipv4() {
+        4
+    } else {
+        6
+    }
 }
 
 fn any() -> Question {
     Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// Packets that a rule is about, where it looks at marks, types of service, owners, protocols or ports: of a range its first and its
-/// last. A negated rule is about all packets but those, which another rule decides about: both are asked for.
+/// Packets that a rule is about, where it looks at marks, types of service, owners, protocols or
+/// ports: of a range its first and its last. A negated rule is about all packets but those, which
+/// another rule decides about: both are asked for.
 fn variants(rule: &Rule) -> Vec<Question> {
     let ends = |kind: u16, size: usize| {
-        let Some(Hex(bytes)) = rule.other.get(&kind) else { return [None, None] };
+        let Some(Hex(bytes)) = rule.other.get(&kind) else {
+            return [None, None];
+        };
         [bytes.get(..size), bytes.get(size..2 * size)].map(|part| {
             Some(match *part? {
                 [a, b] => u16::from_ne_bytes([a, b]).into(),
@@ -92,12 +121,23 @@ fn variants(rule: &Rule) -> Vec<Question> {
         })
     };
     let [proto, sport, dport] = FRA_FLOW;
-    let protocol = rule.other.get(&proto).and_then(|Hex(bytes)| bytes.first().copied());
+    let protocol = rule
+        .other
+        .get(&proto)
+        .and_then(|Hex(bytes)| bytes.first().copied());
     let is_flow = FRA_FLOW.iter().any(|kind| rule.other.contains_key(kind));
-    let port = |range: [Option<u32>; 2], end: usize| range[end].and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
+    let port = |range: [Option<u32>; 2], end: usize| {
+        range[end]
+            .and_then(|port| u16::try_from(port).ok())
+            .unwrap_or(0)
+    };
     let (sources, destinations, users) = (ends(sport, 2), ends(dport, 2), ends(FRA_UID_RANGE, 4));
     let mark = ends(FRA_FWMARK, 4)[0].unwrap_or(0);
-    let dscp = rule.other.get(&FRA_DSCP).and_then(|Hex(bytes)| bytes.first()).map_or(0, |dscp| dscp << 2);
+    let dscp = rule
+        .other
+        .get(&FRA_DSCP)
+        .and_then(|Hex(bytes)| bytes.first())
+        .map_or(0, |dscp| dscp << 2);
     let about = |end: usize| Question {
         mark,
         tos: rule.tos | dscp,
@@ -112,7 +152,11 @@ fn variants(rule: &Rule) -> Vec<Question> {
     };
     let mut all = vec![about(0), about(1)];
     if rule.flags & INVERT != 0 {
-        all.push(Question { mark: other_mark(rule, mark), uid: other_user(users), ..any() });
+        all.push(Question {
+            mark: other_mark(rule, mark),
+            uid: other_user(users),
+            ..any()
+        });
     }
     all.retain(|question| *question != any());
     all
@@ -120,13 +164,23 @@ fn variants(rule: &Rule) -> Vec<Question> {
 
 /// A mark that a negated rule is about: packets have none unless one is set.
 fn other_mark(rule: &Rule, mark: u32) -> u32 {
-    let mask = rule.other.get(&FRA_FWMASK).and_then(|Hex(bytes)| bytes.as_slice().try_into().ok());
+    let mask = rule
+        .other
+        .get(&FRA_FWMASK)
+        .and_then(|Hex(bytes)| bytes.as_slice().try_into().ok());
     let mask = mask.map_or(u32::MAX, u32::from_ne_bytes);
     let is_about_marks = rule.other.contains_key(&FRA_FWMASK) && mark == 0;
-    if is_about_marks { mask & mask.wrapping_neg() } else { 0 }
+    if is_about_marks {
+        mask & mask.wrapping_neg()
+    } else {
+        0
+    }
 }
 
-/// A user whom a negated rule is about, where it leaves out root, who asks (struct fib_rule_uid_range).
+/// A user whom a negated rule is about, where it leaves out root, who asks (struct
+/// fib_rule_uid_range).
 fn other_user([first, last]: [Option<u32>; 2]) -> Option<u32> {
-    last.filter(|_| first == Some(0))?.checked_add(1).filter(|uid| *uid != u32::MAX)
+    last.filter(|_| first == Some(0))?
+        .checked_add(1)
+        .filter(|uid| *uid != u32::MAX)
 }

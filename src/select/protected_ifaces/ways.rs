@@ -1,5 +1,5 @@
-//! The links that packets leave by, from what is known of a host; looked through once, as there may be thousands of routes and as
-//! many connections.
+//! The links that packets leave by, from what is known of a host; looked through once, as there may
+//! be thousands of routes and as many connections.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,7 +24,10 @@ impl<'a> Ways<'a> {
         let mut equals: HashMap<_, Vec<&Hop>> = HashMap::new();
         for route in snapshot.routes.iter().filter(|r| r.kind <= UNICAST) {
             if let [only] = route.hops.as_slice() {
-                equals.entry((route.table, route.destination, route.metric.unwrap_or(0))).or_default().push(only);
+                equals
+                    .entry((route.table, route.destination, route.metric.unwrap_or(0)))
+                    .or_default()
+                    .push(only);
             }
         }
         let mut owners: HashMap<_, Vec<&IfName>> = HashMap::new();
@@ -37,7 +40,12 @@ impl<'a> Ways<'a> {
             }
         }
         let links = snapshot.netdevs.iter().map(|n| (n.ifindex, n)).collect();
-        Ways { snapshot, equals, owners, links }
+        Ways {
+            snapshot,
+            equals,
+            owners,
+            links,
+        }
     }
 
     pub(super) fn asked(&self) -> impl Iterator<Item = &'a HostPath> + use<'a> {
@@ -48,37 +56,57 @@ impl<'a> Ways<'a> {
         self.owners.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// The link that alone owns the address that a connection or an end of a tunnel is bound to: packets for it come in nowhere else,
-    /// and none leave without it.
+    /// The link that alone owns the address that a connection or an end of a tunnel is bound to:
+    /// packets for it come in nowhere else, and none leave without it.
     pub(super) fn owner(&self, path: &HostPath) -> Option<&'a IfName> {
-        matches!(path.purpose, Purpose::Connection(_) | Purpose::Underlay | Purpose::Ipsec).then_some(())?;
-        let from = path.question.from.filter(|_| !matches!(path.answer, Answer::Local))?;
+        matches!(
+            path.purpose,
+            Purpose::Connection(_) | Purpose::Underlay | Purpose::Ipsec
+        )
+        .then_some(())?;
+        let from = path
+            .question
+            .from
+            .filter(|_| !matches!(path.answer, Answer::Local))?;
         self.sole_owner(from)
     }
 
     fn sole_owner(&self, address: IpAddr) -> Option<&'a IfName> {
-        let [alone] = self.owners(address) else { return None };
+        let [alone] = self.owners(address) else {
+            return None;
+        };
         Some(alone)
     }
 
-    /// The link that alone owns the source of packets that are bound to no address, where they leave by another one: a route with a
-    /// preferred source goes with that address (fib_sync_down_addr() in net/ipv4/fib_semantics.c), and no answer comes to one that is
-    /// gone. What the kernel chooses by itself for IPv6 counts where IPv4 has no way out: a host that has one lives on that.
+    /// The link that alone owns the source of packets that are bound to no address, where they
+    /// leave by another one: a route with a preferred source goes with that address
+    /// (fib_sync_down_addr() in net/ipv4/fib_semantics.c), and no answer comes to one that is gone.
+    /// What the kernel chooses by itself for IPv6 counts where IPv4 has no way out: a host that has
+    /// one lives on that.
     pub(super) fn source_owner(&self, path: &HostPath) -> Option<(IpAddr, &'a IfName)> {
-        let Answer::Route(matched) = &path.answer else { return None };
+        let Answer::Route(matched) = &path.answer else {
+            return None;
+        };
         let counts = |source: &IpAddr| source.is_ipv4() || !self.leaves_by_ipv4();
-        let source = matched.preferred.or(matched.chosen.filter(counts)).filter(|_| path.question.from.is_none())?;
-        let owner = self.sole_owner(source).filter(|owner| owner.as_str() != "lo")?;
+        let source = matched
+            .preferred
+            .or(matched.chosen.filter(counts))
+            .filter(|_| path.question.from.is_none())?;
+        let owner = self
+            .sole_owner(source)
+            .filter(|owner| owner.as_str() != "lo")?;
         (!matched.legs.iter().any(|leg| leg.dev == *owner)).then_some((source, owner))
     }
 
     fn leaves_by_ipv4(&self) -> bool {
         let is_out = |p: &HostPath| p.purpose == Purpose::Internet && p.question.to.is_ipv4();
-        self.asked().any(|p| is_out(p) && matches!(p.answer, Answer::Route(_)))
+        self.asked()
+            .any(|p| is_out(p) && matches!(p.answer, Answer::Route(_)))
     }
 
-    /// The link that a connection or a tunnel's end is bound to, where its packets have no route: they leave by it all the same
-    /// (RT_SCOPE_LINK in ip_route_output_key_hash_rcu() in net/ipv4/route.c).
+    /// The link that a connection or a tunnel's end is bound to, where its packets have no route:
+    /// they leave by it all the same (RT_SCOPE_LINK in ip_route_output_key_hash_rcu() in
+    /// net/ipv4/route.c).
     pub(super) fn bound_without_route(&self, path: &HostPath) -> Option<&'a IfName> {
         let is_sent = matches!(path.purpose, Purpose::Connection(_) | Purpose::Underlay);
         let has_none = is_sent && matches!(path.answer, Answer::Unreachable(_));
@@ -86,29 +114,54 @@ impl<'a> Ways<'a> {
         (link.kind.as_deref() != Some("vrf")).then_some(&link.name)
     }
 
-    /// The links that packets to a destination leave by: the legs of the FIB entry, those of its equals where the kernel changes
-    /// between routers (any of IPv6: find_rr_leaf() in net/ipv6/route.c; of IPv4 those of a default route: fib_select_path() in
-    /// net/ipv4/fib_semantics.c), and the link that a socket is bound to. Rails in one subnet are no such equals: the first serves.
-    /// Of a VRF that a socket is bound to, the member that the kernel named is the way, and not the others.
+    /// The links that packets to a destination leave by: the legs of the FIB entry, those of its
+    /// equals where the kernel changes between routers (any of IPv6: find_rr_leaf() in
+    /// net/ipv6/route.c; of IPv4 those of a default route: fib_select_path() in
+    /// net/ipv4/fib_semantics.c), and the link that a socket is bound to. Rails in one subnet are
+    /// no such equals: the first serves. Of a VRF that a socket is bound to, the member that the
+    /// kernel named is the way, and not the others.
     pub(super) fn leaving(&self, path: &HostPath) -> Vec<Leg> {
-        let Answer::Route(matched) = &path.answer else { return Vec::new() };
-        let routers = matched.prefix.addr().is_ipv6() && matched.legs.iter().any(|leg| leg.gateway.is_some());
-        let changes = |gateway: Option<IpAddr>| {
-            matched.prefix.prefix_len() == 0 || routers || matched.prefix.addr().is_ipv6() && gateway.is_some()
+        let Answer::Route(matched) = &path.answer else {
+            return Vec::new();
         };
-        let others = self.equals.get(&(matched.table, matched.prefix, matched.metric.unwrap_or(0)));
+        let routers =
+            matched.prefix.addr().is_ipv6() && matched.legs.iter().any(|leg| leg.gateway.is_some());
+        let changes = |gateway: Option<IpAddr>| {
+            matched.prefix.prefix_len() == 0
+                || routers
+                || matched.prefix.addr().is_ipv6() && gateway.is_some()
+        };
+        let others = self
+            .equals
+            .get(&(matched.table, matched.prefix, matched.metric.unwrap_or(0)));
         let others = others.into_iter().flatten().filter(|h| changes(h.gateway));
-        let others = others.filter_map(|h| Some(Leg { dev: h.dev.clone()?, gateway: h.gateway }));
+        let others = others.filter_map(|h| {
+            Some(Leg {
+                dev: h.dev.clone()?,
+                gateway: h.gateway,
+            })
+        });
         let bound = path.question.oif.and_then(|index| self.links.get(&index));
         let bound = bound.filter(|n| n.kind.as_deref() != Some("vrf"));
-        let bound = bound.map(|n| Leg { dev: n.name.clone(), gateway: None });
-        matched.legs.iter().cloned().chain(others).chain(bound).collect()
+        let bound = bound.map(|n| Leg {
+            dev: n.name.clone(),
+            gateway: None,
+        });
+        matched
+            .legs
+            .iter()
+            .cloned()
+            .chain(others)
+            .chain(bound)
+            .collect()
     }
 }
 
-/// Whether packets to an address have a way out of a container's namespace: over a subnet of its own, or by a route.
+/// Whether packets to an address have a way out of a container's namespace: over a subnet of its
+/// own, or by a route.
 pub fn leads(inside: &Snapshot, to: IpAddr) -> bool {
     let addresses = inside.netdevs.iter().flat_map(|n| &n.addresses);
-    let mut subnets = addresses.filter_map(|a| IpNet::new(a.peer.unwrap_or(a.address), a.prefix).ok());
+    let mut subnets =
+        addresses.filter_map(|a| IpNet::new(a.peer.unwrap_or(a.address), a.prefix).ok());
     subnets.any(|subnet| subnet.contains(&to)) || !inside.links_towards(to).is_empty()
 }

@@ -15,33 +15,62 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
         return because(DropCode::Enslaved, why, &freeing(context, netdev, master));
     }
     if upper_lower::is_bond(netdev) && candidate.named(context) {
-        // mlx5 makes a LAG of bonds in the initial namespace alone (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
+        // mlx5 makes a LAG of bonds in the initial namespace alone
+        // (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
         let hca = candidate.hca.filter(|h| !h.is_rxe())?;
-        let why =
-            format!("{} belongs to bond {}, and its driver cannot create it inside a container", hca.name, netdev.name);
-        return because(DropCode::Enslaved, why, "dissolve the bond and use its members");
+        let why = format!(
+            "{} belongs to bond {}, and its driver cannot create it inside a container",
+            hca.name, netdev.name
+        );
+        return because(
+            DropCode::Enslaved,
+            why,
+            "dissolve the bond and use its members",
+        );
     }
     // The kernel ties bonds, bridges and their like to their namespace.
-    let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
-    let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
+    let kind = netdev
+        .kind
+        .as_deref()
+        .filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
+    let has_members = context
+        .snapshot
+        .netdevs
+        .iter()
+        .any(|n| n.master.as_ref() == Some(&netdev.name));
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
-    let why = format!("{} is {}, which cannot change namespace", netdev.name, with_article(kind));
+    let why = format!(
+        "{} is {}, which cannot change namespace",
+        netdev.name,
+        with_article(kind)
+    );
     let fix = match (kind, upper_lower::is_bond(netdev)) {
-        ("bond", true) => "name it in --ifaces: rdmaprep dissolves it here and re-creates it inside, with its members",
-        // A captured /sys does not show what a bond was made from; netlink does, unless it has a primary member (`of_bond` in
-        // rdma-netlink's link_info.rs).
+        ("bond", true) => {
+            "name it in --ifaces: rdmaprep dissolves it here and re-creates it inside, with its \
+            members"
+        }
+        // A captured /sys does not show what a bond was made from; netlink does, unless it has a
+        // primary member (`of_bond` in rdma-netlink's link_info.rs).
         ("bond", false) if context.snapshot.netns.is_none() => "dissolve it and use its members",
-        ("bond", false) => "dissolve it and use its members: rdmaprep cannot re-create a bond with a primary member",
+        ("bond", false) => {
+            "dissolve it and use its members: rdmaprep cannot re-create a bond with a primary \
+            member"
+        }
         _ if netdev.kind.as_deref() == Some("hsr") => "delete it, and use its ports",
         _ => "remove its members from it, and use them",
     };
     because(DropCode::Enslaved, why, fix)
 }
 
-/// How a NIC gets free of what it is a member of. An HSR link lets go of its ports when it is deleted, not before: it has no
-/// ndo_del_slave (net/hsr/hsr_device.c). Open vSwitch's ports are its daemon's.
+/// How a NIC gets free of what it is a member of. An HSR link lets go of its ports when it is
+/// deleted, not before: it has no ndo_del_slave (net/hsr/hsr_device.c). Open vSwitch's ports are
+/// its daemon's.
 fn freeing(context: &Context, netdev: &Netdev, master: &IfName) -> String {
-    match context.snapshot.netdev(master).and_then(|m| m.kind.as_deref()) {
+    match context
+        .snapshot
+        .netdev(master)
+        .and_then(|m| m.kind.as_deref())
+    {
         Some("hsr") => format!("delete {master}: ip link delete {master}"),
         Some("openvswitch") => format!("remove it: ovs-vsctl del-port {}", netdev.name),
         _ => format!("remove it: ip link set {} nomaster", netdev.name),
@@ -49,7 +78,11 @@ fn freeing(context: &Context, netdev: &Netdev, master: &IfName) -> String {
 }
 
 fn with_article(noun: &str) -> String {
-    let article = if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    let article = if noun.starts_with(['a', 'e', 'i', 'o']) {
+        "an"
+    } else {
+        "a"
+    };
     format!("{article} {noun}")
 }
 
@@ -57,10 +90,20 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev.filter(|_| !candidate.named(context))?;
     let kind = netdev.kind.as_deref();
     if netdev.link_type == INFINIBAND {
-        let why = format!("{} is an IPoIB interface, which RDMA over InfiniBand does not need", netdev.name);
-        return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
+        let why = format!(
+            "{} is an IPoIB interface, which RDMA over InfiniBand does not need",
+            netdev.name
+        );
+        return because(
+            DropCode::Child,
+            why,
+            "name it in --ifaces, with --ib, if the job needs IP over it",
+        );
     }
-    let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
+    let stacked = matches!(
+        kind,
+        Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec")
+    );
     let lower = upper_lower::lower(context.snapshot, netdev);
     let why = format!(
         "{} is {} on top of {}",
@@ -68,44 +111,86 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
         with_article(kind.unwrap_or("netdev")),
         lower.map_or("another", |d| d.name.as_str())
     );
-    (stacked || lower.is_some()).then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
+    (stacked || lower.is_some())
+        .then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
 }
 
 pub(super) fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
-    if let Some(held) = context.held.iter().find(|h| h.over.as_ref() == Some(&netdev.name)) {
-        let why = format!("{}, which {} holds, sits on {}", held.netdev, held.by, netdev.name);
+    if let Some(held) = context
+        .held
+        .iter()
+        .find(|h| h.over.as_ref() == Some(&netdev.name))
+    {
+        let why = format!(
+            "{}, which {} holds, sits on {}",
+            held.netdev, held.by, netdev.name
+        );
         return because(DropCode::Carries, why, HELD);
     }
     if let Some(stranger) = upper_lower::strangers(context.snapshot, netdev).next() {
-        let why = format!("{stranger} sits on {}: two would share the card", netdev.name);
-        return because(DropCode::Carries, why, "delete it there first, or exclude this NIC");
+        let why = format!(
+            "{stranger} sits on {}: two would share the card",
+            netdev.name
+        );
+        return because(
+            DropCode::Carries,
+            why,
+            "delete it there first, or exclude this NIC",
+        );
     }
     if upper_lower::is_bond(netdev) {
         return carries_as_bond(context, netdev);
     }
-    let (upper, why) =
-        upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
-    because(DropCode::Carries, sits(upper, netdev) + &why, "delete the upper netdev first, or exclude this NIC")
+    let (upper, why) = upper_lower::upper(context.snapshot, netdev)
+        .find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
+    because(
+        DropCode::Carries,
+        sits(upper, netdev) + &why,
+        "delete the upper netdev first, or exclude this NIC",
+    )
 }
 
 fn sits(upper: &Netdev, below: &Netdev) -> String {
-    format!("{} sits on {}, and would be {}", upper_lower::described(upper), below.name, upper_lower::fate(upper))
+    format!(
+        "{} sits on {}, and would be {}",
+        upper_lower::described(upper),
+        below.name,
+        upper_lower::fate(upper)
+    )
 }
 
 /// A bond is deleted here, and what sits on it with it; its members have to be free to go.
 fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
     let mut whole = std::iter::once(bond).chain(upper_lower::members(context.snapshot, bond));
-    if let Some((upper, below)) = whole.find_map(|n| Some((upper_lower::upper(context.snapshot, n).next()?, n))) {
-        return because(DropCode::Carries, sits(upper, below), "delete the upper netdev first, or exclude this NIC");
+    if let Some((upper, below)) =
+        whole.find_map(|n| Some((upper_lower::upper(context.snapshot, n).next()?, n)))
+    {
+        return because(
+            DropCode::Carries,
+            sits(upper, below),
+            "delete the upper netdev first, or exclude this NIC",
+        );
     }
-    let strange =
-        |m: &Netdev| upper_lower::strangers(context.snapshot, m).next().map(|s| format!("{s} sits on {}", m.name));
+    let strange = |m: &Netdev| {
+        upper_lower::strangers(context.snapshot, m)
+            .next()
+            .map(|s| format!("{s} sits on {}", m.name))
+    };
     if let Some(why) = upper_lower::members(context.snapshot, bond).find_map(strange) {
-        return because(DropCode::Carries, why, "delete it there first, or exclude this NIC");
+        return because(
+            DropCode::Carries,
+            why,
+            "delete it there first, or exclude this NIC",
+        );
     }
-    let why = upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
-    because(DropCode::Forbidden, why, "the host's administrator can change that in /etc/rdmaprep/config.toml")
+    let why =
+        upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
+    because(
+        DropCode::Forbidden,
+        why,
+        "the host's administrator can change that in /etc/rdmaprep/config.toml",
+    )
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
@@ -113,16 +198,33 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     if !upper_lower::follows(netdev) || height > 8 {
         return Some(String::new());
     }
-    let finite = !context.request.select.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
-    let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
-    let above =
-        || upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
-    let strange = || upper_lower::strangers(context.snapshot, netdev).next().map(|s| format!("{s} sits on it"));
+    let finite = !context.request.select.freeze_lifetimes
+        && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
+    let member = netdev
+        .master
+        .as_ref()
+        .map(|master| format!("it is a member of {master}"));
+    let above = || {
+        upper_lower::upper(context.snapshot, netdev)
+            .find_map(|u| Some((u, left_behind(context, u, height + 1)?)))
+    };
+    let strange = || {
+        upper_lower::strangers(context.snapshot, netdev)
+            .next()
+            .map(|s| format!("{s} sits on it"))
+    };
     let why = member
         .or_else(strange)
         .or_else(|| policy_forbids(context, netdev))
-        .or_else(|| finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()))
-        .or_else(|| netdev.qdisc_lost.as_ref().map(|lost| format!("a move would take {lost}")))
+        .or_else(|| {
+            finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned())
+        })
+        .or_else(|| {
+            netdev
+                .qdisc_lost
+                .as_ref()
+                .map(|lost| format!("a move would take {lost}"))
+        })
         .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;
     Some(format!(": {why}"))
 }

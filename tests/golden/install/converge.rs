@@ -2,24 +2,47 @@
 
 use super::*;
 
-/// Whatever was asked for before, and whatever has happened since: what is there is what one install by the last words makes.
+/// Whatever was asked for before, and whatever has happened since: what is there is what one
+/// install by the last words makes.
 #[test]
 fn a_later_install_is_the_whole_of_what_it_wants() {
     type Edit = fn(&Path);
     const NOTHING: Edit = |_| {};
     let cases: [(&[&str], Edit, &[&str]); 8] = [
-        (&["--docker", "--program", "/opt/rdmaprep"], NOTHING, &["--docker", "--program", "/usr/bin/rdmaprep"]),
+        (
+            &["--docker", "--program", "/opt/rdmaprep"],
+            NOTHING,
+            &["--docker", "--program", "/usr/bin/rdmaprep"],
+        ),
         (&["--docker", "--default-runtime"], NOTHING, &["--docker"]),
         (&["--podman", "--command", "^a$"], NOTHING, &["--podman"]),
-        (&["--podman", "--crio", "--command", "^a$"], NOTHING, &["--crio", "--podman"]),
-        (&["--network-managers", "--ifaces", "r0 r1"], NOTHING, &["--network-managers"]),
+        (
+            &["--podman", "--crio", "--command", "^a$"],
+            NOTHING,
+            &["--crio", "--podman"],
+        ),
+        (
+            &["--network-managers", "--ifaces", "r0 r1"],
+            NOTHING,
+            &["--network-managers"],
+        ),
         (&["--systemd", "--cdi"], NOTHING, &["--systemd"]),
         (
             &["--systemd", "--cdi"],
             // A package has come.
             |root| {
-                for unit in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/systemd")).unwrap() {
-                    put(root, &format!("usr/lib/systemd/system/{}", unit.unwrap().file_name().display()), "[Unit]\n");
+                for unit in
+                    fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/systemd"))
+                        .unwrap()
+                {
+                    put(
+                        root,
+                        &format!(
+                            "usr/lib/systemd/system/{}",
+                            unit.unwrap().file_name().display()
+                        ),
+                        "[Unit]\n",
+                    );
                 }
             },
             &["--systemd", "--cdi"],
@@ -29,8 +52,13 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
             // From a drop-in to the file itself.
             |root| {
                 let path = "etc/containerd/config.toml";
-                let text = fs::read_to_string(root.join(path)).unwrap_or_else(|_| "version = 2\n".to_owned());
-                put(root, path, &format!("{text}[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = '/b'\n"));
+                let text = fs::read_to_string(root.join(path))
+                    .unwrap_or_else(|_| "version = 2\n".to_owned());
+                put(
+                    root,
+                    path,
+                    &format!("{text}[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = '/b'\n"),
+                );
             },
             &["--containerd"],
         ),
@@ -41,13 +69,25 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
         edit(root.path());
         edit(fresh.path());
         let edited = files(fresh.path());
-        let dry = rdmaprep("install", root.path(), &[last, &["--dry-run"]].concat()).ok().out;
+        let dry = rdmaprep("install", root.path(), &[last, &["--dry-run"]].concat())
+            .ok()
+            .out;
         let goes = !first.contains(&"--default-runtime") && !first.contains(&"--containerd");
         assert!(dry.contains("\n+++ /dev/null\n") || !goes, "{dry}");
         rdmaprep("install", root.path(), last).ok();
         rdmaprep("install", fresh.path(), last).ok();
-        assert_eq!(files(root.path()), files(fresh.path()), "{first:?}, then {last:?}");
-        assert!(rdmaprep("install", root.path(), last).ok().out.contains("nothing to change"), "{first:?}");
+        assert_eq!(
+            files(root.path()),
+            files(fresh.path()),
+            "{first:?}, then {last:?}"
+        );
+        assert!(
+            rdmaprep("install", root.path(), last)
+                .ok()
+                .out
+                .contains("nothing to change"),
+            "{first:?}"
+        );
         rdmaprep("uninstall", root.path(), &[]).ok();
         assert_eq!(files(root.path()), edited, "{first:?}, then {last:?}");
     }
@@ -57,14 +97,27 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
 fn what_another_target_wants_stays() {
     let root = TempDir::new().unwrap();
     let manifest = root.path().join("var/lib/rdmaprep/installed.json");
-    let (link, hook) = ("opt/rdmaprep-runtime", "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json");
+    let (link, hook) = (
+        "opt/rdmaprep-runtime",
+        "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json",
+    );
     let is_there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
     let install = |args: &[&str]| rdmaprep("install", root.path(), args).ok();
     // A ledger of an older version does not tell for whom a path is.
     for older in [false, true] {
-        install(&["--docker", "--containerd", "--podman", "--crio", "--program", "/opt/rdmaprep", "--command", "x"]);
+        install(&[
+            "--docker",
+            "--containerd",
+            "--podman",
+            "--crio",
+            "--program",
+            "/opt/rdmaprep",
+            "--command",
+            "x",
+        ]);
         if older {
-            let mut value: Value = serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
+            let mut value: Value =
+                serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
             for entry in value["entries"].as_array_mut().unwrap() {
                 entry.as_object_mut().unwrap().remove("wanted_by").unwrap();
             }
@@ -91,7 +144,8 @@ fn a_changed_file_that_is_no_longer_wanted_is_reported_first() {
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json";
     put(root.path(), hook, "{}");
     let before = all(root.path());
-    rdmaprep("install", root.path(), &["--crio"]).fails(3, &[hook, "is not needed any more, but was changed"]);
+    rdmaprep("install", root.path(), &["--crio"])
+        .fails(3, &[hook, "is not needed any more, but was changed"]);
     assert_eq!(before, all(root.path()));
     // A file that an administrator removed is no conflict.
     fs::remove_file(root.path().join(hook)).unwrap();
@@ -106,18 +160,27 @@ fn a_target_that_wants_nothing_any_more_leaves_nothing() {
     rdmaprep("install", root.path(), &["--containerd"]).ok();
     let config = "etc/containerd/config.toml";
     let made = fs::read_to_string(root.path().join(config)).unwrap();
-    put(root.path(), config, &format!("disabled_plugins = [\"cri\"]\n{made}"));
+    put(
+        root.path(),
+        config,
+        &format!("disabled_plugins = [\"cri\"]\n{made}"),
+    );
     let said = rdmaprep("install", root.path(), &["--containerd"]).ok().out;
     assert!(
-        said.contains("disables the CRI plugin") && said.contains("removed /usr/local/bin/rdmaprep-runtime"),
+        said.contains("disables the CRI plugin")
+            && said.contains("removed /usr/local/bin/rdmaprep-runtime"),
         "{said}"
     );
-    let left: Vec<PathBuf> = all(root.path()).into_keys().filter(|path| !path.is_dir()).collect();
+    let left: Vec<PathBuf> = all(root.path())
+        .into_keys()
+        .filter(|path| !path.is_dir())
+        .collect();
     assert_eq!(left, [root.path().join(config)]);
     assert!(!root.path().join("var").exists() && !root.path().join("usr").exists());
 }
 
-/// Of units that a package has brought and `systemctl enable` has enabled there is nothing to write, and nothing to make room for.
+/// Of units that a package has brought and `systemctl enable` has enabled there is nothing to
+/// write, and nothing to make room for.
 #[test]
 fn where_all_is_there_nothing_is_made() {
     let root = TempDir::new().unwrap();
@@ -135,14 +198,18 @@ fn where_all_is_there_nothing_is_made() {
     }
     let before = all(root.path());
     for _ in 0..2 {
-        let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok().out;
+        let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"])
+            .ok()
+            .out;
         assert!(said.contains("nothing to change"), "{said}");
         assert_eq!(before, all(root.path()));
     }
     rdmaprep("uninstall", root.path(), &[]).ok();
     assert_eq!(before, all(root.path()));
     // Beside something to write there is room for the devices, too, and it goes with that.
-    let link = root.path().join("etc/systemd/system/timers.target.wants/rdmaprep-stale.timer");
+    let link = root
+        .path()
+        .join("etc/systemd/system/timers.target.wants/rdmaprep-stale.timer");
     let leads = fs::read_link(&link).unwrap();
     fs::remove_file(&link).unwrap();
     rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok();

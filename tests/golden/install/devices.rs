@@ -2,25 +2,43 @@
 
 use super::*;
 
-/// `cdi generate`'s file is removed if it was written after an install; another vendor's file in its place stays.
+/// `cdi generate`'s file is removed if it was written after an install; another vendor's file in
+/// its place stays.
 #[test]
 fn the_file_of_devices_goes_if_it_is_ours() {
-    let cases = [(OUR_DEVICES, true), (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false), ("", false)];
+    let cases = [
+        (OUR_DEVICES, true),
+        (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false),
+        ("", false),
+    ];
     for (text, is_ours) in cases {
         for installed in [true, false] {
             let (root, goes) = (TempDir::new().unwrap(), is_ours && installed);
             if installed {
-                let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok().out;
-                assert!(said.contains("then: systemctl start rdmaprep-cdi.path rdmaprep-cdi.service"), "{said}");
+                let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"])
+                    .ok()
+                    .out;
+                assert!(
+                    said.contains("then: systemctl start rdmaprep-cdi.path rdmaprep-cdi.service"),
+                    "{said}"
+                );
             }
             put(root.path(), "etc/cdi/rdmaprep.json", text);
             let before = all(root.path());
             let dry = rdmaprep("uninstall", root.path(), &["--dry-run"]).ok().out;
             assert_eq!(dry.contains("--- /etc/cdi/rdmaprep.json"), goes);
-            assert_eq!(dry.contains("note: /etc/cdi/rdmaprep.json stays"), is_ours && !installed, "{dry}");
+            assert_eq!(
+                dry.contains("note: /etc/cdi/rdmaprep.json stays"),
+                is_ours && !installed,
+                "{dry}"
+            );
             assert_eq!(before, all(root.path()));
             let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
-            assert_eq!(said.contains("systemctl stop rdmaprep-cdi.path rdmaprep-cdi.service"), installed, "{said}");
+            assert_eq!(
+                said.contains("systemctl stop rdmaprep-cdi.path rdmaprep-cdi.service"),
+                installed,
+                "{said}"
+            );
             assert_eq!(said.contains("daemon-reload"), installed, "{said}");
             assert_eq!(files(root.path()).len(), usize::from(!goes));
             // The folder that `install` made for it goes with it.
@@ -29,14 +47,20 @@ fn the_file_of_devices_goes_if_it_is_ours() {
     }
 }
 
-/// What there was at the first install is there after uninstalling, whatever was installed later, and however often.
+/// What there was at the first install is there after uninstalling, whatever was installed later,
+/// and however often.
 #[test]
 fn a_file_of_devices_that_was_there_first_stays() {
     let root = TempDir::new().unwrap();
     put(root.path(), "etc/cdi/rdmaprep.json", OUR_DEVICES);
     let before = all(root.path());
     rdmaprep("install", root.path(), &["--crio"]).ok();
-    rdmaprep("install", root.path(), &["--systemd", "--cdi", "--program", "/opt/rdmaprep"]).ok();
+    rdmaprep(
+        "install",
+        root.path(),
+        &["--systemd", "--cdi", "--program", "/opt/rdmaprep"],
+    )
+    .ok();
     // A changed file keeps the manifest in place.
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
     let ours = fs::read_to_string(root.path().join(hook)).unwrap();
@@ -45,7 +69,10 @@ fn a_file_of_devices_that_was_there_first_stays() {
     put(root.path(), hook, &ours);
     for _ in 0..2 {
         let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
-        assert!(said.contains("note: /etc/cdi/rdmaprep.json stays"), "{said}");
+        assert!(
+            said.contains("note: /etc/cdi/rdmaprep.json stays"),
+            "{said}"
+        );
         assert_eq!(before, all(root.path()));
     }
 }

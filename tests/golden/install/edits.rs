@@ -12,10 +12,18 @@ impl ReadTree for Files {
     }
     fn list(&self, folder: &str) -> Result<Vec<String>> {
         let name = |path: &String| Some(path.strip_prefix(folder)?.strip_prefix('/')?.to_owned());
-        Ok(self.0.keys().filter_map(name).filter(|name| !name.contains('/')).collect())
+        Ok(self
+            .0
+            .keys()
+            .filter_map(name)
+            .filter(|name| !name.contains('/'))
+            .collect())
     }
     fn exists(&self, path: &str) -> bool {
-        self.0.keys().any(|p| p.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        self.0.keys().any(|p| {
+            p.strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
     }
     fn followed(&self, path: &str) -> Result<String> {
         Ok(path.to_owned())
@@ -43,12 +51,19 @@ impl Files {
         self
     }
     fn installed(&self, target: Target) -> Result<(Files, Installation)> {
-        let wanted =
-            InstallRequest { targets: vec![target], program: "/usr/bin/rdmaprep".into(), ..InstallRequest::default() };
+        let wanted = InstallRequest {
+            targets: vec![target],
+            program: "/usr/bin/rdmaprep".into(),
+            ..InstallRequest::default()
+        };
         let done = install::install(&wanted, self, &Manifest::default())?;
         let after = self.clone().after(&done.changes);
         let again = install::install(&wanted, &after, &done.manifest)?;
-        assert_eq!((again.changes, &again.manifest), (Vec::new(), &done.manifest), "twice is not once");
+        assert_eq!(
+            (again.changes, &again.manifest),
+            (Vec::new(), &done.manifest),
+            "twice is not once"
+        );
         Ok((after, done))
     }
     fn uninstalled(self, manifest: &Manifest) -> Files {
@@ -72,7 +87,10 @@ fn daemon() -> impl Strategy<Value = (Value, String)> {
     let value = scalar.prop_recursive(3, 16, 4, |inner| {
         let map = prop::collection::vec(("[a-z]{1,6}", inner.clone()), 0..4)
             .prop_map(|m| Value::Object(m.into_iter().collect()));
-        prop_oneof![prop::collection::vec(inner, 0..4).prop_map(Value::Array), map]
+        prop_oneof![
+            prop::collection::vec(inner, 0..4).prop_map(Value::Array),
+            map
+        ]
     });
     let runtimes = prop::option::of(prop::collection::vec(("[a-q]{1,6}", value.clone()), 0..3));
     let rest = prop::collection::vec(("[a-q]{1,6}", value), 0..5);
@@ -81,27 +99,45 @@ fn daemon() -> impl Strategy<Value = (Value, String)> {
         let runtimes = runtimes.map(|list| Value::Object(list.into_iter().collect()));
         all.extend(runtimes.map(|r| ("runtimes".to_owned(), r)));
         let value = Value::Object(all);
-        let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+        let text = if pretty {
+            serde_json::to_string_pretty(&value)
+        } else {
+            serde_json::to_string(&value)
+        };
         (value, text.unwrap())
     })
 }
 
-/// A file that `install` created and an administrator filled keeps the version that it was filled for.
+/// A file that `install` created and an administrator filled keeps the version that it was filled
+/// for.
 #[test]
 fn what_was_added_to_a_file_of_ours_keeps_its_version() {
     let root = TempDir::new().unwrap();
     let run = |command: &str, more: &[&str]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        let output = program.env_clear().arg(command).arg("--root").arg(root.path()).args(more).output().unwrap();
+        let output = program
+            .env_clear()
+            .arg(command)
+            .arg("--root")
+            .arg(root.path())
+            .args(more)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{output:?}");
     };
-    run("install", &["--containerd", "--program", "/usr/bin/rdmaprep"]);
+    run(
+        "install",
+        &["--containerd", "--program", "/usr/bin/rdmaprep"],
+    );
     let path = root.path().join("etc/containerd/config.toml");
     let own = "[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"/etc/certs\"\n";
     let made = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{made}{own}")).unwrap();
     run("uninstall", &[]);
-    assert_eq!(fs::read_to_string(&path).unwrap().trim(), format!("version = 2\n{own}").trim());
+    assert_eq!(
+        fs::read_to_string(&path).unwrap().trim(),
+        format!("version = 2\n{own}").trim()
+    );
 }
 
 /// What may be in config.toml: sections of others, comments, and ours in four forms.
@@ -109,16 +145,30 @@ fn config() -> impl Strategy<Value = String> {
     let section = prop_oneof![
         Just(""),
         Just("[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = \"/usr/lib/cni\" # there\n"),
-        Just("[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    # why\n    sandbox_image = 'x'\n"),
+        Just(
+            "[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    # why\n    sandbox_image = \
+            'x'\n"
+        ),
         Just("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes]\n  # none yet\n"),
     ];
-    let head =
-        prop_oneof![Just(""), Just("# a file\n"), Just("imports = []\n"), Just("imports = [ '/x.toml', ] # two\n")];
-    let other = prop_oneof![Just(""), Just("[grpc]\n  gid = 7\n"), Just("\n# end\n[debug]\nlevel='info'\n\n\n")];
+    let head = prop_oneof![
+        Just(""),
+        Just("# a file\n"),
+        Just("imports = []\n"),
+        Just("imports = [ '/x.toml', ] # two\n")
+    ];
+    let other = prop_oneof![
+        Just(""),
+        Just("[grpc]\n  gid = 7\n"),
+        Just("\n# end\n[debug]\nlevel='info'\n\n\n")
+    ];
     let root = prop_oneof![Just("root = '/r'\n"), Just("oom_score=-999\r\n"), Just("")];
-    (head, root, other.clone(), section, other).prop_filter_map("twice", |(head, root, a, section, b)| {
-        (a.is_empty() || a != b).then(|| format!("{head}version = 2\n{root}{a}{section}{b}"))
-    })
+    (head, root, other.clone(), section, other).prop_filter_map(
+        "twice",
+        |(head, root, a, section, b)| {
+            (a.is_empty() || a != b).then(|| format!("{head}version = 2\n{root}{a}{section}{b}"))
+        },
+    )
 }
 
 proptest! {

@@ -8,23 +8,45 @@ fn what_was_changed_since_is_left_and_reported() {
     let daemon = root.path().join("etc/docker/daemon.json");
     fs::create_dir_all(daemon.parent().unwrap()).unwrap();
     fs::write(&daemon, "{\n  \"debug\": true\n}\n").unwrap();
-    rdmaprep("install", root.path(), &["--docker", "--crio", "--default-runtime"]).ok();
+    rdmaprep(
+        "install",
+        root.path(),
+        &["--docker", "--crio", "--default-runtime"],
+    )
+    .ok();
     // An administrator adds a runtime, and edits our hook.
     let text = fs::read_to_string(&daemon).unwrap();
-    fs::write(&daemon, text.replace("\"runtimes\": {", "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},")).unwrap();
-    let hook = root.path().join("usr/share/containers/oci/hooks.d/rdmaprep-poststop.json");
+    fs::write(
+        &daemon,
+        text.replace(
+            "\"runtimes\": {",
+            "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},",
+        ),
+    )
+    .unwrap();
+    let hook = root
+        .path()
+        .join("usr/share/containers/oci/hooks.d/rdmaprep-poststop.json");
     let ours = fs::read_to_string(&hook).unwrap();
     fs::write(&hook, ours.replace("\"timeout\": 300", "\"timeout\": 30")).unwrap();
     rdmaprep("install", root.path(), &["--crio"]).fails(3, &["rdmaprep-poststop.json"]);
     rdmaprep("uninstall", root.path(), &[]).fails(8, &["rdmaprep-poststop.json"]);
     let text = fs::read_to_string(&daemon).unwrap();
-    assert_eq!(text, "{\n  \"debug\": true,\n  \"runtimes\": {\n    \"kata\": {\"path\": \"/k\"}\n  }\n}\n");
+    assert_eq!(
+        text,
+        "{\n  \"debug\": true,\n  \"runtimes\": {\n    \"kata\": {\"path\": \"/k\"}\n  }\n}\n"
+    );
     assert!(hook.exists());
     // As soon as that is seen to, the rest goes, too.
     fs::write(&hook, ours).unwrap();
     rdmaprep("uninstall", root.path(), &[]).ok();
     assert!(!root.path().join("usr").exists() && !root.path().join("var").exists());
-    assert!(rdmaprep("uninstall", root.path(), &[]).ok().out.contains("nothing to change"));
+    assert!(
+        rdmaprep("uninstall", root.path(), &[])
+            .ok()
+            .out
+            .contains("nothing to change")
+    );
 }
 
 #[test]
@@ -34,12 +56,28 @@ fn uninstall_is_refused_while_nics_are_away() {
         host.prepare(&rails);
         let mut c = Container::new("busy");
         c.create(host).ok();
-        host.rdmaprep(&["uninstall"]).fails(9, &["busy", "rdmaprep restore --all", "run `rdmaprep uninstall` again"]);
+        host.rdmaprep(&["uninstall"]).fails(
+            9,
+            &[
+                "busy",
+                "rdmaprep restore --all",
+                "run `rdmaprep uninstall` again",
+            ],
+        );
         // Removing the package with --purge removes this folder, and so the lock.
-        assert!(Path::new("/run/rdmaprep/install.lock").exists() && !Path::new("/run/rdmaprep-install.lock").exists());
-        host.rdmaprep(&["uninstall", "--dry-run"]).fails(9, &["busy"]);
+        assert!(
+            Path::new("/run/rdmaprep/install.lock").exists()
+                && !Path::new("/run/rdmaprep-install.lock").exists()
+        );
+        host.rdmaprep(&["uninstall", "--dry-run"])
+            .fails(9, &["busy"]);
         c.stop(host).ok();
-        assert!(host.rdmaprep(&["uninstall"]).ok().out.contains("nothing to change"));
+        assert!(
+            host.rdmaprep(&["uninstall"])
+                .ok()
+                .out
+                .contains("nothing to change")
+        );
     });
 }
 
@@ -51,10 +89,18 @@ fn uninstall_is_refused_while_an_engine_calls_the_runtime() {
         fs::create_dir_all(task).unwrap();
         for name in ["rdmaprep-runtime", "rdmaprep-runtime-runsc"] {
             fs::write(task.join("runtime"), format!("/usr/bin/{name}")).unwrap();
-            host.rdmaprep(&["uninstall"]).fails(9, &["moby/c1", &format!("/usr/bin/{name}")]);
-            host.rdmaprep(&["uninstall", "--dry-run"]).fails(9, &["moby/c1"]);
+            host.rdmaprep(&["uninstall"])
+                .fails(9, &["moby/c1", &format!("/usr/bin/{name}")]);
+            host.rdmaprep(&["uninstall", "--dry-run"])
+                .fails(9, &["moby/c1"]);
         }
-        for other in ["", "runc", "/usr/bin/runc", "/usr/bin/rdmaprep", "/usr/bin/rdmaprep-runtimes"] {
+        for other in [
+            "",
+            "runc",
+            "/usr/bin/runc",
+            "/usr/bin/rdmaprep",
+            "/usr/bin/rdmaprep-runtimes",
+        ] {
             fs::write(task.join("runtime"), other).unwrap();
             host.rdmaprep(&["uninstall"]).ok();
         }
@@ -67,12 +113,19 @@ fn what_was_changed_is_no_failure_where_that_is_asked_for() {
     rdmaprep("install", root.path(), &["--crio"]).ok();
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
     put(root.path(), hook, "{}");
-    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok().out;
+    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"])
+        .ok()
+        .out;
     assert!(
-        said.contains("note: changed since and left: /usr/share/containers/oci/hooks.d/rdmaprep-poststop.json"),
+        said.contains(
+            "note: changed since and left: /usr/share/containers/oci/hooks.d/rdmaprep-poststop.json"
+        ),
         "{said}"
     );
-    assert_eq!(files(root.path()).into_keys().collect::<Vec<_>>(), [PathBuf::from(hook)]);
+    assert_eq!(
+        files(root.path()).into_keys().collect::<Vec<_>>(),
+        [PathBuf::from(hook)]
+    );
     rdmaprep("uninstall", root.path(), &[]).fails(8, &[hook]);
 }
 
@@ -82,13 +135,26 @@ const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
 #[test]
 fn an_edited_runtime_entry_is_removed_or_stays_as_a_whole() {
     let root = TempDir::new().unwrap();
-    let (daemon, config) = (root.path().join("etc/docker/daemon.json"), root.path().join("etc/containerd/config.toml"));
+    let (daemon, config) = (
+        root.path().join("etc/docker/daemon.json"),
+        root.path().join("etc/containerd/config.toml"),
+    );
     put(root.path(), "etc/containerd/config.toml", "version = 2\n");
     rdmaprep("install", root.path(), &["--docker", "--containerd"]).ok();
-    let text = fs::read_to_string(&daemon).unwrap().replace("\"path\":", "\"runtimeArgs\": [\"--debug\"],\n\"path\":");
-    fs::write(&daemon, text.replace("\"runtimes\": {", "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},")).unwrap();
+    let text = fs::read_to_string(&daemon)
+        .unwrap()
+        .replace("\"path\":", "\"runtimeArgs\": [\"--debug\"],\n\"path\":");
+    fs::write(
+        &daemon,
+        text.replace(
+            "\"runtimes\": {",
+            "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},",
+        ),
+    )
+    .unwrap();
     let added = format!(
-        "\n[{CRI}.runtimes.runc.options]\nSystemdCgroup = true\n[{CRI}.runtimes.rdmaprep.options.more]\nx = 1\n"
+        "\n[{CRI}.runtimes.runc.options]\nSystemdCgroup = \
+        true\n[{CRI}.runtimes.rdmaprep.options.more]\nx = 1\n"
     );
     fs::write(&config, fs::read_to_string(&config).unwrap() + &added).unwrap();
     rdmaprep("uninstall", root.path(), &[]).ok();
@@ -104,9 +170,24 @@ fn an_edited_runtime_entry_is_removed_or_stays_as_a_whole() {
 #[test]
 fn a_runtime_made_the_default_one_stays() {
     for (target, path, before, default) in [
-        ("--docker", "etc/docker/daemon.json", "{}", "{\"default-runtime\": \"rdmaprep\", "),
-        ("--containerd", "etc/containerd/config.toml", "version = 2\n", "default_runtime_name"),
-        ("--containerd", "etc/containerd/conf.d/mine.toml", "version = 3\n", "default_runtime_name"),
+        (
+            "--docker",
+            "etc/docker/daemon.json",
+            "{}",
+            "{\"default-runtime\": \"rdmaprep\", ",
+        ),
+        (
+            "--containerd",
+            "etc/containerd/config.toml",
+            "version = 2\n",
+            "default_runtime_name",
+        ),
+        (
+            "--containerd",
+            "etc/containerd/conf.d/mine.toml",
+            "version = 3\n",
+            "default_runtime_name",
+        ),
     ] {
         let root = TempDir::new().unwrap();
         put(root.path(), path, before);
@@ -120,7 +201,11 @@ fn a_runtime_made_the_default_one_stays() {
         rdmaprep("install", root.path(), &[target]).ok();
         let place = root.path().join(path);
         let ours = fs::read_to_string(&place).unwrap();
-        let cri = if before.contains('3') { "plugins.\"io.containerd.cri.v1.runtime\".containerd" } else { CRI };
+        let cri = if before.contains('3') {
+            "plugins.\"io.containerd.cri.v1.runtime\".containerd"
+        } else {
+            CRI
+        };
         let theirs = match target {
             "--docker" => ours.replacen('{', default, 1),
             _ => format!("{ours}\n[{cri}]\n{default} = \"rdmaprep\"\n"),
@@ -128,7 +213,8 @@ fn a_runtime_made_the_default_one_stays() {
         fs::write(&place, theirs).unwrap();
         let now = all(root.path());
         for more in [&[][..], &["--leave-changed"], &["--dry-run"]] {
-            rdmaprep("uninstall", root.path(), more).fails(3, &[path, "rdmaprep as the default runtime"]);
+            rdmaprep("uninstall", root.path(), more)
+                .fails(3, &[path, "rdmaprep as the default runtime"]);
         }
         assert_eq!(all(root.path()), now);
         fs::write(&place, ours).unwrap();
@@ -137,7 +223,8 @@ fn a_runtime_made_the_default_one_stays() {
     }
 }
 
-/// Up to 0.1 a config.toml of version 2 without the CRI plugin's section got a drop-in, which hid what was written there later.
+/// Up to 0.1 a config.toml of version 2 without the CRI plugin's section got a drop-in, which hid
+/// what was written there later.
 #[test]
 fn a_drop_in_that_hides_what_config_toml_says_goes() {
     let root = TempDir::new().unwrap();
@@ -145,12 +232,25 @@ fn a_drop_in_that_hides_what_config_toml_says_goes() {
     rdmaprep("install", root.path(), &["--containerd"]).ok();
     let config = root.path().join("etc/containerd/config.toml");
     let text = fs::read_to_string(&config).unwrap();
-    assert!(root.path().join("etc/containerd/conf.d/rdmaprep.toml").exists() && text.contains("imports"));
+    assert!(
+        root.path()
+            .join("etc/containerd/conf.d/rdmaprep.toml")
+            .exists()
+            && text.contains("imports")
+    );
     fs::write(&config, text.replace("version = 3", "version = 2")).unwrap();
     rdmaprep("install", root.path(), &["--containerd"]).ok();
-    assert!(!root.path().join("etc/containerd/conf.d/rdmaprep.toml").exists());
+    assert!(
+        !root
+            .path()
+            .join("etc/containerd/conf.d/rdmaprep.toml")
+            .exists()
+    );
     let text = fs::read_to_string(&config).unwrap();
-    assert!(text.contains(&format!("[{CRI}.runtimes.rdmaprep]")) && !text.contains("imports"), "{text}");
+    assert!(
+        text.contains(&format!("[{CRI}.runtimes.rdmaprep]")) && !text.contains("imports"),
+        "{text}"
+    );
     rdmaprep("uninstall", root.path(), &[]).ok();
     assert_eq!(fs::read_to_string(&config).unwrap(), "version = 2\n");
 }
@@ -164,33 +264,55 @@ fn what_can_no_longer_be_read_is_left_where_that_is_asked_for() {
     let now = all(root.path());
     rdmaprep("uninstall", root.path(), &[]).fails(2, &["/etc/docker/daemon.json"]);
     assert_eq!(all(root.path()), now);
-    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok().out;
-    assert!(said.contains("note: changed since and left: /etc/docker/daemon.json: is not JSON"), "{said}");
-    let left: Vec<PathBuf> = files(root.path()).into_keys().filter(|path| !path.starts_with("var")).collect();
+    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"])
+        .ok()
+        .out;
+    assert!(
+        said.contains("note: changed since and left: /etc/docker/daemon.json: is not JSON"),
+        "{said}"
+    );
+    let left: Vec<PathBuf> = files(root.path())
+        .into_keys()
+        .filter(|path| !path.starts_with("var"))
+        .collect();
     assert_eq!(left, [PathBuf::from("etc/docker/daemon.json")]);
 }
 
-/// The package's script, with a program that says what it was called with, and what is to be run afterwards.
+/// The package's script, with a program that says what it was called with, and what is to be run
+/// afterwards.
 #[test]
 fn package_removal_runs_to_its_end_and_hides_no_failure() {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/deb/prerm")).unwrap();
+    let script =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/deb/prerm"))
+            .unwrap();
     assert_eq!(script.matches("/run/systemd/system").count(), 1);
     let script = script.replace("/run/systemd/system", at("booted").to_str().unwrap());
     assert_eq!(script.matches("/etc/cdi/rdmaprep.json").count(), 1);
-    fs::write(at("prerm"), script.replace("/etc/cdi/rdmaprep.json", at("devices").to_str().unwrap())).unwrap();
+    fs::write(
+        at("prerm"),
+        script.replace("/etc/cdi/rdmaprep.json", at("devices").to_str().unwrap()),
+    )
+    .unwrap();
     let make = |name: &str, text: &str| {
         fs::write(at(name), text).unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
     };
-    make("systemctl", &format!("#!/bin/sh\necho \"$@\" >> {}\nexit 1\n", at("units").display()));
+    make(
+        "systemctl",
+        &format!(
+            "#!/bin/sh\necho \"$@\" >> {}\nexit 1\n",
+            at("units").display()
+        ),
+    );
     let units = || {
         let said = fs::read_to_string(at("units")).unwrap_or_default();
         let _ = fs::remove_file(at("units"));
         said
     };
-    const OURS: &str = "rdmaprep-stale.timer rdmaprep-boot.service rdmaprep-cdi.path rdmaprep-cdi.service\n";
+    const OURS: &str =
+        "rdmaprep-stale.timer rdmaprep-boot.service rdmaprep-cdi.path rdmaprep-cdi.service\n";
     let removal = |code: i32, booted: bool, word: &str| {
         let _ = fs::remove_file(at("ran"));
         let _ = fs::remove_dir(at("booted"));
@@ -199,25 +321,52 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
         }
         let ran = at("ran").display().to_string();
         let says = format!(
-            "echo 'removed /x'; echo 'then: echo one >> {ran}'; echo 'then: false'; echo 'then: cat; echo two >> {ran}'"
+            "echo 'removed /x'; echo 'then: echo one >> {ran}'; echo 'then: false'; echo 'then: \
+            cat; echo two >> {ran}'"
         );
-        make("rdmaprep", &format!("#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n", at("args").display()));
+        make(
+            "rdmaprep",
+            &format!(
+                "#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n",
+                at("args").display()
+            ),
+        );
         if !at("devices").exists() {
             fs::write(at("devices"), OUR_DEVICES).unwrap();
         }
-        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let path = format!(
+            "{}:{}",
+            folder.path().display(),
+            std::env::var("PATH").unwrap()
+        );
         let mut program = Command::new("sh");
         let said = run(program.arg(at("prerm")).arg(word).env("PATH", path), "");
         (said, fs::read_to_string(at("ran")).unwrap_or_default())
     };
     let (said, ran) = removal(0, true, "remove");
-    assert_eq!((said.code, ran.as_str()), (Some(0), "one\ntwo\n"), "{said:?}");
-    assert!(said.out.contains("removed /x") && said.err.contains("this failed: false"), "{said:?}");
-    assert_eq!(fs::read_to_string(at("args")).unwrap(), "uninstall --leave-changed\n");
+    assert_eq!(
+        (said.code, ran.as_str()),
+        (Some(0), "one\ntwo\n"),
+        "{said:?}"
+    );
+    assert!(
+        said.out.contains("removed /x") && said.err.contains("this failed: false"),
+        "{said:?}"
+    );
+    assert_eq!(
+        fs::read_to_string(at("args")).unwrap(),
+        "uninstall --leave-changed\n"
+    );
     // Even units that an administrator enabled, and devices: they name a program that is removed.
-    assert_eq!((units(), at("devices").exists()), (format!("disable --now {OURS}"), false));
+    assert_eq!(
+        (units(), at("devices").exists()),
+        (format!("disable --now {OURS}"), false)
+    );
     assert_eq!(removal(0, false, "deconfigure").1, "");
-    assert_eq!((units(), at("devices").exists()), (format!("disable {OURS}"), false));
+    assert_eq!(
+        (units(), at("devices").exists()),
+        (format!("disable {OURS}"), false)
+    );
     fs::remove_file(at("args")).unwrap();
     for code in [8, 9] {
         let (said, ran) = removal(code, true, "remove");
@@ -228,6 +377,13 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
     assert!(!at("args").exists());
     assert_eq!((units(), at("devices").exists()), (String::new(), true));
     // Another vendor's devices.
-    fs::write(at("devices"), r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#).unwrap();
-    assert_eq!((removal(0, true, "remove").0.code, at("devices").exists()), (Some(0), true));
+    fs::write(
+        at("devices"),
+        r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#,
+    )
+    .unwrap();
+    assert_eq!(
+        (removal(0, true, "remove").0.code, at("devices").exists()),
+        (Some(0), true)
+    );
 }

@@ -1,5 +1,6 @@
-//! A second opinion on what a network namespace holds, which shares no code with the program: the text of iproute2, ethtool
-//! and of the kernel's own files, in the order in which the kernel gives it.
+//! A second opinion on what a network namespace holds, which shares no code with the program: the
+//! text of iproute2, ethtool and of the kernel's own files, in the order in which the kernel gives
+//! it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,7 +11,8 @@ use serde_json::Value;
 
 /// What is looked at. Each `@@ NAME` begins a section.
 ///
-/// Not name_assign_type and addr_assign_type: how a name or an address was set last, which the kernel has no call to set.
+/// Not name_assign_type and addr_assign_type: how a name or an address was set last, which the
+/// kernel has no call to set.
 const SCRIPT: &str = r#"
 at() { echo "@@ $1"; }
 at link; ip -j -d link
@@ -55,8 +57,9 @@ pub struct Observation(BTreeMap<String, Vec<String>>);
 mod excepted {
     use serde_json::Value;
 
-    /// Members of links and addresses: counters, the carrier (which follows some time after the call), the timers of a
-    /// bridge, the lifetimes that run down, the name of a namespace that is not ours.
+    /// Members of links and addresses: counters, the carrier (which follows some time after the
+    /// call), the timers of a bridge, the lifetimes that run down, the name of a namespace that is
+    /// not ours.
     const MEMBERS: [&str; 16] = [
         "stats",
         "stats64",
@@ -91,7 +94,11 @@ mod excepted {
                     map.insert("qdisc".into(), "noqueue".into());
                 }
                 for key in ["valid_life_time", "preferred_life_time"] {
-                    if map.get(key).and_then(Value::as_u64).is_some_and(|left| left < u64::from(u32::MAX)) {
+                    if map
+                        .get(key)
+                        .and_then(Value::as_u64)
+                        .is_some_and(|left| left < u64::from(u32::MAX))
+                    {
                         map.insert(key.into(), "finite".into());
                     }
                 }
@@ -106,10 +113,13 @@ mod excepted {
         }
     }
 
-    /// Routes that the kernel makes of addresses in table local, of link-local ones and for multicast, some time after the
-    /// call: there, but in no order.
+    /// Routes that the kernel makes of addresses in table local, of link-local ones and for
+    /// multicast, some time after the call: there, but in no order.
     pub fn kernels_own(route: &str) -> bool {
-        route.contains("proto kernel") && [" table local", "unicast fe80::/64"].iter().any(|w| route.contains(w))
+        route.contains("proto kernel")
+            && [" table local", "unicast fe80::/64"]
+                .iter()
+                .any(|w| route.contains(w))
     }
 
     /// A route without what runs down and what says that the other end is down.
@@ -126,20 +136,33 @@ mod excepted {
         kept.join(" ")
     }
 
-    /// A forwarding entry that was configured, and no multicast address, which follows the addresses of a link.
+    /// A forwarding entry that was configured, and no multicast address, which follows the
+    /// addresses of a link.
     pub fn configured_fdb(line: &str) -> bool {
         let set = line.contains("permanent") || line.contains("static");
         set && !line.starts_with("33:33:") && !line.starts_with("01:00:5e:")
     }
 
-    /// A socket that stays until a program closes it. Half-open ones, and those that say goodbye, run out by themselves.
+    /// A socket that stays until a program closes it. Half-open ones, and those that say goodbye,
+    /// run out by themselves.
     pub fn lasting_socket(line: &str) -> bool {
-        let states = ["SYN-RECV", "SYN-SENT", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "CLOSING", "LAST-ACK"];
-        !line.split_whitespace().nth(1).is_some_and(|state| states.contains(&state))
+        let states = [
+            "SYN-RECV",
+            "SYN-SENT",
+            "FIN-WAIT-1",
+            "FIN-WAIT-2",
+            "TIME-WAIT",
+            "CLOSING",
+            "LAST-ACK",
+        ];
+        !line
+            .split_whitespace()
+            .nth(1)
+            .is_some_and(|state| states.contains(&state))
     }
 
-    /// A neighbour that was configured; those that the kernel found out by itself are not compared, and of the others not
-    /// what it finds out.
+    /// A neighbour that was configured; those that the kernel found out by itself are not compared,
+    /// and of the others not what it finds out.
     pub fn neighbour(line: &str) -> Option<String> {
         let mut words: Vec<&str> = line.split_whitespace().collect();
         let state = words.pop()?;
@@ -155,7 +178,9 @@ mod excepted {
 }
 
 fn json_lines(text: &str) -> Vec<String> {
-    let Ok(Value::Array(all)) = serde_json::from_str(text) else { return vec![text.trim().to_owned()] };
+    let Ok(Value::Array(all)) = serde_json::from_str(text) else {
+        return vec![text.trim().to_owned()];
+    };
     let line = |mut value: Value| {
         excepted::members(&mut value);
         value.to_string()
@@ -165,7 +190,10 @@ fn json_lines(text: &str) -> Vec<String> {
 
 /// The order that a section has a meaning in: none for what the kernel keeps in hash tables.
 fn section(name: &str, text: &str) -> Vec<String> {
-    let plain = || text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
+    let plain = || {
+        text.lines()
+            .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
     let sorted = |mut lines: Vec<String>| {
         lines.sort();
         lines
@@ -174,9 +202,16 @@ fn section(name: &str, text: &str) -> Vec<String> {
         "link" | "address" | "port" | "vlan" => json_lines(text),
         "route4" | "route6" => {
             let all = text.lines().map(excepted::route);
-            let (own, mut set): (Vec<String>, Vec<String>) = all.partition(|r| excepted::kernels_own(r));
-            // `show table all` walks a hash table of tables: their order has no meaning, only that within each.
-            set.sort_by_key(|r| r.split(" table ").nth(1).and_then(|t| t.split(' ').next()).map(str::to_owned));
+            let (own, mut set): (Vec<String>, Vec<String>) =
+                all.partition(|r| excepted::kernels_own(r));
+            // `show table all` walks a hash table of tables: their order has no meaning, only that
+            // within each.
+            set.sort_by_key(|r| {
+                r.split(" table ")
+                    .nth(1)
+                    .and_then(|t| t.split(' ').next())
+                    .map(str::to_owned)
+            });
             set.extend(sorted(own));
             set
         }
@@ -187,7 +222,12 @@ fn section(name: &str, text: &str) -> Vec<String> {
         // Links come in the order in which they appeared in the namespace.
         "qdisc" => {
             let mut all: Vec<String> = plain().filter(|l| !l.contains("noqueue")).collect();
-            all.sort_by_key(|l| l.split(" dev ").nth(1).and_then(|d| d.split(' ').next()).map(str::to_owned));
+            all.sort_by_key(|l| {
+                l.split(" dev ")
+                    .nth(1)
+                    .and_then(|d| d.split(' ').next())
+                    .map(str::to_owned)
+            });
             all
         }
         "tc" | "rule4" | "rule6" | "nexthop" => plain().collect(),
@@ -205,7 +245,9 @@ impl Observation {
 
     /// As [`Observation::here`], with the BPF programs at each link, which iproute2 does not list.
     pub fn here_with_bpf() -> Observation {
-        Observation::of(&said(Command::new("sh").args(["-c", SCRIPT]).env("BPF", BPF)))
+        Observation::of(&said(
+            Command::new("sh").args(["-c", SCRIPT]).env("BPF", BPF),
+        ))
     }
 
     /// Of a process's network namespace.
@@ -213,23 +255,42 @@ impl Observation {
         let net = format!("--net=/proc/{pid}/ns/net");
         let script = format!("mount -t sysfs sysfs /sys; {SCRIPT}");
         let mut command = Command::new("nsenter");
-        command.args([&net, "unshare", "--mount", "sh", "-c", &script]).env("BPF", BPF);
+        command
+            .args([&net, "unshare", "--mount", "sh", "-c", &script])
+            .env("BPF", BPF);
         Observation::of(&said(&mut command))
     }
 
     fn of(text: &str) -> Observation {
-        let parts = text.split("@@ ").skip(1).filter_map(|part| part.split_once('\n'));
-        let mut all = Observation(parts.map(|(name, body)| (name.to_owned(), section(name, body))).collect());
+        let parts = text
+            .split("@@ ")
+            .skip(1)
+            .filter_map(|part| part.split_once('\n'));
+        let mut all = Observation(
+            parts
+                .map(|(name, body)| (name.to_owned(), section(name, body)))
+                .collect(),
+        );
         all.forget_locals_of_down_links();
         all
     }
 
-    /// An address has its IPv6 route in table local since it was added, or not, if its link is down.
+    /// An address has its IPv6 route in table local since it was added, or not, if its link is
+    /// down.
     fn forget_locals_of_down_links(&mut self) {
-        let up = |link: &Value| link["flags"].as_array().is_some_and(|f| f.iter().any(|f| f == "UP"));
-        let links = self.lines("link").iter().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        let down: Vec<String> =
-            links.filter(|l| !up(l)).map(|l| format!(" dev {} ", l["ifname"].as_str().unwrap())).collect();
+        let up = |link: &Value| {
+            link["flags"]
+                .as_array()
+                .is_some_and(|f| f.iter().any(|f| f == "UP"))
+        };
+        let links = self
+            .lines("link")
+            .iter()
+            .filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        let down: Vec<String> = links
+            .filter(|l| !up(l))
+            .map(|l| format!(" dev {} ", l["ifname"].as_str().unwrap()))
+            .collect();
         let local = |r: &String| r.starts_with("local ") && down.iter().any(|d| r.contains(d));
         if let Some(routes) = self.0.get_mut("route6") {
             routes.retain(|r| !local(r));
@@ -242,7 +303,8 @@ impl Observation {
         for (name, was) in &self.0 {
             let none = Vec::new();
             let now = after.0.get(name).unwrap_or(&none);
-            let text = |lines: &[String]| lines.iter().map(|l| format!("{l}\n")).collect::<String>();
+            let text =
+                |lines: &[String]| lines.iter().map(|l| format!("{l}\n")).collect::<String>();
             let (was, now) = (text(was), text(now));
             let patch = diffy::create_patch(&was, &now);
             let changed = |line: &Line<str>| match line {
@@ -250,7 +312,12 @@ impl Observation {
                 Line::Insert(l) => Some(format!("{name} +{}", l.trim_end_matches('\n'))),
                 Line::Context(_) => None,
             };
-            let lines: Vec<String> = patch.hunks().iter().flat_map(|h| h.lines()).filter_map(changed).collect();
+            let lines: Vec<String> = patch
+                .hunks()
+                .iter()
+                .flat_map(|h| h.lines())
+                .filter_map(changed)
+                .collect();
             all.extend(brief(lines));
         }
         self.without_lost(after, all)
@@ -259,22 +326,36 @@ impl Observation {
     /// Of a link that is lost, or new, one line.
     fn without_lost(&self, after: &Observation, all: Vec<String>) -> Vec<String> {
         let names = |o: &Observation| -> Vec<String> {
-            let links = o.lines("link").iter().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-            links.filter_map(|l| Some(l.get("ifname")?.as_str()?.to_owned())).collect()
+            let links = o
+                .lines("link")
+                .iter()
+                .filter_map(|l| serde_json::from_str::<Value>(l).ok());
+            links
+                .filter_map(|l| Some(l.get("ifname")?.as_str()?.to_owned()))
+                .collect()
         };
         let (was, now) = (names(self), names(after));
-        let lost: Vec<&String> =
-            was.iter().filter(|n| !now.contains(n)).chain(now.iter().filter(|n| !was.contains(n))).collect();
+        let lost: Vec<&String> = was
+            .iter()
+            .filter(|n| !now.contains(n))
+            .chain(now.iter().filter(|n| !was.contains(n)))
+            .collect();
         let of_lost = |line: &String| {
             let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_');
-            !line.starts_with("link ") && words.any(|w| lost.iter().any(|n| *n == w.trim_start_matches('-')))
+            !line.starts_with("link ")
+                && words.any(|w| lost.iter().any(|n| *n == w.trim_start_matches('-')))
         };
         all.into_iter().filter(|l| !of_lost(l)).collect()
     }
 
     /// With each of these words replaced, so that NICs of two tenants can be compared.
     pub fn filtered(&self, keep: impl Fn(&str, &str) -> bool) -> Observation {
-        let lines = |(k, v): (&String, &Vec<String>)| (k.clone(), v.iter().filter(|l| keep(k, l)).cloned().collect());
+        let lines = |(k, v): (&String, &Vec<String>)| {
+            (
+                k.clone(),
+                v.iter().filter(|l| keep(k, l)).cloned().collect(),
+            )
+        };
         Observation(self.0.iter().map(lines).collect())
     }
 
@@ -294,14 +375,23 @@ fn brief(lines: Vec<String>) -> Vec<String> {
     let Some(objects) = objects else { return lines };
     let mut out = Vec::new();
     for (index, (tag, map)) in objects.iter().enumerate() {
-        let other = objects.iter().find(|(t, m)| t != tag && m.get("ifname") == map.get("ifname"));
+        let other = objects
+            .iter()
+            .find(|(t, m)| t != tag && m.get("ifname") == map.get("ifname"));
         let Some((_, other)) = other else {
             out.push(lines[index].clone());
             continue;
         };
-        let differ = map.iter().filter(|(k, v)| other.get(*k) != Some(v)).map(|(k, v)| format!("{k}={v}"));
+        let differ = map
+            .iter()
+            .filter(|(k, v)| other.get(*k) != Some(v))
+            .map(|(k, v)| format!("{k}={v}"));
         let differ: Vec<String> = differ.collect();
-        out.push(format!("{tag}{} {}", map.get("ifname").unwrap_or(&Value::Null), differ.join(" ")));
+        out.push(format!(
+            "{tag}{} {}",
+            map.get("ifname").unwrap_or(&Value::Null),
+            differ.join(" ")
+        ));
     }
     out
 }
@@ -313,8 +403,13 @@ fn said(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What still differs after `limit`: the kernel settles addresses and carriers some time after the call.
-pub fn differs_for_good(before: &Observation, limit: Duration, look: impl Fn() -> Observation) -> Vec<String> {
+/// What still differs after `limit`: the kernel settles addresses and carriers some time after the
+/// call.
+pub fn differs_for_good(
+    before: &Observation,
+    limit: Duration,
+    look: impl Fn() -> Observation,
+) -> Vec<String> {
     let start = Instant::now();
     loop {
         let difference = before.difference(&look());

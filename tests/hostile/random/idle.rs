@@ -1,4 +1,5 @@
-//! What may be on a NIC that the host does not use: all of it has to come back as it was, and in its place.
+//! What may be on a NIC that the host does not use: all of it has to come back as it was, and in
+//! its place.
 
 use super::{Draft, Place, Tool};
 
@@ -93,7 +94,8 @@ impl Draft {
             if self.rng.chance(6) {
                 let name = self.name(nic);
                 self.ip(format!("link set {name} down"));
-                // A leg of a route that it shares with others may be dead now, which keeps them all.
+                // A leg of a route that it shares with others may be dead now, which keeps them
+                // all.
                 self.host.nics.iter_mut().for_each(|n| n.idle = false);
                 self.host.layout.push("a NIC that is down");
             }
@@ -103,7 +105,9 @@ impl Draft {
     fn link(&mut self, nic: usize) {
         let name = self.name(nic);
         if self.rng.chance(4) {
-            self.sh(format!("echo 1 > /proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
+            self.sh(format!(
+                "echo 1 > /proc/sys/net/ipv6/conf/{name}/disable_ipv6"
+            ));
             self.host.nics.iter_mut().for_each(|n| n.idle = false);
         }
         let mut set = String::new();
@@ -120,14 +124,22 @@ impl Draft {
             set += &format!(" group {}", 1 + self.rng.below(9));
         }
         if self.rng.chance(8) {
-            set += self.rng.pick(&[" promisc on", " allmulticast on", " multicast off", " arp off"]);
+            set += self.rng.pick(&[
+                " promisc on",
+                " allmulticast on",
+                " multicast off",
+                " arp off",
+            ]);
         }
         if !set.is_empty() {
             self.ip(format!("link set {name}{set}"));
         }
         for alt in 0..self.rng.below(4) {
             let style = self.rng.pick(&["enp17s0f", "fabric-rail-slot-", "z"]);
-            self.ip(format!("link property add dev {name} altname {style}{nic}x{}", 9 - alt));
+            self.ip(format!(
+                "link property add dev {name} altname {style}{nic}x{}",
+                9 - alt
+            ));
         }
         if self.rng.chance(10) {
             let size = 30000 + self.rng.below(30000);
@@ -169,18 +181,30 @@ impl Draft {
             "root pfifo_fast",
         ]);
         if self.rng.chance(20) {
-            self.push(Place::Host, Tool::Tc, format!("qdisc add dev {name} {root}"));
+            self.push(
+                Place::Host,
+                Tool::Tc,
+                format!("qdisc add dev {name} {root}"),
+            );
         }
         if self.rng.chance(12) {
             let kind = self.rng.pick(&["clsact", "ingress"]);
-            self.push(Place::Host, Tool::Tc, format!("qdisc add dev {name} {kind}"));
+            self.push(
+                Place::Host,
+                Tool::Tc,
+                format!("qdisc add dev {name} {kind}"),
+            );
         }
     }
 
-    /// Routes of a NIC in main and in its own table, which none but its own addresses are looked up in.
+    /// Routes of a NIC in main and in its own table, which none but its own addresses are looked up
+    /// in.
     fn routes(&mut self, nic: usize, round: usize) {
         let (name, table) = (self.name(nic), 100 + nic);
-        let (via, via6) = (format!("via 10.{nic}.0.254 dev {name}"), format!("via fd00:{nic}::fe dev {name}"));
+        let (via, via6) = (
+            format!("via 10.{nic}.0.254 dev {name}"),
+            format!("via fd00:{nic}::fe dev {name}"),
+        );
         let own = !self.host.layout.contains(&"subnets alone");
         let all = [
             format!("add 10.2{nic}.0.0/16 {via} metric {}", round + 1),
@@ -238,49 +262,82 @@ impl Draft {
         ];
         for _ in 0..self.rng.below(3) {
             let rule = all[self.rng.below(all.len())].clone();
-            self.ip(format!("rule add {rule} lookup {table} priority {priority}"));
+            self.ip(format!(
+                "rule add {rule} lookup {table} priority {priority}"
+            ));
         }
-        let six =
-            [format!("from fd00:{nic}::1"), format!("from all oif {name}"), format!("from fd00:{nic}::/64 fwmark 7")];
+        let six = [
+            format!("from fd00:{nic}::1"),
+            format!("from all oif {name}"),
+            format!("from fd00:{nic}::/64 fwmark 7"),
+        ];
         if self.rng.chance(50) {
             let rule = six[self.rng.below(3)].clone();
-            self.ip6(format!("rule add {rule} lookup {table} priority {priority}"));
+            self.ip6(format!(
+                "rule add {rule} lookup {table} priority {priority}"
+            ));
         }
         if self.rng.chance(15) {
-            self.ip(format!("rule add from 10.{nic}.0.1 to 192.0.2.{round} prohibit priority {priority}"));
+            self.ip(format!(
+                "rule add from 10.{nic}.0.1 to 192.0.2.{round} prohibit priority {priority}"
+            ));
         }
         if self.rng.chance(15) {
-            self.ip(format!("rule add from 198.51.100.{round} lookup 250 priority {priority}"));
+            self.ip(format!(
+                "rule add from 198.51.100.{round} lookup 250 priority {priority}"
+            ));
         }
     }
 
-    /// Routes of one key over several NICs, in an order that has a meaning, and over several at once.
+    /// Routes of one key over several NICs, in an order that has a meaning, and over several at
+    /// once.
     fn shared_routes(&mut self, idle: &[usize]) {
         for key in 0..3 {
             for nic in idle {
                 let name = self.name(*nic);
                 if self.rng.chance(35) {
                     let how = self.rng.pick(&["append", "prepend", "append"]);
-                    self.ip(format!("route {how} 172.21.{key}.0/24 via 10.{nic}.0.254 dev {name}"));
+                    self.ip(format!(
+                        "route {how} 172.21.{key}.0/24 via 10.{nic}.0.254 dev {name}"
+                    ));
                 }
                 if self.rng.chance(25) {
-                    self.ip(format!("route append fd21:{key}::/32 via fd00:{nic}::fe dev {name}"));
+                    self.ip(format!(
+                        "route append fd21:{key}::/32 via fd00:{nic}::fe dev {name}"
+                    ));
                 }
             }
         }
         if idle.len() > 1 && self.rng.chance(50) {
             let hops: Vec<String> = idle
                 .iter()
-                .map(|n| format!("nexthop via 10.{n}.0.254 dev {} weight {}", self.host.nics[*n].name, n + 1))
+                .map(|n| {
+                    format!(
+                        "nexthop via 10.{n}.0.254 dev {} weight {}",
+                        self.host.nics[*n].name,
+                        n + 1
+                    )
+                })
                 .collect();
             self.ip(format!("route add 172.22.0.0/16 {}", hops.join(" ")));
-            self.ip(format!("route add 172.22.0.0/16 metric 9 table 99 {}", hops[..2].join(" ")));
+            self.ip(format!(
+                "route add 172.22.0.0/16 metric 9 table 99 {}",
+                hops[..2].join(" ")
+            ));
         }
         if idle.len() > 1 && self.rng.chance(25) {
             for n in &idle[..2] {
-                self.ip(format!("nexthop add id {} via 10.{n}.0.254 dev {}", 50 + n, self.host.nics[*n].name.clone()));
+                self.ip(format!(
+                    "nexthop add id {} via 10.{n}.0.254 dev {}",
+                    50 + n,
+                    self.host.nics[*n].name.clone()
+                ));
             }
-            self.ip(format!("nexthop add id 60 group {}/{}", 50 + idle[0], 50 + idle[1]));
+            self.ip(format!(
+                "nexthop add id 60 group {}/{}",
+                50 + idle[0],
+                50 + idle[1]
+            ));
             self.ip("route add 172.23.0.0/16 nhid 60");
         }
     }
@@ -289,12 +346,18 @@ impl Draft {
         let name = self.name(nic);
         let all = [
             format!("add 10.{nic}.0.9 lladdr 02:00:00:00:00:09 dev {name} nud permanent"),
-            format!("add 10.{nic}.0.10 lladdr 02:00:00:00:00:0a dev {name} nud permanent extern_learn"),
-            format!("add 10.{nic}.0.11 lladdr 02:00:00:00:00:0b dev {name} nud reachable extern_learn"),
+            format!(
+                "add 10.{nic}.0.10 lladdr 02:00:00:00:00:0a dev {name} nud permanent extern_learn"
+            ),
+            format!(
+                "add 10.{nic}.0.11 lladdr 02:00:00:00:00:0b dev {name} nud reachable extern_learn"
+            ),
             format!("add 10.{nic}.0.254 dev {name} managed"),
             format!("add 10.{nic}.0.254 dev {name} managed extern_learn"),
             format!("add fd00:{nic}::9 lladdr 02:00:00:00:00:09 dev {name} nud permanent router"),
-            format!("add fd00:{nic}::a lladdr 02:00:00:00:00:0a dev {name} nud permanent protocol zebra"),
+            format!(
+                "add fd00:{nic}::a lladdr 02:00:00:00:00:0a dev {name} nud permanent protocol zebra"
+            ),
             format!("add proxy 10.{nic}.0.77 dev {name}"),
             format!("add proxy fd00:{nic}::77 dev {name}"),
             format!("add fd00:{nic}::b lladdr 02:00:00:00:00:0b dev {name} nud noarp"),
@@ -310,7 +373,10 @@ impl Draft {
         for _ in 0..self.rng.below(8) {
             let (leaf, values) = SYSCTLS[self.rng.below(SYSCTLS.len())];
             let value = self.rng.pick(values);
-            self.sh(format!("echo {value} > /proc/sys/net/{}", leaf.replace("NIC", &name)));
+            self.sh(format!(
+                "echo {value} > /proc/sys/net/{}",
+                leaf.replace("NIC", &name)
+            ));
         }
         for _ in 0..self.rng.below(3) {
             if self.rng.chance(40) {

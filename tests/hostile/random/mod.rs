@@ -1,5 +1,5 @@
-//! Random hosts as data: a list of commands that a shell could run, the sockets that live on them, and which NICs the host
-//! does not use in any way.
+//! Random hosts as data: a list of commands that a shell could run, the sockets that live on them,
+//! and which NICs the host does not use in any way.
 
 mod idle;
 mod used;
@@ -128,7 +128,10 @@ impl Host {
             destinations: PUBLIC.iter().map(|a| a.parse().unwrap()).collect(),
             layout: Vec::new(),
         };
-        let mut draft = Draft { rng: Rng::new(seed), host };
+        let mut draft = Draft {
+            rng: Rng::new(seed),
+            host,
+        };
         draft.links();
         draft.used();
         draft.idle();
@@ -138,7 +141,12 @@ impl Host {
     /// Without the lines that are not in the list, to find the smallest host that fails.
     pub fn keeping(mut self, keep: &[usize]) -> Host {
         let lines = std::mem::take(&mut self.lines);
-        self.lines = lines.into_iter().enumerate().filter(|(i, _)| keep.contains(i)).map(|(_, l)| l).collect();
+        self.lines = lines
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| keep.contains(i))
+            .map(|(_, l)| l)
+            .collect();
         self
     }
 
@@ -153,14 +161,29 @@ impl Host {
             self.layout.join(", ")
         );
         for (index, line) in self.lines.iter().enumerate() {
-            let _ = writeln!(text, "{} # {index}", line.shell().replace("FABRIC_PID", "$FABRIC"));
+            let _ = writeln!(
+                text,
+                "{} # {index}",
+                line.shell().replace("FABRIC_PID", "$FABRIC")
+            );
         }
         for talk in &self.talks {
             let _ = writeln!(text, "# {talk:?}");
         }
-        let idle =
-            |idle| self.nics.iter().filter(|n| n.idle == idle).map(|n| n.name.as_str()).collect::<Vec<_>>().join(" ");
-        let _ = writeln!(text, "# not used by the host: {}; used: {}", idle(true), idle(false));
+        let idle = |idle| {
+            self.nics
+                .iter()
+                .filter(|n| n.idle == idle)
+                .map(|n| n.name.as_str())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let _ = writeln!(
+            text,
+            "# not used by the host: {}; used: {}",
+            idle(true),
+            idle(false)
+        );
         text
     }
 }
@@ -190,8 +213,8 @@ impl Draft {
         self.host.nics[nic].name.clone()
     }
 
-    /// The links, and the fabric on their other ends. Each NIC has a subnet of its own per family, `10.N.0.0/24` and
-    /// `fd00:N::/64`, in which the host is `.1` and the fabric `.254` and `::fe`.
+    /// The links, and the fabric on their other ends. Each NIC has a subnet of its own per family,
+    /// `10.N.0.0/24` and `fd00:N::/64`, in which the host is `.1` and the fabric `.254` and `::fe`.
     fn links(&mut self) {
         let count = 2 + self.rng.below(5);
         let fast = self.rng.chance(85);
@@ -212,15 +235,30 @@ impl Draft {
                 2 => format!("r{i}"),
                 _ => format!("rail-{i}"),
             };
-            self.host.nics.push(Nic { name: name.clone(), idle: true });
-            let queues = if self.rng.chance(30) { " numtxqueues 2 numrxqueues 2" } else { "" };
-            let mac = if self.rng.chance(50) { format!(" address 02:00:00:00:0{i}:01") } else { String::new() };
-            self.ip(format!("link add {name}{mac}{queues} type veth peer name f{i} netns FABRIC_PID"));
+            self.host.nics.push(Nic {
+                name: name.clone(),
+                idle: true,
+            });
+            let queues = if self.rng.chance(30) {
+                " numtxqueues 2 numrxqueues 2"
+            } else {
+                ""
+            };
+            let mac = if self.rng.chance(50) {
+                format!(" address 02:00:00:00:0{i}:01")
+            } else {
+                String::new()
+            };
+            self.ip(format!(
+                "link add {name}{mac}{queues} type veth peer name f{i} netns FABRIC_PID"
+            ));
             if self.rng.chance(15) {
                 let mode = self.rng.pick(&["random", "none", "eui64"]);
                 self.ip(format!("link set {name} addrgenmode {mode}"));
             } else if self.rng.chance(8) {
-                self.sh(format!("echo 2001:db8::{i} > /proc/sys/net/ipv6/conf/{name}/stable_secret"));
+                self.sh(format!(
+                    "echo 2001:db8::{i} > /proc/sys/net/ipv6/conf/{name}/stable_secret"
+                ));
             }
             self.fabric(format!("link set f{i} up"));
             self.fabric(format!("address add 10.{i}.0.254/24 dev f{i}"));

@@ -24,13 +24,22 @@ const WAYS: [&str; 17] = [
     "first default without carrier",
     "tun",
 ];
-const WAYS6: [&str; 6] =
-    ["none", "default in main", "default in a table for all", "halves", "two routers", "nexthop object"];
+const WAYS6: [&str; 6] = [
+    "none",
+    "default in main",
+    "default in a table for all",
+    "halves",
+    "two routers",
+    "nexthop object",
+];
 
 impl Draft {
     /// Chooses the NICs that the host uses, and how.
     pub(super) fn used(&mut self) {
-        let (way, way6) = (WAYS[self.rng.below(WAYS.len())], WAYS6[self.rng.below(WAYS6.len())]);
+        let (way, way6) = (
+            WAYS[self.rng.below(WAYS.len())],
+            WAYS6[self.rng.below(WAYS6.len())],
+        );
         // Without a carrier one of two next hops is dead: see `layers`.
         let is_dead = way == "first default without carrier" && way6 == "two routers";
         let way6 = if is_dead { "default in main" } else { way6 };
@@ -52,7 +61,10 @@ impl Draft {
 
     fn way4(&mut self, way: &'static str, a: usize, b: usize) {
         let (first, second) = (self.name(a), self.name(b));
-        let (via, via2) = (format!("via 10.{a}.0.254 dev {first}"), format!("via 10.{b}.0.254 dev {second}"));
+        let (via, via2) = (
+            format!("via 10.{a}.0.254 dev {first}"),
+            format!("via 10.{b}.0.254 dev {second}"),
+        );
         self.gateways(way, a, b);
         match way {
             "default in main" => self.ip(format!("route add default {via} proto static")),
@@ -84,7 +96,9 @@ impl Draft {
                 self.ip("nexthop add id 9 group 7/8");
                 self.ip("route add default nhid 9");
             }
-            "multipath" => self.ip(format!("route add default nexthop {via} nexthop {via2} weight 2")),
+            "multipath" => self.ip(format!(
+                "route add default nexthop {via} nexthop {via2} weight 2"
+            )),
             "blackhole in main" => {
                 self.ip("route add blackhole default metric 4000");
                 self.ip(format!("route add default {via} table 79"));
@@ -113,14 +127,20 @@ impl Draft {
         }
         let both = matches!(
             way,
-            "two defaults" | "rule over main" | "nexthop group" | "multipath" | "first default without carrier"
+            "two defaults"
+                | "rule over main"
+                | "nexthop group"
+                | "multipath"
+                | "first default without carrier"
         );
         if both {
             self.host.nics[b].idle = false;
         }
         // No packet goes by a second default with a worse metric: its link may be refused or had.
         if both && way != "two defaults" {
-            self.host.destinations.push(format!("10.{b}.0.254").parse().unwrap());
+            self.host
+                .destinations
+                .push(format!("10.{b}.0.254").parse().unwrap());
         }
     }
 
@@ -143,9 +163,17 @@ impl Draft {
                 self.ip("route add default via 10.240.0.254 dev mv0");
             }
             "vxlan dev" | "vxlan remote" => {
-                let dev = if way == "vxlan dev" { format!(" dev {nic}") } else { String::new() };
-                self.ip(format!("link add vx0 type vxlan id 42 remote 10.{a}.0.254{dev} dstport 4789"));
-                self.fabric(format!("link add vx0 type vxlan id 42 remote 10.{a}.0.1 dstport 4789"));
+                let dev = if way == "vxlan dev" {
+                    format!(" dev {nic}")
+                } else {
+                    String::new()
+                };
+                self.ip(format!(
+                    "link add vx0 type vxlan id 42 remote 10.{a}.0.254{dev} dstport 4789"
+                ));
+                self.fabric(format!(
+                    "link add vx0 type vxlan id 42 remote 10.{a}.0.1 dstport 4789"
+                ));
                 self.ip("link set vx0 up");
                 self.fabric("link set vx0 up");
                 self.ip("address add 10.241.0.1/24 dev vx0");
@@ -159,7 +187,9 @@ impl Draft {
                 self.ip("route add default dev tun0");
             }
             // "subnets alone"
-            _ => self.ip(format!("route add 172.31.0.0/16 via 10.{a}.0.254 dev {nic}")),
+            _ => self.ip(format!(
+                "route add 172.31.0.0/16 via 10.{a}.0.254 dev {nic}"
+            )),
         }
     }
 
@@ -169,7 +199,9 @@ impl Draft {
         }
         self.host.nics[a].idle = false;
         let via = format!("via fd00:{a}::fe dev {}", self.name(a));
-        self.host.destinations.push(format!("fd00:{a}::fe").parse().unwrap());
+        self.host
+            .destinations
+            .push(format!("fd00:{a}::fe").parse().unwrap());
         match way {
             "default in main" => self.ip(format!("route add ::/0 {via} metric 512")),
             "default in a table for all" => {
@@ -202,9 +234,20 @@ impl Draft {
             let own = if six { subnet6("1") } else { subnet("1") };
             let inbound = self.rng.chance(40);
             let near = (inbound || self.rng.chance(30)).then_some(own);
-            let public = super::PUBLIC[self.rng.below(2) + if six { 2 } else { 0 }].parse().unwrap();
-            let far = if !inbound && self.rng.chance(40) { public } else { far };
-            self.host.talks.push(Talk { tcp: inbound || self.rng.chance(60), inbound, far, near });
+            let public = super::PUBLIC[self.rng.below(2) + if six { 2 } else { 0 }]
+                .parse()
+                .unwrap();
+            let far = if !inbound && self.rng.chance(40) {
+                public
+            } else {
+                far
+            };
+            self.host.talks.push(Talk {
+                tcp: inbound || self.rng.chance(60),
+                inbound,
+                far,
+                near,
+            });
         }
         if self.rng.chance(30) {
             self.host.name_servers.push(subnet("254"));
@@ -214,7 +257,9 @@ impl Draft {
     /// Layers that keep a NIC with the host whatever the routes are.
     fn layers(&mut self) {
         let count = self.host.nics.len();
-        let several = ["two routers", "multipath", "nexthop group"].iter().any(|way| self.host.layout.contains(way));
+        let several = ["two routers", "multipath", "nexthop group"]
+            .iter()
+            .any(|way| self.host.layout.contains(way));
         for nic in 0..count {
             if !self.rng.chance(12) {
                 continue;
@@ -222,21 +267,25 @@ impl Draft {
             let name = self.name(nic);
             self.host.nics[nic].idle = false;
             let layer = match self.rng.below(6) {
-                // A bridge or a macvlan of mode passthru takes all that the NIC receives. Of several next hops the kernel would
-                // choose the dead one at times, by hash or by its neighbour's state, whatever rdmaprep does.
+                // A bridge or a macvlan of mode passthru takes all that the NIC receives. Of
+                // several next hops the kernel would choose the dead one at times, by hash or by
+                // its neighbour's state, whatever rdmaprep does.
                 2 | 5 if several => 3,
                 layer => layer,
             };
             match layer {
                 0 => {
-                    self.ip(format!("link add mvl{nic} link {name} type macvlan mode bridge"));
+                    self.ip(format!(
+                        "link add mvl{nic} link {name} type macvlan mode bridge"
+                    ));
                     self.ip(format!("address add 10.{}.0.1/24 dev mvl{nic}", 150 + nic));
                     self.ip(format!("link set mvl{nic} up"));
                     self.host.layout.push("a macvlan on a NIC");
                 }
                 1 => {
                     self.ip(format!(
-                        "link add vxl{nic} type vxlan id {} dev {name} group 239.1.1.{nic} dstport 4790",
+                        "link add vxl{nic} type vxlan id {} dev {name} group 239.1.1.{nic} \
+                        dstport 4790",
                         100 + nic
                     ));
                     self.ip(format!("link set vxl{nic} up"));
@@ -249,7 +298,9 @@ impl Draft {
                     self.host.layout.push("a bridge with a NIC");
                 }
                 3 => {
-                    self.ip(format!("link add pod{nic} link {name} netns FABRIC_PID type macvlan mode bridge"));
+                    self.ip(format!(
+                        "link add pod{nic} link {name} netns FABRIC_PID type macvlan mode bridge"
+                    ));
                     self.fabric(format!("link set pod{nic} up"));
                     self.host.layout.push("a macvlan elsewhere");
                 }
@@ -267,7 +318,9 @@ impl Draft {
                     self.host.layout.push("a qdisc with classes");
                 }
                 _ => {
-                    self.ip(format!("link add mvp{nic} link {name} type macvlan mode passthru"));
+                    self.ip(format!(
+                        "link add mvp{nic} link {name} type macvlan mode passthru"
+                    ));
                     self.host.layout.push("a macvlan passthru");
                 }
             }

@@ -17,17 +17,28 @@ fn a_plan_of_the_host_keeps_no_container_from_starting() {
             assert_eq!(said.code, Some(37), "{said:?}");
             assert_eq!(said.err, "");
             let (level, message) = fake.logged();
-            assert!(level == "warning" && message.contains("left as it is"), "{level} {message}");
+            assert!(
+                level == "warning" && message.contains("left as it is"),
+                "{level} {message}"
+            );
             assert_eq!(fake.seen("seen").unwrap(), text);
         }
         fake.config(&spec(json!({})));
         assert_eq!(fake.create(host).code, Some(37));
-        assert!(fake.now().contains("\"rdmaprep.io/plan\""), "{}", fake.now());
+        assert!(
+            fake.now().contains("\"rdmaprep.io/plan\""),
+            "{}",
+            fake.now()
+        );
         // One that can have NICs does not start without the host's plan, by any way.
         host.configure(&format!("runtime = {runtime:?}\nplan = \"default\""));
         let text = fake.config(&spec(json!({})));
         assert_eq!(fake.create(host).code, Some(3));
-        assert!(fake.logged().1.contains("plan default is not stored"), "{:?}", fake.logged());
+        assert!(
+            fake.logged().1.contains("plan default is not stored"),
+            "{:?}",
+            fake.logged()
+        );
         assert_eq!(fake.now(), text);
         run(&mut host.command(&["spec"]), &text).fails(3, &["plan default is not stored"]);
     });
@@ -36,8 +47,15 @@ fn a_plan_of_the_host_keeps_no_container_from_starting() {
 /// The hook as a config.json has it, with no more of an environment than some runtimes give.
 fn hook_of(host: &Host, config: &str, container: &Container) -> Said {
     let config: Value = serde_json::from_str(config).unwrap();
-    let args = config["hooks"]["createRuntime"][0]["args"].as_array().unwrap().clone();
-    let args: Vec<&str> = args.iter().skip(1).map(|arg| arg.as_str().unwrap()).collect();
+    let args = config["hooks"]["createRuntime"][0]["args"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let args: Vec<&str> = args
+        .iter()
+        .skip(1)
+        .map(|arg| arg.as_str().unwrap())
+        .collect();
     run(&mut host.command(&args), &container.state())
 }
 
@@ -49,7 +67,12 @@ fn a_plan_that_was_not_prepared_is_for_this_container_only() {
         let edit = |ifaces: &str| {
             fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
             let args = ["create", "--bundle", fake.bundle.to_str().unwrap(), "id"];
-            run(shim(host, "rdmaprep-runtime").env("RDMA_IFACES", ifaces).args(args), "")
+            run(
+                shim(host, "rdmaprep-runtime")
+                    .env("RDMA_IFACES", ifaces)
+                    .args(args),
+                "",
+            )
         };
         let edited = |ifaces: &str| {
             let said = edit(ifaces);
@@ -58,9 +81,20 @@ fn a_plan_that_was_not_prepared_is_for_this_container_only() {
         };
         let asks = |id: &str| Container::new(id).annotated(json!({"rdmaprep.io/plan": "auto"}));
         let mut first = asks("first");
-        run(host.command(&["hook", "createRuntime"]).env("RDMA_IFACES", "r0"), &first.state()).ok();
+        run(
+            host.command(&["hook", "createRuntime"])
+                .env("RDMA_IFACES", "r0"),
+            &first.state(),
+        )
+        .ok();
         // With a NIC less than were named, no container starts.
-        edit("r0 r1").fails(9, &["--ifaces names NICs that cannot be taken", "container first holds r0"]);
+        edit("r0 r1").fails(
+            9,
+            &[
+                "--ifaces names NICs that cannot be taken",
+                "container first holds r0",
+            ],
+        );
         let less = edited("r1");
         assert!(less.contains("\"--ifaces=r1\""), "{less}");
         first.stop(host).ok();
@@ -87,15 +121,50 @@ fn what_was_asked_reaches_the_hook_as_flags() {
     let cases: [(&[&str], &[&str]); 3] = [
         (&[], &[]),
         (
-            &["--ifaces", "a b", "--ifaces", "c", "--exclude", "-x", "--family=6", "--sysfs", "off", "--ib"],
-            &["--ifaces=a b,c", "--exclude=-x", "--family=6", "--ib=1", "--sysfs=off"],
+            &[
+                "--ifaces",
+                "a b",
+                "--ifaces",
+                "c",
+                "--exclude",
+                "-x",
+                "--family=6",
+                "--sysfs",
+                "off",
+                "--ib",
+            ],
+            &[
+                "--ifaces=a b,c",
+                "--exclude=-x",
+                "--family=6",
+                "--ib=1",
+                "--sysfs=off",
+            ],
         ),
         (
-            &["--exclude=", "--no-auto-skip", "--no-nccl-topo", "--peer-ifaces=a", "--topo=no", "--arp-profile", "off"],
-            &["--exclude=", "--peer-ifaces=a", "--no-auto-skip", "--arp-profile=off", "--topo=no", "--no-nccl-topo"],
+            &[
+                "--exclude=",
+                "--no-auto-skip",
+                "--no-nccl-topo",
+                "--peer-ifaces=a",
+                "--topo=no",
+                "--arp-profile",
+                "off",
+            ],
+            &[
+                "--exclude=",
+                "--peer-ifaces=a",
+                "--no-auto-skip",
+                "--arp-profile=off",
+                "--topo=no",
+                "--no-nccl-topo",
+            ],
         ),
     ];
-    let select = |words: &[&str]| match Cli::read([&["rdmaprep", "spec"], words].concat()).unwrap().command {
+    let select = |words: &[&str]| match Cli::read([&["rdmaprep", "spec"], words].concat())
+        .unwrap()
+        .command
+    {
         Subcommand::Spec(args) => args.select,
         other => panic!("{other:?}"),
     };
@@ -115,17 +184,28 @@ fn the_hosts_own_namespace_by_a_path_is_no_containers() {
         host.rails(1);
         let fake = Fake::new(host, "");
         let place = fake.dir.join("default");
-        sh(&format!("touch {0}; mount --bind /proc/self/ns/net {0}", place.display()));
+        sh(&format!(
+            "touch {0}; mount --bind /proc/self/ns/net {0}",
+            place.display()
+        ));
         let joining = |mut config: Value| {
-            config["linux"]["namespaces"] = json!([{"type": "network", "path": place}, {"type": "mount"}]);
+            config["linux"]["namespaces"] =
+                json!([{"type": "network", "path": place}, {"type": "mount"}]);
             config
         };
         let text = fake.config(&joining(asking()));
         assert_eq!(fake.create(host).code, Some(3));
-        assert!(fake.logged().1.contains("is the host's own"), "{:?}", fake.logged());
+        assert!(
+            fake.logged().1.contains("is the host's own"),
+            "{:?}",
+            fake.logged()
+        );
         assert_eq!((fake.now(), fake.seen("args")), (text, None));
         // As `docker run --network host` of one that asks for nothing.
-        host.configure(&format!("runtime = {:?}\nplan = \"default\"", fake.dir.join("runc")));
+        host.configure(&format!(
+            "runtime = {:?}\nplan = \"default\"",
+            fake.dir.join("runc")
+        ));
         let text = fake.config(&joining(spec(json!({}))));
         let said = fake.create(host);
         assert_eq!(said.code, Some(37), "{said:?}");
@@ -142,7 +222,8 @@ fn a_namespace_that_has_its_nics_keeps_the_plan_of_then() {
         fs::remove_file(host.run.join("plans/default.json")).unwrap();
         let fake = Fake::new(host, "");
         let joining = |mut config: Value| {
-            config["linux"]["namespaces"] = json!([{"type": "network", "path": "/run/netns/pool"}, {"type": "mount"}]);
+            config["linux"]["namespaces"] =
+                json!([{"type": "network", "path": "/run/netns/pool"}, {"type": "mount"}]);
             config
         };
         fake.config(&joining(asking()));
@@ -154,7 +235,13 @@ fn a_namespace_that_has_its_nics_keeps_the_plan_of_then() {
         // Another plan's it cannot have as well.
         let text = fake.config(&joining(spec(json!({"rdmaprep.io/plan": "other"}))));
         assert_eq!(fake.create(host).code, Some(3));
-        assert!(fake.logged().1.contains("has NICs by plan default, not other"), "{:?}", fake.logged());
+        assert!(
+            fake.logged()
+                .1
+                .contains("has NICs by plan default, not other"),
+            "{:?}",
+            fake.logged()
+        );
         assert_eq!(fake.now(), text);
         one.stop(host).ok();
         hold.end(Signal::SIGTERM).ok();

@@ -3,8 +3,14 @@
 use super::*;
 
 fn described(asked: &RuntimeCommand) -> String {
-    let config = asked.config.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
-    let log = asked.log.as_ref().map(|path| format!(", log {}", path.display()));
+    let config = asked
+        .config
+        .as_ref()
+        .map_or("none".to_owned(), |path| path.display().to_string());
+    let log = asked
+        .log
+        .as_ref()
+        .map(|path| format!(", log {}", path.display()));
     let json = if asked.json { ", json" } else { "" };
     format!("{config}{}{json}", log.unwrap_or_default())
 }
@@ -20,8 +26,14 @@ fn every_form_of_a_command_line() {
             now += &format!("{line}\n");
             continue;
         }
-        let words: Vec<OsString> = form.split(' ').map(|word| if word == "''" { "" } else { word }.into()).collect();
-        now += &format!("{form} -> {}\n", described(&shim::read(Path::new(&words[0]), &words[1..])));
+        let words: Vec<OsString> = form
+            .split(' ')
+            .map(|word| if word == "''" { "" } else { word }.into())
+            .collect();
+        now += &format!(
+            "{form} -> {}\n",
+            described(&shim::read(Path::new(&words[0]), &words[1..]))
+        );
     }
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(path, &now).unwrap();
@@ -30,12 +42,14 @@ fn every_form_of_a_command_line() {
 }
 
 proptest! {
-    /// Whatever else stands there: the last `--bundle` before the id counts, and no word makes it panic.
+    /// Whatever else stands there: the last `--bundle` before the id counts, and no word makes it
+    /// panic.
     #[test]
     fn a_bundle_is_found_among_other_options(
         program in "runc|crun|runsc|youki|x",
         before in prop::collection::vec("--root=/[a-z]{1,5}|--debug|--log=/[a-z]|--systemd-cgroup", 0..4),
-        own in prop::collection::vec("--pid-file=/[a-z ]{1,5}|--console-socket=/[a-z]|--no-pivot|--bundle=/[a-z]{1,5}", 0..5),
+        own in prop::collection::vec("--pid-file=/[a-z \
+            ]{1,5}|--console-socket=/[a-z]|--no-pivot|--bundle=/[a-z]{1,5}", 0..5),
         bundle in "/[a-zA-Z =-]{1,9}",
     ) {
         let all = before.into_iter().chain(["create".to_owned()]).chain(own);
@@ -58,12 +72,24 @@ fn call(words: &[&str]) -> Option<Call> {
 #[test]
 fn it_is_a_runtime_by_its_name_alone() {
     let asked = |named: Option<&str>, args: &[&str]| {
-        Some(Call { named: named.map(str::to_owned), args: args.iter().map(OsString::from).collect() })
+        Some(Call {
+            named: named.map(str::to_owned),
+            args: args.iter().map(OsString::from).collect(),
+        })
     };
-    assert_eq!(call(&["rdmaprep-runtime", "--version"]), asked(None, &["--version"]));
+    assert_eq!(
+        call(&["rdmaprep-runtime", "--version"]),
+        asked(None, &["--version"])
+    );
     assert_eq!(call(&["/usr/bin/rdmaprep-runtime"]), asked(None, &[]));
-    assert_eq!(call(&["/x/rdmaprep-runtime-crun", "run", "runtime"]), asked(Some("crun"), &["run", "runtime"]));
-    assert_eq!(call(&["rdmaprep", "runtime", "--config", "x"]), asked(None, &["--config", "x"]));
+    assert_eq!(
+        call(&["/x/rdmaprep-runtime-crun", "run", "runtime"]),
+        asked(Some("crun"), &["run", "runtime"])
+    );
+    assert_eq!(
+        call(&["rdmaprep", "runtime", "--config", "x"]),
+        asked(None, &["--config", "x"])
+    );
     for own in [
         &["rdmaprep", "prepare", "runtime"][..],
         &["rdmaprep"],
@@ -78,17 +104,34 @@ fn it_is_a_runtime_by_its_name_alone() {
 
 #[test]
 fn config_file_and_our_name_alone_choose_the_program() {
-    let names = |names: &[&str]| RuntimeChoice::Names(names.iter().map(|n| (*n).to_owned()).collect());
+    let names =
+        |names: &[&str]| RuntimeChoice::Names(names.iter().map(|n| (*n).to_owned()).collect());
     for (named, configured, wanted) in [
         (None, None, names(&["runc", "crun"])),
         (None, Some("crun"), names(&["crun"])),
-        (None, Some("/opt/runc"), RuntimeChoice::Path("/opt/runc".into())),
+        (
+            None,
+            Some("/opt/runc"),
+            RuntimeChoice::Path("/opt/runc".into()),
+        ),
         (Some("runsc"), None, names(&["runsc"])),
         (Some("runsc"), Some("/opt/runc"), names(&["runsc"])),
-        (Some("runsc"), Some("/opt/runsc"), RuntimeChoice::Path("/opt/runsc".into())),
-        (Some("nvidia"), Some("runc"), names(&["nvidia-container-runtime"])),
+        (
+            Some("runsc"),
+            Some("/opt/runsc"),
+            RuntimeChoice::Path("/opt/runsc".into()),
+        ),
+        (
+            Some("nvidia"),
+            Some("runc"),
+            names(&["nvidia-container-runtime"]),
+        ),
     ] {
-        assert_eq!(shim::choose_runtime(named, configured).unwrap(), wanted, "{named:?} {configured:?}");
+        assert_eq!(
+            shim::choose_runtime(named, configured).unwrap(),
+            wanted,
+            "{named:?} {configured:?}"
+        );
     }
     for (named, configured) in [
         (None, Some("")),
@@ -99,11 +142,27 @@ fn config_file_and_our_name_alone_choose_the_program() {
         (Some(""), None),
         (Some("../../tmp/x"), None),
     ] {
-        assert!(shim::choose_runtime(named, configured).is_err(), "{named:?} {configured:?}");
+        assert!(
+            shim::choose_runtime(named, configured).is_err(),
+            "{named:?} {configured:?}"
+        );
     }
     let places = shim::places(&["runc".into(), "crun".into()], OsStr::new("/a:rel::/b:."));
-    assert_eq!(places, ["/a/runc", "/b/runc", "/a/crun", "/b/crun"].map(PathBuf::from));
+    assert_eq!(
+        places,
+        ["/a/runc", "/b/runc", "/a/crun", "/b/crun"].map(PathBuf::from)
+    );
     // What is wrong elsewhere must not keep containers from being stopped.
-    assert_eq!(ConfigFile::new("runtime = \"crun\"\nno_such_key = 1").shim().unwrap().runtime.as_deref(), Some("crun"));
-    assert!(ConfigFile::new("runtime = 7").shim().is_err() && ConfigFile::new("runtime = ").shim().is_err());
+    assert_eq!(
+        ConfigFile::new("runtime = \"crun\"\nno_such_key = 1")
+            .shim()
+            .unwrap()
+            .runtime
+            .as_deref(),
+        Some("crun")
+    );
+    assert!(
+        ConfigFile::new("runtime = 7").shim().is_err()
+            && ConfigFile::new("runtime = ").shim().is_err()
+    );
 }

@@ -1,6 +1,6 @@
-//! The links that the host uses stay, however it uses them. Each layout is made on the real kernel, which says by `ip route get`
-//! which way packets go; `prepare` and the create hook then refuse the NIC, take one that the host does not use, and leave the
-//! host's ways as they were.
+//! The links that the host uses stay, however it uses them. Each layout is made on the real kernel,
+//! which says by `ip route get` which way packets go; `prepare` and the create hook then refuse the
+//! NIC, take one that the host does not use, and leave the host's ways as they were.
 
 mod layers;
 mod names;
@@ -35,7 +35,8 @@ fn asking(id: &str, plan: &str) -> Container {
     Container::new(id).annotated(json!({ "rdmaprep.io/plan": plan }))
 }
 
-/// A host with r0, which it will use, r1, which it never does, and r2. Plans are made before the host uses r0.
+/// A host with r0, which it will use, r1, which it never does, and r2. Plans are made before the
+/// host uses r0.
 struct Case<'a> {
     host: &'a Host,
     flags: &'a [&'a str],
@@ -55,14 +56,22 @@ impl<'a> Case<'a> {
         Case { host, flags }
     }
 
-    /// The host uses r0 now: the kernel says that what is asked for goes by `dev`, and r0 stays for that reason.
+    /// The host uses r0 now: the kernel says that what is asked for goes by `dev`, and r0 stays for
+    /// that reason.
     fn keeps(&self, question: &str, dev: &str, reason: &str) {
         let (host, way) = (self.host, get(question));
-        assert!(way.contains(&format!("dev {dev} ")), "the layout is another one: {way}");
+        assert!(
+            way.contains(&format!("dev {dev} ")),
+            "the layout is another one: {way}"
+        );
         self.refuses(reason);
         let mut free = asking("free", "free");
         free.create(host).ok();
-        assert_eq!(get(question), way, "a NIC that the host does not use is away");
+        assert_eq!(
+            get(question),
+            way,
+            "a NIC that the host does not use is away"
+        );
         free.stop(host).ok();
         assert_eq!(get(question), way, "it is back");
         host.is_clean();
@@ -75,7 +84,9 @@ impl<'a> Case<'a> {
         prepare(host, "again", "r0", self.flags).fails(4, &[&reason, "--allow-bootstrap-iface"]);
         prepare(host, "again", "r0 r1", self.flags).fails(4, &["--ifaces names NICs", &reason]);
         let before = host.normal();
-        asking("used", "used").create(host).fails(3, &[&reason, LOST, "--allow-bootstrap-iface"]);
+        asking("used", "used")
+            .create(host)
+            .fails(3, &[&reason, LOST, "--allow-bootstrap-iface"]);
         same("the host", &before, &host.normal());
         host.is_clean();
     }
@@ -91,12 +102,17 @@ impl Peer {
         let of = Container::new("peer");
         sh(&format!("ip link set p0 netns {}", of.pid()));
         of.sh("ip link set lo up; ip link set p0 up; ip address add 10.0.0.9/24 dev p0");
-        until("r0 has a carrier again", || sh("ip link show r0").contains("LOWER_UP"));
+        until("r0 has a carrier again", || {
+            sh("ip link show r0").contains("LOWER_UP")
+        });
         Peer { of }
     }
 
     fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        Netns::of_process(self.of.pid() as i32).unwrap().visit(|| Ok(body())).unwrap()
+        Netns::of_process(self.of.pid() as i32)
+            .unwrap()
+            .visit(|| Ok(body()))
+            .unwrap()
     }
 
     /// A connection of the host's to the peer.
@@ -108,7 +124,9 @@ impl Peer {
 
 /// What the kernel says with another selector than the destination, where all else goes by r2.
 fn goes_by_a_rule(to: &str, rule: &str) {
-    sh(&format!("ip route add {to} via 10.0.0.254 table 100; ip rule add {rule} lookup 100"));
+    sh(&format!(
+        "ip route add {to} via 10.0.0.254 table 100; ip rule add {rule} lookup 100"
+    ));
     let way = get(&format!("{to} {rule}"));
     assert!(way.contains("dev r0 "), "{way}");
     assert!(get(to).contains("dev r2 "), "{}", get(to));
@@ -128,12 +146,20 @@ fn peer_address_by_a_rule_is_kept_and_asked_for_again() {
     alone(|host| {
         let flags = ["--peer-address", "10.88.0.1"];
         let case = Case::with(host, "ip route add 10.88.0.0/16 via 10.2.0.254", &flags);
-        sh("ip rule add to 10.88.0.0/16 lookup 100; ip route add 10.88.0.0/16 via 10.0.0.254 table 100");
-        case.keeps("10.88.0.1", "r0", "leads to the peer address 10.88.0.1 (via 10.0.0.254 dev r0, table 100)");
+        sh(
+            "ip rule add to 10.88.0.0/16 lookup 100; ip route add 10.88.0.0/16 via 10.0.0.254 \
+            table 100",
+        );
+        case.keeps(
+            "10.88.0.1",
+            "r0",
+            "leads to the peer address 10.88.0.1 (via 10.0.0.254 dev r0, table 100)",
+        );
         sh("ip route delete 10.88.0.0/16 table 100; ip route delete 10.88.0.0/16");
-        asking("used", "used")
-            .create(host)
-            .fails(3, &["no route here leads to the peer address 10.88.0.1: prepare again"]);
+        asking("used", "used").create(host).fails(
+            3,
+            &["no route here leads to the peer address 10.88.0.1: prepare again"],
+        );
     });
 }
 
@@ -143,12 +169,18 @@ fn bootstrap_address_that_comes_to_a_nic_is_kept() {
         let flags = ["--bootstrap-address", "10.70.0.1"];
         let case = Case::with(host, "ip address add 10.70.0.1/24 dev r2", &flags);
         sh("ip address delete 10.70.0.1/24 dev r2
-            ip link add mv0 link r0 type macvlan; ip link set mv0 up; ip address add 10.70.0.1/24 dev mv0");
-        case.keeps("10.70.0.9", "mv0", "is tied to mv0, which owns the bootstrap address 10.70.0.1");
+            ip link add mv0 link r0 type macvlan; ip link set mv0 up; ip address add 10.70.0.1/24 \
+            dev mv0");
+        case.keeps(
+            "10.70.0.9",
+            "mv0",
+            "is tied to mv0, which owns the bootstrap address 10.70.0.1",
+        );
         sh("ip link delete mv0");
-        asking("used", "used")
-            .create(host)
-            .fails(3, &["no interface here owns the bootstrap address 10.70.0.1: prepare again"]);
+        asking("used", "used").create(host).fails(
+            3,
+            &["no interface here owns the bootstrap address 10.70.0.1: prepare again"],
+        );
     });
 }
 
@@ -156,30 +188,44 @@ fn bootstrap_address_that_comes_to_a_nic_is_kept() {
 fn what_could_not_be_asked_is_refused() {
     alone(|host| {
         Case::new(host);
-        // Root of a user namespace may not open it (devkmsg_open() and check_syslog_permissions() in kernel/printk/printk.c).
+        // Root of a user namespace may not open it (devkmsg_open() and check_syslog_permissions()
+        // in kernel/printk/printk.c).
         sh("mount --bind /proc/kmsg /etc/resolv.conf");
         let said = prepare(host, "again", "r1", &[]).ok();
-        assert!(said.err.contains("which links the host uses is not known in full"), "{said:?}");
+        assert!(
+            said.err
+                .contains("which links the host uses is not known in full"),
+            "{said:?}"
+        );
         let before = host.normal();
-        let why = "which links the host uses could not be asked: the name servers of /etc/resolv.conf";
-        asking("free", "free").create(host).fails(3, &[why, "--allow-bootstrap-iface"]);
+        let why =
+            "which links the host uses could not be asked: the name servers of /etc/resolv.conf";
+        asking("free", "free")
+            .create(host)
+            .fails(3, &[why, "--allow-bootstrap-iface"]);
         same("the host", &before, &host.normal());
     });
 }
 
-/// What most multi-rail hosts look like: a table per rail, by rules for its address, and an uplink of its own.
+/// What most multi-rail hosts look like: a table per rail, by rules for its address, and an uplink
+/// of its own.
 #[test]
 fn rails_with_tables_of_their_own_are_taken() {
     alone(|host| {
         host.rails(3);
-        sh("ip link add up0 type veth peer name q0; ip link set q0 up; ip link set up0 up
-            ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.254");
+        sh(
+            "ip link add up0 type veth peer name q0; ip link set q0 up; ip link set up0 up
+            ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.254",
+        );
         for i in 0..3 {
             sh(&format!(
-                "ip route add default via 10.{i}.0.254 table 10{i}; ip rule add from 10.{i}.0.1 lookup 10{i}
-                 ip address add fd00:{i}::1/64 dev r{i} nodad; ip -6 rule add from fd00:{i}::1 lookup 10{i}
+                "ip route add default via 10.{i}.0.254 table 10{i}; ip rule add from 10.{i}.0.1 \
+                lookup 10{i}
+                 ip address add fd00:{i}::1/64 dev r{i} nodad; ip -6 rule add from fd00:{i}::1 \
+                 lookup 10{i}
                  ip -6 route add default via fd00:{i}::fe table 10{i}
-                 ip route add 10.{i}.0.0/16 via 10.{i}.0.254; ip route add default via 10.{i}.0.254 metric 100{i}"
+                 ip route add 10.{i}.0.0/16 via 10.{i}.0.254; ip route add default via \
+                 10.{i}.0.254 metric 100{i}"
             ));
         }
         let way = get("9.9.9.9");
@@ -194,24 +240,31 @@ fn rails_with_tables_of_their_own_are_taken() {
     });
 }
 
-/// As above, on a host that is not on the internet: the only default routes are those by which rails answer.
+/// As above, on a host that is not on the internet: the only default routes are those by which
+/// rails answer.
 #[test]
 fn rails_with_own_tables_are_taken_of_a_host_without_a_way_out() {
     alone(|host| {
         host.rails(3);
         sh(
-            "ip link add up0 type veth peer name q0; ip link set q0 up; ip link set up0 up; ip address add 192.0.2.1/24 dev up0",
+            "ip link add up0 type veth peer name q0; ip link set q0 up; ip link set up0 up; ip \
+            address add 192.0.2.1/24 dev up0",
         );
         for i in 0..3 {
             sh(&format!(
-                "ip route add default via 10.{i}.0.254 table 10{i}; ip route add 10.{i}.0.0/24 dev r{i} table 10{i}
+                "ip route add default via 10.{i}.0.254 table 10{i}; ip route add 10.{i}.0.0/24 \
+                dev r{i} table 10{i}
                  ip rule add from 10.{i}.0.1 lookup 10{i}
-                 ip address add fd00:{i}::1/64 dev r{i} nodad; ip -6 rule add from fd00:{i}::1 lookup 10{i}
+                 ip address add fd00:{i}::1/64 dev r{i} nodad; ip -6 rule add from fd00:{i}::1 \
+                 lookup 10{i}
                  ip -6 route add default via fd00:{i}::fe table 10{i}"
             ));
         }
         let way = get("9.9.9.9 from 10.0.0.1");
-        assert!(get("9.9.9.9").contains("unreachable") && way.contains("dev r0 table 100"), "{way}");
+        assert!(
+            get("9.9.9.9").contains("unreachable") && way.contains("dev r0 table 100"),
+            "{way}"
+        );
         prepare(host, "default", "r0 r1 r2", &[]).ok();
         let mut all = Container::new("all");
         all.create(host).ok();
@@ -222,7 +275,8 @@ fn rails_with_own_tables_are_taken_of_a_host_without_a_way_out() {
         let listener = TcpListener::bind("10.0.0.1:22").unwrap();
         let _out = peer.within(|| TcpStream::connect("10.0.0.1:22").unwrap());
         let _in = listener.accept().unwrap();
-        let why = "r0 is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:";
+        let why =
+            "r0 is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:";
         Container::new("all").create(host).fails(3, &[why]);
         prepare(host, "default", "r1 r2", &[]).ok();
     });
@@ -234,7 +288,11 @@ fn insisting_takes_what_the_host_uses() {
         host.rails(2);
         sh("ip route add 0.0.0.0/1 via 10.0.0.254");
         let said = prepare(host, "default", "r0", &["--allow-bootstrap-iface"]).ok();
-        assert!(said.out.contains("taken as asked, although it leads out to the internet"), "{said:?}");
+        assert!(
+            said.out
+                .contains("taken as asked, although it leads out to the internet"),
+            "{said:?}"
+        );
         let mut container = Container::new("c");
         container.create(host).ok();
         container.stop(host).ok();
@@ -268,12 +326,24 @@ fn recorded_host_says_what_was_not_checked() {
         let mut recorded: serde_json::Value = serde_json::from_str(&snapshot).unwrap();
         recorded.as_object_mut().unwrap().remove("paths").unwrap();
         fs::write(&file, recorded.to_string()).unwrap();
-        assert!(dry("r0").ok().err.contains("this recording has no route lookups"));
+        assert!(
+            dry("r0")
+                .ok()
+                .err
+                .contains("this recording has no route lookups")
+        );
         recorded["routes"] = json!([]);
         fs::write(&file, recorded.to_string()).unwrap();
         let said = dry("r0").ok();
-        assert!(said.err.contains("not checked: this recording has no routes"), "{said:?}");
+        assert!(
+            said.err
+                .contains("not checked: this recording has no routes"),
+            "{said:?}"
+        );
         let doctor = host.rdmaprep(&["doctor", "--snapshot", path]).out;
-        assert!(doctor.contains("uplink") && doctor.contains("not checked"), "{doctor}");
+        assert!(
+            doctor.contains("uplink") && doctor.contains("not checked"),
+            "{doctor}"
+        );
     });
 }

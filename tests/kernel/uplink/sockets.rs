@@ -5,13 +5,20 @@ use super::*;
 /// A connected UDP socket that some options are set of; it lives until it is dropped.
 fn udp(from: &str, to: &str, options: &str) -> Alive {
     let script = format!(
-        "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n{options}\ns.bind(('{from}', 0))\n\
+        "import socket, sys\ns = socket.socket(socket.AF_INET, \
+        socket.SOCK_DGRAM)\n{options}\ns.bind(('{from}', 0))\n\
          s.connect(('{to}', 5000))\nprint(flush=True)\nsys.stdin.read()"
     );
-    let mut process =
-        Command::new("python3").args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut process = Command::new("python3")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(process.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "\n", "the socket could not be made");
     Alive(process)
 }
@@ -23,7 +30,11 @@ fn socket_with_a_type_of_service_goes_by_the_rule_for_it() {
         sh("ip address add 10.44.0.1/32 dev lo; ip route add 10.60.0.0/16 via 10.2.0.254");
         goes_by_a_rule("10.60.0.1", "tos 0x10");
         // The lowest bits are ECN's.
-        let _socket = udp("10.44.0.1", "10.60.0.1", "s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x12)");
+        let _socket = udp(
+            "10.44.0.1",
+            "10.60.0.1",
+            "s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x12)",
+        );
         case.refuses("is in use: a connection to 10.60.0.1 goes by r0 (UDP from 10.44.0.1:");
     });
 }
@@ -34,7 +45,11 @@ fn socket_that_sends_to_a_group_is_kept() {
         let case = Case::new(host);
         sh("ip route add 224.0.0.0/4 dev r0");
         let _socket = udp("0.0.0.0", "239.2.11.71", "");
-        case.keeps("239.2.11.71", "r0", "is in use: a connection to 239.2.11.71 goes by r0 (UDP from 10.0.0.1:");
+        case.keeps(
+            "239.2.11.71",
+            "r0",
+            "is in use: a connection to 239.2.11.71 goes by r0 (UDP from 10.0.0.1:",
+        );
     });
 }
 
@@ -43,10 +58,16 @@ fn socket_that_sends_to_a_group_is_kept() {
 fn standby_address_that_another_host_has_is_far() {
     alone(|host| {
         let case = Case::new(host);
-        sh("ip link add d0 type bridge; ip link set d0 up; ip address add 10.0.0.9/32 dev d0
-            ip route delete table local local 10.0.0.9 dev d0");
+        sh(
+            "ip link add d0 type bridge; ip link set d0 up; ip address add 10.0.0.9/32 dev d0
+            ip route delete table local local 10.0.0.9 dev d0",
+        );
         let _socket = udp("0.0.0.0", "10.0.0.9", "");
-        case.keeps("10.0.0.9", "r0", "is in use: a connection to 10.0.0.9 goes by r0 (UDP from 10.0.0.1:");
+        case.keeps(
+            "10.0.0.9",
+            "r0",
+            "is in use: a connection to 10.0.0.9 goes by r0 (UDP from 10.0.0.1:",
+        );
     });
 }
 
@@ -73,7 +94,11 @@ fn ssh_that_comes_in_by_a_subnet_is_kept() {
         let listener = TcpListener::bind("0.0.0.0:22").unwrap();
         let _out = peer.within(|| TcpStream::connect("10.0.0.1:22").unwrap());
         let _in = listener.accept().unwrap();
-        case.keeps("10.0.0.9", "r0", "is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:");
+        case.keeps(
+            "10.0.0.9",
+            "r0",
+            "is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:",
+        );
     });
 }
 
@@ -82,7 +107,8 @@ fn ssh_that_is_answered_elsewhere_guards_both_ways() {
     alone(|host| {
         let case = Case::with(host, "ip address add 10.40.0.1/32 dev r0", &[]);
         let peer = Peer::new();
-        peer.of.sh("ip address add 10.50.0.9/32 dev lo; ip route add 10.40.0.1 via 10.0.0.1");
+        peer.of
+            .sh("ip address add 10.50.0.9/32 dev lo; ip route add 10.40.0.1 via 10.0.0.1");
         sh("ip route add 10.50.0.9 via 10.0.0.9");
         let listener = TcpListener::bind("10.40.0.1:22").unwrap();
         let at: SocketAddr = "10.40.0.1:22".parse().unwrap();
@@ -91,7 +117,8 @@ fn ssh_that_is_answered_elsewhere_guards_both_ways() {
         sh("ip route replace 10.0.0.9 via 10.2.0.254");
         assert!(get("10.0.0.9 from 10.40.0.1").contains("dev r2 "));
         case.refuses("is in use: ssh from 10.0.0.9 comes in by r0, whose address it owns");
-        prepare(host, "again", "r2", &[]).fails(4, &["r2 is in use: ssh from 10.0.0.9 comes in by r2"]);
+        prepare(host, "again", "r2", &[])
+            .fails(4, &["r2 is in use: ssh from 10.0.0.9 comes in by r2"]);
     });
 }
 
@@ -100,16 +127,22 @@ fn nfs_and_others_over_a_host_route_are_kept() {
     alone(|host| {
         let case = Case::new(host);
         let peer = Peer::new();
-        peer.of.sh("ip address add 10.77.0.9/32 dev lo; ip route add 10.44.0.1 via 10.0.0.1");
+        peer.of
+            .sh("ip address add 10.77.0.9/32 dev lo; ip route add 10.44.0.1 via 10.0.0.1");
         // Only lo has the address, so that only the route leads to r0.
         sh("ip address add 10.44.0.1/32 dev lo; ip route add 10.77.0.9 via 10.0.0.9 src 10.44.0.1");
         for (port, service) in [(2049, "NFS"), (3260, "iSCSI"), (10809, "NBD"), (22, "ssh")] {
             let _connection = peer.connect(&format!("10.77.0.9:{port}"));
-            let why = format!("is in use: {service} to 10.77.0.9 goes out by r0 (TCP from 10.44.0.1:");
+            let why =
+                format!("is in use: {service} to 10.77.0.9 goes out by r0 (TCP from 10.44.0.1:");
             case.keeps("10.77.0.9", "r0", &why);
         }
         let _connection = peer.connect("10.77.0.9:7777");
-        case.keeps("10.77.0.9", "r0", "is in use: a connection to 10.77.0.9 goes by r0 (TCP from 10.44.0.1:");
+        case.keeps(
+            "10.77.0.9",
+            "r0",
+            "is in use: a connection to 10.77.0.9 goes by r0 (TCP from 10.44.0.1:",
+        );
     });
 }
 
@@ -120,7 +153,11 @@ fn connected_udp_is_kept_and_an_unconnected_one_is_not() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         prepare(host, "again", "r0", &[]).ok();
         socket.connect("10.0.0.9:5000").unwrap();
-        case.keeps("10.0.0.9", "r0", "is in use: a connection to 10.0.0.9 goes by r0 (UDP from 10.0.0.1:");
+        case.keeps(
+            "10.0.0.9",
+            "r0",
+            "is in use: a connection to 10.0.0.9 goes by r0 (UDP from 10.0.0.1:",
+        );
     });
 }
 
@@ -131,10 +168,22 @@ fn connection_that_is_tried_is_kept() {
         let case = Case::new(host);
         sh("ip neighbor add 10.0.0.9 lladdr 02:00:00:00:00:99 dev r0 nud permanent");
         let script = "exec 3<>/dev/tcp/10.0.0.9/2049";
-        let mut client = Command::new("bash").args(["-c", script]).stderr(Stdio::null()).spawn().unwrap();
-        let tried = || fs::read_to_string("/proc/net/tcp").unwrap().contains(":0801 02 ");
+        let mut client = Command::new("bash")
+            .args(["-c", script])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let tried = || {
+            fs::read_to_string("/proc/net/tcp")
+                .unwrap()
+                .contains(":0801 02 ")
+        };
         until("a SYN is sent", tried);
-        case.keeps("10.0.0.9", "r0", "is in use: NFS to 10.0.0.9 goes out by r0 (TCP from 10.0.0.1:");
+        case.keeps(
+            "10.0.0.9",
+            "r0",
+            "is in use: NFS to 10.0.0.9 goes out by r0 (TCP from 10.0.0.1:",
+        );
         assert!(tried(), "it is tried still");
         client.kill().unwrap();
         client.wait().unwrap();
@@ -148,7 +197,11 @@ fn connection_that_one_end_has_shut_down_is_kept() {
     alone(|host| {
         let case = Case::new(host);
         let peer = Peer::new();
-        let is_in = |state: &str| fs::read_to_string("/proc/net/tcp").unwrap().contains(&format!(" {state} "));
+        let is_in = |state: &str| {
+            fs::read_to_string("/proc/net/tcp")
+                .unwrap()
+                .contains(&format!(" {state} "))
+        };
         let why = "is in use: a connection to 10.0.0.9 goes by r0 (TCP from 10.0.0.1:";
         let (stream, listener) = peer.connect("10.0.0.9:7777");
         let (accepted, _) = listener.accept().unwrap();
@@ -181,11 +234,22 @@ fn connection_that_comes_in_is_kept() {
         let _listener = TcpListener::bind("0.0.0.0:22").unwrap();
         let script = "exec 3<>/dev/tcp/10.0.0.1/22";
         let enter = format!("--net=/proc/{}/ns/net", peer.of.pid());
-        let mut client =
-            Command::new("nsenter").args([&enter, "bash", "-c", script]).stderr(Stdio::null()).spawn().unwrap();
-        let comes = || fs::read_to_string("/proc/net/tcp").unwrap().contains(" 03 ");
+        let mut client = Command::new("nsenter")
+            .args([&enter, "bash", "-c", script])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let comes = || {
+            fs::read_to_string("/proc/net/tcp")
+                .unwrap()
+                .contains(" 03 ")
+        };
         until("a SYN has come", comes);
-        case.keeps("10.0.0.9", "r0", "is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:");
+        case.keeps(
+            "10.0.0.9",
+            "r0",
+            "is in use: ssh from 10.0.0.9 comes in by r0 (TCP from 10.0.0.1:22 to 10.0.0.9:",
+        );
         assert!(comes(), "it comes in still");
         client.kill().unwrap();
         client.wait().unwrap();
@@ -209,19 +273,34 @@ fn sockets_within_this_host_guard_nothing() {
 fn socket_with_a_mark_goes_by_the_rule_for_it() {
     alone(|host| {
         let case = Case::new(host);
-        sh("ip route add 10.60.0.0/16 via 10.2.0.254; ip route add 10.60.0.0/16 via 10.0.0.254 table 100
-            ip rule add fwmark 9 lookup 100; ip address add 10.44.0.1/32 dev lo");
+        sh(
+            "ip route add 10.60.0.0/16 via 10.2.0.254; ip route add 10.60.0.0/16 via 10.0.0.254 \
+            table 100
+            ip rule add fwmark 9 lookup 100; ip address add 10.44.0.1/32 dev lo",
+        );
         // SO_MARK is 36; perl-base is part of every Debian.
         let script =
-            "use Socket; socket(S, PF_INET, SOCK_DGRAM, 0); setsockopt(S, SOL_SOCKET, 36, pack('i', 9)) or die;
+            "use Socket; socket(S, PF_INET, SOCK_DGRAM, 0); setsockopt(S, SOL_SOCKET, 36, \
+            pack('i', 9)) or die;
             bind(S, sockaddr_in(0, inet_aton('10.44.0.1'))) or die;
-            connect(S, sockaddr_in(5000, inet_aton('10.60.0.1'))) or die; $| = 1; print qq(\\n); <STDIN>";
-        let mut perl =
-            Command::new("perl").args(["-e", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            connect(S, sockaddr_in(5000, inet_aton('10.60.0.1'))) or die; $| = 1; print qq(\\n); \
+            <STDIN>";
+        let mut perl = Command::new("perl")
+            .args(["-e", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(perl.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(perl.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "\n", "the socket could not be made");
-        case.keeps("10.60.0.1 mark 9", "r0", "is in use: a connection to 10.60.0.1 goes by r0 (UDP from 10.44.0.1:");
+        case.keeps(
+            "10.60.0.1 mark 9",
+            "r0",
+            "is in use: a connection to 10.60.0.1 goes by r0 (UDP from 10.44.0.1:",
+        );
         perl.kill().unwrap();
         perl.wait().unwrap();
     });
@@ -232,7 +311,8 @@ fn socket_with_a_mark_goes_by_the_rule_for_it() {
 fn connection_over_rails_in_one_subnet_guards_its_ways_alone() {
     alone(|host| {
         let near =
-            "ip address add 10.5.0.2/16 dev r2; ip address add 10.5.0.1/16 dev r1; ip address add 10.5.0.3/16 dev r0
+            "ip address add 10.5.0.2/16 dev r2; ip address add 10.5.0.1/16 dev r1; ip address add \
+            10.5.0.3/16 dev r0
             ip address add fd05::2/64 dev r2 nodad; ip address add fd05::1/64 dev r1 nodad
             ip address add fd05::3/64 dev r0 nodad";
         let case = Case::with(host, near, &[]);
@@ -257,8 +337,10 @@ fn bgp_over_a_rail_is_kept() {
         let peer = Peer::new();
         let connection = peer.connect("10.0.0.9:179");
         let from = connection.0.local_addr().unwrap();
-        let why =
-            format!("is in use: BGP to 10.0.0.9 goes out by r0 (TCP from {from} to 10.0.0.9:179: dev r0, table main)");
+        let why = format!(
+            "is in use: BGP to 10.0.0.9 goes out by r0 (TCP from {from} to 10.0.0.9:179: dev r0, \
+            table main)"
+        );
         // Which of its two ways comes first does not matter.
         case.keeps("10.0.0.9", "r0", why.split(": dev").next().unwrap());
     });

@@ -11,7 +11,11 @@ pub(super) struct Mischief {
 }
 
 pub(super) fn mischief() -> impl Strategy<Value = Vec<Mischief>> {
-    let one = (0..6usize, 0..20usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
+    let one = (0..6usize, 0..20usize, 0..4usize).prop_map(|(nic, what, value)| Mischief {
+        nic,
+        what,
+        value,
+    });
     prop::collection::vec(one, 1..6)
 }
 
@@ -37,7 +41,10 @@ impl Mischief {
                 let space = kernel.space(Side::Inside).unwrap();
                 let id = space.id(&dev).unwrap();
                 let dev = &mut space.link(id).dev;
-                let foreign = |id| Program { hook: ProgramHook::TcxEgress, id };
+                let foreign = |id| Program {
+                    hook: ProgramHook::TcxEgress,
+                    id,
+                };
                 match (self.what, self.value) {
                     (16, 0) => dev.xdp = true,
                     // Its own, and none of the host's.
@@ -47,7 +54,9 @@ impl Mischief {
                 }
             }
             _ => {
-                let Some(step) = self.step(&kernel.see(Side::Inside), was, dev) else { return };
+                let Some(step) = self.step(&kernel.see(Side::Inside), was, dev) else {
+                    return;
+                };
                 if kernel.does(step.clone()).is_ok() {
                     if let Step::Rename { name, .. } = step {
                         now[n] = name;
@@ -59,10 +68,24 @@ impl Mischief {
 
     fn rdma(&self, kernel: &mut Kernel, was: &MovedNic, dev: IfName) {
         let side = Side::Inside;
-        let Some(hca) = was.nic.hca.clone() else { return };
-        let _ = kernel.does(Step::RdmaLinkDelete { side, hca: hca.clone() });
-        let (hca, dev) = if self.value == 0 { (hca, "eth0".parse().unwrap()) } else { ("mine".parse().unwrap(), dev) };
-        let _ = kernel.does(Step::RdmaLinkAdd { side, hca, dev, uverbs: None });
+        let Some(hca) = was.nic.hca.clone() else {
+            return;
+        };
+        let _ = kernel.does(Step::RdmaLinkDelete {
+            side,
+            hca: hca.clone(),
+        });
+        let (hca, dev) = if self.value == 0 {
+            (hca, "eth0".parse().unwrap())
+        } else {
+            ("mine".parse().unwrap(), dev)
+        };
+        let _ = kernel.does(Step::RdmaLinkAdd {
+            side,
+            hca,
+            dev,
+            uverbs: None,
+        });
     }
 
     #[allow(clippy::too_many_lines, reason = "a table of tricks")]
@@ -80,41 +103,102 @@ impl Mischief {
             _ => text("rail7"),
         };
         let step = match self.what {
-            // Without hardware to know it by, a NIC with another name and another address is a stranger.
-            0..=2 if hardware || is.mac == was.before.netdev.mac => {
-                Step::Rename { side, dev, name: to.parse().unwrap() }
-            }
+            // Without hardware to know it by, a NIC with another name and another address is a
+            // stranger.
+            0..=2 if hardware || is.mac == was.before.netdev.mac => Step::Rename {
+                side,
+                dev,
+                name: to.parse().unwrap(),
+            },
             3 => Step::Settings {
                 side,
                 dev,
-                settings: Settings { mtu: [1000, 1300, 1500, 9000][self.value], ..settings },
+                settings: Settings {
+                    mtu: [1000, 1300, 1500, 9000][self.value],
+                    ..settings
+                },
             },
-            4 if hardware || !renamed => Step::Mac { side, dev, mac: Mac(vec![2, 2, 2, 2, 2, self.value as u8]) },
-            5 => Step::Settings { side, dev, settings: spoilt(settings) },
+            4 if hardware || !renamed => Step::Mac {
+                side,
+                dev,
+                mac: Mac(vec![2, 2, 2, 2, 2, self.value as u8]),
+            },
+            5 => Step::Settings {
+                side,
+                dev,
+                settings: spoilt(settings),
+            },
             6 => match is.addresses.get(self.value) {
-                Some(a) => Step::AddressDelete { side, dev, address: a.clone() },
-                None => Step::AddressAdd { side, dev, address: plain(v4(77, 0, 1), 24) },
+                Some(a) => Step::AddressDelete {
+                    side,
+                    dev,
+                    address: a.clone(),
+                },
+                None => Step::AddressAdd {
+                    side,
+                    dev,
+                    address: plain(v4(77, 0, 1), 24),
+                },
             },
-            7 => Step::AddressAdd { side, dev, address: plain(v6(77, self.value as u16), 64) },
-            8 => Step::Link { side, dev, up: self.value == 0 },
-            9 => Step::AltnameAdd { side, dev, altname: to },
-            10 => Step::AltnameAdd { side, dev, altname: was.nic.identity.name.to_string() },
+            7 => Step::AddressAdd {
+                side,
+                dev,
+                address: plain(v6(77, self.value as u16), 64),
+            },
+            8 => Step::Link {
+                side,
+                dev,
+                up: self.value == 0,
+            },
+            9 => Step::AltnameAdd {
+                side,
+                dev,
+                altname: to,
+            },
+            10 => Step::AltnameAdd {
+                side,
+                dev,
+                altname: was.nic.identity.name.to_string(),
+            },
             11 => match is.altnames.first() {
-                Some(a) => Step::AltnamesDelete { side, dev, altnames: vec![a.clone()] },
-                None => Step::AltnameAdd { side, dev, altname: text("eth8") },
+                Some(a) => Step::AltnamesDelete {
+                    side,
+                    dev,
+                    altnames: vec![a.clone()],
+                },
+                None => Step::AltnameAdd {
+                    side,
+                    dev,
+                    altname: text("eth8"),
+                },
             },
-            12 => Step::RuleAdd { side, rule: rule_333(&dev) },
+            12 => Step::RuleAdd {
+                side,
+                rule: rule_333(&dev),
+            },
             18 => Step::QdiscAdd {
                 side,
                 dev,
-                qdisc: Qdisc { kind: "htb".into(), handle: 0x20000, parent: u32::MAX, options: None },
+                qdisc: Qdisc {
+                    kind: "htb".into(),
+                    handle: 0x20000,
+                    parent: u32::MAX,
+                    options: None,
+                },
             },
             19 => Step::Device {
                 side,
                 dev,
-                values: BTreeMap::from([(text("ethtool rings rx"), format!("{}", 64 << self.value))]),
+                values: BTreeMap::from([(
+                    text("ethtool rings rx"),
+                    format!("{}", 64 << self.value),
+                )]),
             },
-            13 => Step::Sysctls { side, dev, values: no_ipv6() },
+            13 => Step::Sysctls {
+                side,
+                dev,
+                values: no_ipv6(),
+            },
             _ => return None,
         };
         Some(step)
@@ -129,7 +213,12 @@ fn spoilt(settings: Settings) -> Settings {
         gso_max_size: Some(9000),
         ..LinkOptions::default()
     };
-    Settings { promisc: true, alias: Some("mine".to_owned()), options: Some(options), ..settings }
+    Settings {
+        promisc: true,
+        alias: Some("mine".to_owned()),
+        options: Some(options),
+        ..settings
+    }
 }
 
 pub(super) fn rule_333(dev: &IfName) -> Rule {
@@ -153,8 +242,13 @@ pub(super) fn rule_333(dev: &IfName) -> Rule {
 /// Two NICs exchange their names.
 pub(super) fn swap(kernel: &mut Kernel, now: &mut [IfName], a: usize, b: usize) {
     let side = Side::Inside;
-    let mut rename =
-        |dev: &IfName, name: &IfName| kernel.does(Step::Rename { side, dev: dev.clone(), name: name.clone() });
+    let mut rename = |dev: &IfName, name: &IfName| {
+        kernel.does(Step::Rename {
+            side,
+            dev: dev.clone(),
+            name: name.clone(),
+        })
+    };
     let spare: IfName = "spare".parse().unwrap();
     if a != b {
         rename(&now[a], &spare).unwrap();
@@ -167,20 +261,32 @@ pub(super) fn swap(kernel: &mut Kernel, now: &mut [IfName], a: usize, b: usize) 
 pub(super) fn mischievous(case: &Case, tricks: &[Mischief]) -> Option<Kernel> {
     let mut kernel = case.attached()?;
     let mut now = names(&case.attach.held);
-    tricks.iter().for_each(|t| t.done(&mut kernel, &case.attach.held, &mut now));
+    tricks
+        .iter()
+        .for_each(|t| t.done(&mut kernel, &case.attach.held, &mut now));
     Some(kernel)
 }
 
 #[test]
 fn whatever_the_container_did() {
-    for_all(250, (host(4), mischief(), any::<prop::sample::Index>()), |(h, tricks, cut)| {
-        let case = Case::new(&h);
-        let Some(mut kernel) = mischievous(&case, &tricks) else { return };
-        case.assert_equal(kernel.clone(), "after mischief", |l| !own_rule(l));
-        let steps = restore_plan(&kernel, &case.attach.held).steps;
-        let until = cut.index(steps.len() + 1);
-        apply_all(&steps[..until], &mut kernel, soon());
-        case.assert_equal(kernel, &format!("after mischief, home cut off before step {until}"), |l| !own_rule(l));
-    });
+    for_all(
+        250,
+        (host(4), mischief(), any::<prop::sample::Index>()),
+        |(h, tricks, cut)| {
+            let case = Case::new(&h);
+            let Some(mut kernel) = mischievous(&case, &tricks) else {
+                return;
+            };
+            case.assert_equal(kernel.clone(), "after mischief", |l| !own_rule(l));
+            let steps = restore_plan(&kernel, &case.attach.held).steps;
+            let until = cut.index(steps.len() + 1);
+            apply_all(&steps[..until], &mut kernel, soon());
+            case.assert_equal(
+                kernel,
+                &format!("after mischief, home cut off before step {until}"),
+                |l| !own_rule(l),
+            );
+        },
+    );
     print_points("mischievous containers");
 }

@@ -1,5 +1,5 @@
-//! NICs that a manager configures: it begins at a random look, deletes what it finds, and makes its own with other metrics
-//! and priorities than before.
+//! NICs that a manager configures: it begins at a random look, deletes what it finds, and makes its
+//! own with other metrics and priorities than before.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,13 +30,17 @@ impl Beside<'_> {
     fn begin(&mut self) {
         let now = self.kernel.see(Side::Host);
         for held in self.held {
-            let Some(link) = now.netdev(&held.nic.identity.name) else { continue };
+            let Some(link) = now.netdev(&held.nic.identity.name) else {
+                continue;
+            };
             let own = own_again(held);
             // It is another process: what the kernel refuses it is its own affair.
             let mut steps = configure(Side::Host, &own, SysctlValues::default());
             steps.extend(connect(Side::Host, &[&own]));
             apply_all(&steps, &mut self.kernel, soon());
-            let file = self.root.join(format!("run/systemd/netif/links/{}", link.ifindex));
+            let file = self
+                .root
+                .join(format!("run/systemd/netif/links/{}", link.ifindex));
             fs::write(file, "ADMIN_STATE=configured\n").unwrap();
         }
     }
@@ -47,13 +51,24 @@ fn own_again(held: &MovedNic) -> NicState {
     let managed = held.managed.as_ref().unwrap();
     let mut own = held.before.clone();
     let dev = own.netdev.clone();
-    own.netdev.addresses.retain(|a| managed.owns_address(a) && !kernel_address(a, &dev));
+    own.netdev
+        .addresses
+        .retain(|a| managed.owns_address(a) && !kernel_address(a, &dev));
     own.netdev.neighbours.clear();
     own.nexthops.clear();
-    own.routes.retain(|r| managed.owns_route(r) && !kernel_made(r, &dev));
-    own.routes.iter_mut().for_each(|r| r.metric = Some(r.metric.unwrap_or(0) + 50_000));
+    own.routes
+        .retain(|r| managed.owns_route(r) && !kernel_made(r, &dev));
+    own.routes
+        .iter_mut()
+        .for_each(|r| r.metric = Some(r.metric.unwrap_or(0) + 50_000));
     own.rules.retain(|r| managed.owns_rule(r));
-    own.rules.iter_mut().for_each(|r| r.priority = if r.priority < 32_000 { r.priority + 7 } else { r.priority });
+    own.rules.iter_mut().for_each(|r| {
+        r.priority = if r.priority < 32_000 {
+            r.priority + 7
+        } else {
+            r.priority
+        }
+    });
     own
 }
 
@@ -91,17 +106,35 @@ impl World for Beside<'_> {
     }
 }
 
-/// The manager owns all addresses, and of routes and rules those that `mine` chooses. It knows no nexthop objects and no
-/// routes that lead over several NICs.
+/// The manager owns all addresses, and of routes and rules those that `mine` chooses. It knows no
+/// nexthop objects and no routes that lead over several NICs.
 fn managed(held: &MovedNic, mine: u64) -> MovedNic {
     let is_mine = |at: usize| mine >> (at % 64) & 1 == 0;
     let dev = &held.before.netdev;
     let plain = |r: &Route| r.hops.len() == 1 && r.nexthop().is_none() && !derived(r);
     let routes = held.before.routes.iter().enumerate();
-    let foreign = routes.filter(|(at, r)| !(kernel_made(r, dev) || plain(r) && is_mine(*at))).map(|(_, r)| r.clone());
-    let rules = held.before.rules.iter().enumerate().filter(|(at, _)| !is_mine(at + 32)).map(|(_, r)| r.clone());
-    let foreign = Foreign { addresses: Vec::new(), routes: foreign.collect(), rules: rules.collect() };
-    MovedNic { managed: Some(Managed { by: Manager::Networkd, foreign: Some(foreign) }), ..held.clone() }
+    let foreign = routes
+        .filter(|(at, r)| !(kernel_made(r, dev) || plain(r) && is_mine(*at)))
+        .map(|(_, r)| r.clone());
+    let rules = held
+        .before
+        .rules
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !is_mine(at + 32))
+        .map(|(_, r)| r.clone());
+    let foreign = Foreign {
+        addresses: Vec::new(),
+        routes: foreign.collect(),
+        rules: rules.collect(),
+    };
+    MovedNic {
+        managed: Some(Managed {
+            by: Manager::Networkd,
+            foreign: Some(foreign),
+        }),
+        ..held.clone()
+    }
 }
 
 fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
@@ -110,18 +143,31 @@ fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
         let (was, is) = (&h.before, NicState::of(now, &h.nic.identity.name).unwrap());
         let counts = |a: &&Address| !kernel_address(a, &was.netdev);
         for address in was.netdev.addresses.iter().filter(counts) {
-            let same = is.netdev.addresses.iter().filter(|a| same_address(a, address)).count();
+            let same = is
+                .netdev
+                .addresses
+                .iter()
+                .filter(|a| same_address(a, address))
+                .count();
             assert_eq!(same, 1, "{address:?}");
         }
         let foreign = h.managed.as_ref().unwrap().foreign.as_ref().unwrap();
         let restored = |r: &&Route| verify::normal(was).routes.contains(r);
         for route in foreign.routes.iter().filter(restored) {
             let there = verify::normal(&is).routes;
-            assert!(there.iter().any(|r| r == route || covers_route(r, route)), "{route:?} in {there:#?}");
+            assert!(
+                there.iter().any(|r| r == route || covers_route(r, route)),
+                "{route:?} in {there:#?}"
+            );
         }
         for rule in &was.rules {
             let count = |rules: &[Rule]| rules.iter().filter(|r| same_rule(r, rule)).count();
-            assert_eq!(count(&now.rules), count(&was.rules), "{rule:?} in {:#?}", now.rules);
+            assert_eq!(
+                count(&now.rules),
+                count(&was.rules),
+                "{rule:?} in {:#?}",
+                now.rules
+            );
         }
         assert!(foreign.rules.iter().all(|r| now.rules.contains(r)));
     }
@@ -129,34 +175,65 @@ fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
 
 #[test]
 fn a_manager_that_makes_its_own_again() {
-    for_all(24, (host(4), any::<u64>(), 1..5usize), |(h, mine, begins)| {
-        let case = Case::new(&h);
-        let Some(mut kernel) = case.attached() else { return };
-        point();
-        let held: Vec<MovedNic> = case.attach.held.iter().map(|h| managed(h, mine)).collect();
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("run/systemd/netif/links")).unwrap();
-        fs::write(root.path().join("run/systemd/netif/links/1"), "ADMIN_STATE=unmanaged\n").unwrap();
-        let begun = SystemTime::now() - Duration::from_secs(1);
-        let inside = kernel.has_inside().then(|| kernel.see(Side::Inside));
-        let first = plan_restore(
-            &owed(&held, &unseen(&held), &kernel.see(Side::Host)),
-            &kernel.see(Side::Host),
-            inside.as_ref(),
-            Goal::Exact,
-        );
-        assert!(!first.steps.iter().any(|s| matches!(s, Step::AddressAdd { side: Side::Host, .. })), "{first:#?}");
-        apply_all(&first.steps, &mut kernel, soon());
-        let (mut managers, moved) = (Managers::of(root.path()), names(&held));
-        let mut world = Beside { kernel, held: &held, root: root.path(), looks: 0, begins };
-        let back = Returned { held: &held, order: &case.precedence, rules: &[], moved: &moved, begun };
-        let settled = settle(&mut world, &mut managers, back, Duration::from_secs(5)).unwrap();
-        assert_eq!((settled.drift, settled.waiting), (vec![], vec![]));
-        let now = world.kernel.see(Side::Host);
-        nothing_is_lost_or_double(&held, &now);
-        let again = settle(&mut world, &mut managers, back, Duration::ZERO).unwrap();
-        assert_eq!((again.drift, again.waiting), (vec![], vec![]));
-        assert_eq!(diff(&form(&now), &form(&world.kernel.see(Side::Host))), "");
-    });
+    for_all(
+        24,
+        (host(4), any::<u64>(), 1..5usize),
+        |(h, mine, begins)| {
+            let case = Case::new(&h);
+            let Some(mut kernel) = case.attached() else {
+                return;
+            };
+            point();
+            let held: Vec<MovedNic> = case.attach.held.iter().map(|h| managed(h, mine)).collect();
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("run/systemd/netif/links")).unwrap();
+            fs::write(
+                root.path().join("run/systemd/netif/links/1"),
+                "ADMIN_STATE=unmanaged\n",
+            )
+            .unwrap();
+            let begun = SystemTime::now() - Duration::from_secs(1);
+            let inside = kernel.has_inside().then(|| kernel.see(Side::Inside));
+            let first = plan_restore(
+                &owed(&held, &unseen(&held), &kernel.see(Side::Host)),
+                &kernel.see(Side::Host),
+                inside.as_ref(),
+                Goal::Exact,
+            );
+            assert!(
+                !first.steps.iter().any(|s| matches!(
+                    s,
+                    Step::AddressAdd {
+                        side: Side::Host,
+                        ..
+                    }
+                )),
+                "{first:#?}"
+            );
+            apply_all(&first.steps, &mut kernel, soon());
+            let (mut managers, moved) = (Managers::of(root.path()), names(&held));
+            let mut world = Beside {
+                kernel,
+                held: &held,
+                root: root.path(),
+                looks: 0,
+                begins,
+            };
+            let back = Returned {
+                held: &held,
+                order: &case.precedence,
+                rules: &[],
+                moved: &moved,
+                begun,
+            };
+            let settled = settle(&mut world, &mut managers, back, Duration::from_secs(5)).unwrap();
+            assert_eq!((settled.drift, settled.waiting), (vec![], vec![]));
+            let now = world.kernel.see(Side::Host);
+            nothing_is_lost_or_double(&held, &now);
+            let again = settle(&mut world, &mut managers, back, Duration::ZERO).unwrap();
+            assert_eq!((again.drift, again.waiting), (vec![], vec![]));
+            assert_eq!(diff(&form(&now), &form(&world.kernel.see(Side::Host))), "");
+        },
+    );
     print_points("hosts with a manager");
 }

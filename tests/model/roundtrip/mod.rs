@@ -1,7 +1,9 @@
-//! Attach and restore on a fake kernel that behaves as Linux does: whatever a host looks like, wherever the attach or the restore
-//! is cut off, and whatever a container does to its NICs meanwhile, the host gets back its state.
+//! Attach and restore on a fake kernel that behaves as Linux does: whatever a host looks like,
+//! wherever the attach or the restore is cut off, and whatever a container does to its NICs
+//! meanwhile, the host gets back its state.
 //!
-//! `ROUNDTRIP_CASES=N` runs N hosts per property, from a random seed; without it the hosts are always the same ones.
+//! `ROUNDTRIP_CASES=N` runs N hosts per property, from a random seed; without it the hosts are
+//! always the same ones.
 
 mod container;
 mod found;
@@ -23,7 +25,9 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use rdma_model::ids::{IfName, Mac};
-use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::snapshot::{
+    Address, LinkOptions, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues,
+};
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
@@ -55,9 +59,12 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Runs a property over random values; by default the same ones each time, since a suite must not fail by luck.
+/// Runs a property over random values; by default the same ones each time, since a suite must not
+/// fail by luck.
 fn for_all<T: Debug>(cases: u32, values: impl Strategy<Value = T>, property: impl Fn(T)) {
-    let random = std::env::var("ROUNDTRIP_CASES").ok().and_then(|n| n.parse().ok());
+    let random = std::env::var("ROUNDTRIP_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok());
     let config = Config {
         cases: random.unwrap_or(cases),
         failure_persistence: None,
@@ -79,11 +86,21 @@ fn names(held: &[MovedNic]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
-/// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
+/// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what
+/// differs then.
 fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
-    let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
-    let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref(), Goal::Exact);
-    inside.iter().for_each(|inside| assert_sweeps(&home.steps, inside));
+    let inside = kernel
+        .has_inside()
+        .then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
+    let home = plan_restore(
+        held,
+        &kernel.observe(Side::Host, &Scope::links()).unwrap(),
+        inside.as_ref(),
+        Goal::Exact,
+    );
+    inside
+        .iter()
+        .for_each(|inside| assert_sweeps(&home.steps, inside));
     apply_all(&home.steps, kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
@@ -91,24 +108,43 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
     // This path has no files of a network manager.
     let mut no_managers = Managers::of(Path::new("/proc/self/fd/none"));
     let back = Returned::earlier(held, &order);
-    (home, settle(kernel, &mut no_managers, back, Duration::ZERO).unwrap().drift)
+    (
+        home,
+        settle(kernel, &mut no_managers, back, Duration::ZERO)
+            .unwrap()
+            .drift,
+    )
 }
 
 fn form(snapshot: &Snapshot) -> String {
-    let all: String = snapshot.sysctls.iter().map(|(key, value)| format!("sysctl {key} {value}\n")).collect();
+    let all: String = snapshot
+        .sysctls
+        .iter()
+        .map(|(key, value)| format!("sysctl {key} {value}\n"))
+        .collect();
     verify::normal_text(snapshot) + &all
 }
 
-/// What the normal form leaves out, but a restore keeps unless the kernel refused a step of it: the order of addresses, and
-/// link-local ones, made by the kernel or by hand.
+/// What the normal form leaves out, but a restore keeps unless the kernel refused a step of it: the
+/// order of addresses, and link-local ones, made by the kernel or by hand.
 fn order(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for dev in &snapshot.netdevs {
-        let settled = dev.addresses.iter().filter(|a| a.protocol != Some(3) && a.scope == 0);
-        let order: Vec<String> = settled.map(|a| format!("{}:{}", a.address, a.flags & 1)).collect();
+        let settled = dev
+            .addresses
+            .iter()
+            .filter(|a| a.protocol != Some(3) && a.scope == 0);
+        let order: Vec<String> = settled
+            .map(|a| format!("{}:{}", a.address, a.flags & 1))
+            .collect();
         text.push_str(&format!("order {} {}\n", dev.name, order.join(" ")));
         let local = dev.addresses.iter().filter(|a| a.scope == 253);
-        local.for_each(|a| text.push_str(&format!("link-local {} {}/{}\n", dev.name, a.address, a.prefix)));
+        local.for_each(|a| {
+            text.push_str(&format!(
+                "link-local {} {}/{}\n",
+                dev.name, a.address, a.prefix
+            ))
+        });
     }
     text
 }
@@ -144,14 +180,28 @@ impl Case {
     fn of(kernel: Kernel, plan: &Plan) -> Case {
         let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
         assert_sweeps(&attach.steps, &kernel.see(Side::Host));
-        let (host, inside) = (form(&kernel.see(Side::Host)), form(&kernel.see(Side::Inside)));
+        let (host, inside) = (
+            form(&kernel.see(Side::Host)),
+            form(&kernel.see(Side::Inside)),
+        );
         let order = order(&kernel.see(Side::Host));
-        let precedence = Precedence::from_host(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
-        Case { kernel, attach, precedence, host, inside, order }
+        let precedence = Precedence::from_host(
+            &kernel.see(Side::Host),
+            attach.held.iter().map(|h| &h.before),
+            &[],
+        );
+        Case {
+            kernel,
+            attach,
+            precedence,
+            host,
+            inside,
+            order,
+        }
     }
 
-    /// The container has its NICs; `None` where the attach was refused for the one reason that is known (see
-    /// [`Case::gateway_by_default`]), and undone.
+    /// The container has its NICs; `None` where the attach was refused for the one reason that is
+    /// known (see [`Case::gateway_by_default`]), and undone.
     fn attached(&self) -> Option<Kernel> {
         let mut kernel = self.kernel.clone();
         match apply(&self.attach.steps, &mut kernel, soon(), |_| ()) {
@@ -164,15 +214,26 @@ impl Case {
         }
     }
 
-    /// Whether a default route without a gateway, which stays behind, is what a route's gateway was reached by.
+    /// Whether a default route without a gateway, which stays behind, is what a route's gateway was
+    /// reached by.
     fn gateway_by_default(&self) -> bool {
-        let direct = |r: &Route| r.destination.prefix_len() == 0 && r.hops.iter().any(|h| h.gateway.is_none());
-        self.attach.held.iter().any(|h| h.before.routes.iter().any(direct))
+        let direct = |r: &Route| {
+            r.destination.prefix_len() == 0 && r.hops.iter().any(|h| h.gateway.is_none())
+        };
+        self.attach
+            .held
+            .iter()
+            .any(|h| h.before.routes.iter().any(direct))
     }
 
     fn assert_restored(&self, kernel: Kernel, when: &str) {
         let kernel = self.assert_equal(kernel, when, |_| true);
-        assert_eq!(diff(&self.order, &order(&kernel.see(Side::Host))), "", "{when}; failed: {:#?}", kernel.log);
+        assert_eq!(
+            diff(&self.order, &order(&kernel.see(Side::Host))),
+            "",
+            "{when}; failed: {:#?}",
+            kernel.log
+        );
     }
 
     /// Restores the NICs; `ours` is true for lines inside that the container made itself.
@@ -189,10 +250,23 @@ impl Case {
             texts(&home.steps)
         );
         let now = form(&kernel.see(Side::Host));
-        assert_eq!(diff(&self.host, &now), "", "{when}; failed: {:#?}", kernel.log);
-        let within: String =
-            form(&kernel.see(Side::Inside)).lines().filter(|l| ours(l)).map(|l| format!("{l}\n")).collect();
-        assert_eq!(diff(&self.inside, &within), "", "inside, {when}; failed: {:#?}", kernel.log);
+        assert_eq!(
+            diff(&self.host, &now),
+            "",
+            "{when}; failed: {:#?}",
+            kernel.log
+        );
+        let within: String = form(&kernel.see(Side::Inside))
+            .lines()
+            .filter(|l| ours(l))
+            .map(|l| format!("{l}\n"))
+            .collect();
+        assert_eq!(
+            diff(&self.inside, &within),
+            "",
+            "inside, {when}; failed: {:#?}",
+            kernel.log
+        );
         kernel
     }
 }
@@ -201,19 +275,32 @@ fn texts(steps: &[Step]) -> Vec<String> {
     steps.iter().map(Step::to_string).collect()
 }
 
-/// The moves follow each other, and each link is down before the first one: the kernel is faster so.
+/// The moves follow each other, and each link is down before the first one: the kernel is faster
+/// so.
 fn assert_sweeps(steps: &[Step], from: &Snapshot) {
     let is_move = |s: &Step| matches!(s, Step::Move { .. });
     let first = steps.iter().position(is_move).unwrap_or(steps.len());
     let moves = steps[first..].iter().take_while(|s| is_move(s)).count();
-    assert!(!steps[first + moves..].iter().any(is_move), "a step between moves: {:#?}", texts(steps));
+    assert!(
+        !steps[first + moves..].iter().any(is_move),
+        "a step between moves: {:#?}",
+        texts(steps)
+    );
     let was_up = |dev: &IfName| from.netdev(dev).is_some_and(|d| d.up);
     let set_down = |dev: &IfName| {
-        steps[..first].iter().any(|s| matches!(s, Step::Link { dev: down, up: false, .. } if down == dev))
+        steps[..first]
+            .iter()
+            .any(|s| matches!(s, Step::Link { dev: down, up: false, .. } if down == dev))
     };
     for step in &steps[first..first + moves] {
-        let Step::Move { dev, .. } = step else { unreachable!() };
-        assert!(!was_up(dev) || set_down(dev), "{step} while its link is up: {:#?}", texts(steps));
+        let Step::Move { dev, .. } = step else {
+            unreachable!()
+        };
+        assert!(
+            !was_up(dev) || set_down(dev),
+            "{step} while its link is up: {:#?}",
+            texts(steps)
+        );
     }
 }
 
@@ -226,7 +313,9 @@ fn walk(kernel: &mut Kernel, steps: &[Step]) -> bool {
 fn there_and_back() {
     for_all(120, host(6), |h| {
         let case = Case::new(&h);
-        let Some(kernel) = case.attached() else { return };
+        let Some(kernel) = case.attached() else {
+            return;
+        };
         case.assert_restored(kernel, "after a whole attach");
     });
     print_points("whole round trips");
@@ -257,12 +346,15 @@ fn the_way_in_cut_off_anywhere() {
 fn a_restore_cut_off_anywhere() {
     for_all(40, host(4), |h| {
         let case = Case::new(&h);
-        let Some(attached) = case.attached() else { return };
+        let Some(attached) = case.attached() else {
+            return;
+        };
         let steps = restore_plan(&attached, &case.attach.held).steps;
         let mut kernel = attached.clone();
         for (k, step) in steps.iter().enumerate() {
             case.assert_restored(kernel.clone(), &format!("home, cut off before step {k}"));
-            // Of several addresses of a subnet the first one added is its primary: one that the kernel refuses loses that place.
+            // Of several addresses of a subnet the first one added is its primary: one that the
+            // kernel refuses loses that place.
             if matches!(step, Step::AddressAdd { address, .. } if address.address.is_ipv4()) {
                 let _ = kernel.perform(step, soon());
                 continue;
@@ -273,7 +365,9 @@ fn a_restore_cut_off_anywhere() {
             refused.performed = 0;
             apply_all(&steps, &mut refused, soon());
             refused.fail_at = None;
-            case.assert_equal(refused, &format!("home, step {k} refused: {step}"), |_| true);
+            case.assert_equal(refused, &format!("home, step {k} refused: {step}"), |_| {
+                true
+            });
             let _ = kernel.perform(step, soon());
         }
         // And in the middle of giving equals their order.
@@ -291,7 +385,10 @@ fn restore_plan(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
     plan_restore(
         held,
         &kernel.see(Side::Host),
-        kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref(),
+        kernel
+            .has_inside()
+            .then(|| kernel.see(Side::Inside))
+            .as_ref(),
         Goal::Exact,
     )
 }
@@ -301,10 +398,18 @@ fn assert_served(held: &[MovedNic], away: &Snapshot) {
     let gone = names(held);
     let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
     for whole in held.iter().flat_map(|h| &h.before.routes) {
-        let stays = whole.hops.iter().any(|hop| hop.dev.as_ref().is_some_and(|dev| !gone.contains(dev)));
-        let drops = whole.destination.addr().is_ipv4() && whole.nexthop().is_none() && whole.prefsrc.is_none();
+        let stays = whole
+            .hops
+            .iter()
+            .any(|hop| hop.dev.as_ref().is_some_and(|dev| !gone.contains(dev)));
+        let drops = whole.destination.addr().is_ipv4()
+            && whole.nexthop().is_none()
+            && whole.prefsrc.is_none();
         let serves = away.routes.iter().any(|r| key(r) == key(whole));
-        assert!(!stays || !drops || whole.protocol > 4 || serves, "{whole} while its NIC is away");
+        assert!(
+            !stays || !drops || whole.protocol > 4 || serves,
+            "{whole} while its NIC is away"
+        );
     }
 }
 
@@ -312,7 +417,9 @@ fn assert_served(held: &[MovedNic], away: &Snapshot) {
 fn what_the_container_has_is_what_was_planned() {
     for_all(120, host(6), |h| {
         let case = Case::new(&h);
-        let Some(kernel) = case.attached() else { return };
+        let Some(kernel) = case.attached() else {
+            return;
+        };
         point();
         let mut kernel = kernel;
         let order = case.precedence.inside(&case.attach.held);
@@ -339,9 +446,16 @@ fn what_the_container_has_is_what_was_planned() {
                 all
             };
             let rails = case.attach.held.iter().flat_map(|h| &h.before.routes);
-            let best = rails.filter(|r| (r.table, r.destination) == (254, everywhere)).map(|r| r.metric).min();
+            let best = rails
+                .filter(|r| (r.table, r.destination) == (254, everywhere))
+                .map(|r| r.metric)
+                .min();
             let theirs = metrics(&before);
-            let want = if theirs.is_empty() && h.default_route { best.into_iter().collect() } else { theirs };
+            let want = if theirs.is_empty() && h.default_route {
+                best.into_iter().collect()
+            } else {
+                theirs
+            };
             assert_eq!(metrics(&inside), want, "default routes inside");
         }
         let of_host = case.kernel.see(Side::Host).rules;
@@ -353,16 +467,33 @@ fn what_the_container_has_is_what_was_planned() {
                 ArpChoice::Exact(arp) => Some(arp),
                 ArpChoice::Off => None,
             };
-            assert!(want.is_none() || rails::effective(&inside, name) == want, "{name}");
+            assert!(
+                want.is_none() || rails::effective(&inside, name) == want,
+                "{name}"
+            );
             let own = held.inside.rules.iter().all(|r| of_host.contains(r));
-            assert!(held.before.rules.iter().all(|r| held.inside.rules.contains(r)), "{name}");
+            assert!(
+                held.before
+                    .rules
+                    .iter()
+                    .all(|r| held.inside.rules.contains(r)),
+                "{name}"
+            );
             assert!(want.is_some() || held.overruled.is_empty() && own, "{name}");
             let Some(hca) = &held.nic.hca else { continue };
             assert_eq!(inside.hca(hca).unwrap().uverbs, held.nic.uverbs, "{hca}");
         }
         assert_served(&case.attach.held, &kernel.see(Side::Host));
-        let stays = |s: &Snapshot| s.netdevs.iter().filter(|d| !names(&case.attach.held).contains(&d.name)).count();
-        assert_eq!((stays(&inside), inside.netdevs.len()), (2, 2 + case.attach.held.len()));
+        let stays = |s: &Snapshot| {
+            s.netdevs
+                .iter()
+                .filter(|d| !names(&case.attach.held).contains(&d.name))
+                .count()
+        };
+        assert_eq!(
+            (stays(&inside), inside.netdevs.len()),
+            (2, 2 + case.attach.held.len())
+        );
     });
     print_points("containers");
 }
@@ -379,7 +510,8 @@ fn an_equal_host_needs_nothing() {
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
         let steps = plan_restore(held, &look, None, Goal::Exact).steps;
         let same = |s: &Step| match s {
-            // One of these values decides whether the kernel makes link-local addresses, with their route.
+            // One of these values decides whether the kernel makes link-local addresses, with their
+            // route.
             Step::AddressAdd { address, .. } => address.scope == 253,
             Step::RouteAdd { route, .. } => route.destination == "fe80::/64".parse().unwrap(),
             other => matches!(other, Step::Sysctls { .. }),
@@ -393,48 +525,81 @@ fn an_equal_host_needs_nothing() {
 
 #[test]
 fn a_dead_namespace_returns_hardware() {
-    for_all(250, (host(4), mischief(), any::<prop::sample::Index>()), |(h, tricks, cut)| {
-        let case = Case::new(&h);
-        let whole = mischievous(&case, &tricks).unwrap_or_else(|| case.kernel.clone());
-        let mut half = case.kernel.clone();
-        walk(&mut half, &case.attach.steps[..cut.index(case.attach.steps.len() + 1)]);
-        for mut kernel in [whole, half] {
-            point();
-            let on_host = kernel.see(Side::Host);
-            let lost = |h: &&MovedNic| h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none();
-            let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
-            kernel.die();
-            kernel.log.clear();
-            let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
-            let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
-            stuck.sort();
-            let mut expected: Vec<&IfName> = lost.iter().map(|h| &h.nic.identity.name).collect();
-            expected.sort();
-            assert_eq!(stuck, expected);
-            let mut now = kernel.see(Side::Host);
-            without(&mut now.routes, &lost);
-            if !lost.is_empty() {
-                // A group wants all of its members.
-                now.nexthops.clear();
+    for_all(
+        250,
+        (host(4), mischief(), any::<prop::sample::Index>()),
+        |(h, tricks, cut)| {
+            let case = Case::new(&h);
+            let whole = mischievous(&case, &tricks).unwrap_or_else(|| case.kernel.clone());
+            let mut half = case.kernel.clone();
+            walk(
+                &mut half,
+                &case.attach.steps[..cut.index(case.attach.steps.len() + 1)],
+            );
+            for mut kernel in [whole, half] {
+                point();
+                let on_host = kernel.see(Side::Host);
+                let lost = |h: &&MovedNic| {
+                    h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none()
+                };
+                let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
+                kernel.die();
+                kernel.log.clear();
+                let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
+                let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
+                stuck.sort();
+                let mut expected: Vec<&IfName> =
+                    lost.iter().map(|h| &h.nic.identity.name).collect();
+                expected.sort();
+                assert_eq!(stuck, expected);
+                let mut now = kernel.see(Side::Host);
+                without(&mut now.routes, &lost);
+                if !lost.is_empty() {
+                    // A group wants all of its members.
+                    now.nexthops.clear();
+                }
+                let ours: Vec<MovedNic> = kept.into_iter().cloned().collect();
+                let mut states: Vec<NicState> = ours.iter().map(|h| h.before.clone()).collect();
+                states
+                    .iter_mut()
+                    .for_each(|s| without(&mut s.routes, &lost));
+                states
+                    .iter_mut()
+                    .filter(|_| !lost.is_empty())
+                    .for_each(|s| s.nexthops.clear());
+                let mut drift = verify::drift(&states, &now);
+                drift.extend(verify::rdma_drift(&ours, &now));
+                let changes: Vec<String> = drift.iter().map(Drift::to_string).collect();
+                assert_eq!(
+                    changes,
+                    [""; 0],
+                    "failed: {:#?}\nsteps: {:#?}",
+                    kernel.log,
+                    texts(&home.steps)
+                );
             }
-            let ours: Vec<MovedNic> = kept.into_iter().cloned().collect();
-            let mut states: Vec<NicState> = ours.iter().map(|h| h.before.clone()).collect();
-            states.iter_mut().for_each(|s| without(&mut s.routes, &lost));
-            states.iter_mut().filter(|_| !lost.is_empty()).for_each(|s| s.nexthops.clear());
-            let mut drift = verify::drift(&states, &now);
-            drift.extend(verify::rdma_drift(&ours, &now));
-            let changes: Vec<String> = drift.iter().map(Drift::to_string).collect();
-            assert_eq!(changes, [""; 0], "failed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
-        }
-    });
+        },
+    );
     print_points("dead namespaces");
 }
 
-/// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then, what may be reached by these.
+/// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then,
+/// what may be reached by these.
 fn without(routes: &mut Vec<Route>, lost: &[&MovedNic]) {
     let gone = |dev: &IfName| lost.iter().any(|h| h.nic.identity.name == *dev);
-    let source =
-        |r: &Route| lost.iter().any(|h| h.before.netdev.addresses.iter().any(|a| Some(a.address) == r.prefsrc));
-    let via = |r: &Route| !lost.is_empty() && (r.nexthop().is_some() || r.hops.iter().any(|h| h.gateway.is_some()));
-    routes.retain(|r| !r.hops.iter().any(|h| h.dev.as_ref().is_some_and(gone)) && !source(r) && !via(r));
+    let source = |r: &Route| {
+        lost.iter().any(|h| {
+            h.before
+                .netdev
+                .addresses
+                .iter()
+                .any(|a| Some(a.address) == r.prefsrc)
+        })
+    };
+    let via = |r: &Route| {
+        !lost.is_empty() && (r.nexthop().is_some() || r.hops.iter().any(|h| h.gateway.is_some()))
+    };
+    routes.retain(|r| {
+        !r.hops.iter().any(|h| h.dev.as_ref().is_some_and(gone)) && !source(r) && !via(r)
+    });
 }

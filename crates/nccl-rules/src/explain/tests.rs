@@ -46,7 +46,11 @@ fn explained(env: &[(&str, &str)], version: &str) -> Explanation {
 }
 
 fn traps(env: &[(&str, &str)], version: &str) -> Vec<String> {
-    explained(env, version).warnings.into_iter().map(|w| w.text).collect()
+    explained(env, version)
+        .warnings
+        .into_iter()
+        .map(|w| w.text)
+        .collect()
 }
 
 /// What the bootstrap uses, or the error.
@@ -61,19 +65,42 @@ fn bootstrap(env: &[(&str, &str)], version: &str) -> String {
 #[test]
 fn nothing_set_is_chosen_automatically_and_without_a_warning() {
     let e = explained(&[], "2.32.3");
-    assert_eq!(e.bootstrap, Bootstrap::Uses(e.sockets[0].clone(), Step::Other));
-    assert_eq!(e.sockets.iter().map(|s| s.to_string()).collect::<Vec<_>>(), ["eth0:192.0.2.1", "rdma1:10.0.1.1"]);
+    assert_eq!(
+        e.bootstrap,
+        Bootstrap::Uses(e.sockets[0].clone(), Step::Other)
+    );
+    assert_eq!(
+        e.sockets.iter().map(|s| s.to_string()).collect::<Vec<_>>(),
+        ["eth0:192.0.2.1", "rdma1:10.0.1.1"]
+    );
     assert_eq!(e.hcas, ["mlx5_10:1", "mlx5_1:1", "mlx5_0:1"]);
     assert_eq!((e.warnings, e.settings), (vec![], vec![]));
     // Before, the kernel's order.
-    assert_eq!(explained(&[], "2.29.2").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
-    assert_eq!(explained(&[("NCCL_IB_DEVICE_PCI_ORDER", "0")], "2.32.3").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
+    assert_eq!(
+        explained(&[], "2.29.2").hcas,
+        ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]
+    );
+    assert_eq!(
+        explained(&[("NCCL_IB_DEVICE_PCI_ORDER", "0")], "2.32.3").hcas,
+        ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]
+    );
 }
 
 #[test]
 fn every_interface_and_port_has_its_reason() {
-    let e = explained(&[("NCCL_SOCKET_IFNAME", "=rdma1,rdma0"), ("NCCL_IB_HCA", "mlx5_1:2,mlx5_10")], "2.32.3");
-    let lines = |judged: &[Judged]| judged.iter().map(|j| format!("{}: {}", j.name, j.why)).collect::<Vec<_>>();
+    let e = explained(
+        &[
+            ("NCCL_SOCKET_IFNAME", "=rdma1,rdma0"),
+            ("NCCL_IB_HCA", "mlx5_1:2,mlx5_10"),
+        ],
+        "2.32.3",
+    );
+    let lines = |judged: &[Judged]| {
+        judged
+            .iter()
+            .map(|j| format!("{}: {}", j.name, j.why))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(
         lines(&e.interfaces),
         [
@@ -100,7 +127,10 @@ fn every_interface_and_port_has_its_reason() {
 fn the_prefix_that_takes_more_than_meant() {
     let text = "NCCL_IB_HCA: mlx5_1 also takes mlx5_10; =mlx5_1 is exact";
     assert_eq!(traps(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3"), [text]);
-    assert_eq!(explained(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3").hcas, ["mlx5_10:1", "mlx5_1:1"]);
+    assert_eq!(
+        explained(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3").hcas,
+        ["mlx5_10:1", "mlx5_1:1"]
+    );
     let text = "NCCL_IB_HCA: mlx5_1 also excludes mlx5_10; ^=mlx5_1 is exact";
     assert_eq!(traps(&[("NCCL_IB_HCA", "^mlx5_1")], "2.32.3"), [text]);
     // A family of names is meant as one, and who names both means both.
@@ -114,7 +144,8 @@ fn excluding_docker_alone_chooses_lo() {
     let env = [("NCCL_SOCKET_IFNAME", "^docker")];
     for version in ["2.18.3", "2.32.3"] {
         assert_eq!(bootstrap(&env, version), "lo:127.0.0.1");
-        let text = "NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches";
+        let text =
+            "NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches";
         assert_eq!(traps(&env, version), [text]);
     }
 }
@@ -122,37 +153,64 @@ fn excluding_docker_alone_chooses_lo() {
 #[test]
 fn an_hca_that_is_not_there() {
     let env = [("NCCL_IB_HCA", "=mlx5_9")];
-    let texts =
-        ["NCCL_IB_HCA: there is no mlx5_9", "NCCL_IB_HCA==mlx5_9 leaves no HCA: NCCL goes on over TCP without a word"];
+    let texts = [
+        "NCCL_IB_HCA: there is no mlx5_9",
+        "NCCL_IB_HCA==mlx5_9 leaves no HCA: NCCL goes on over TCP without a word",
+    ];
     assert_eq!(traps(&env, "2.32.3"), texts);
-    assert_eq!(traps(&[("NCCL_IB_HCA", "mlx5_0:2")], "2.32.3")[0], "NCCL_IB_HCA: there is no mlx5_0:2");
-    assert_eq!(traps(&[("NCCL_IB_HCA", "=mlx5_0,mlx5_9")], "2.32.3"), ["NCCL_IB_HCA: there is no mlx5_9"]);
+    assert_eq!(
+        traps(&[("NCCL_IB_HCA", "mlx5_0:2")], "2.32.3")[0],
+        "NCCL_IB_HCA: there is no mlx5_0:2"
+    );
+    assert_eq!(
+        traps(&[("NCCL_IB_HCA", "=mlx5_0,mlx5_9")], "2.32.3"),
+        ["NCCL_IB_HCA: there is no mlx5_9"]
+    );
     assert!(explained(&env, "2.32.3").warnings.iter().any(|w| w.fatal));
 }
 
 #[test]
 fn an_interface_without_carrier_counts_until_2_28() {
     let env = [("NCCL_SOCKET_IFNAME", "=rdma0")];
-    assert_eq!((bootstrap(&env, "2.27.7").as_str(), traps(&env, "2.27.7")), ("rdma0:10.0.0.1", vec![]));
+    assert_eq!(
+        (bootstrap(&env, "2.27.7").as_str(), traps(&env, "2.27.7")),
+        ("rdma0:10.0.0.1", vec![])
+    );
     assert_eq!(bootstrap(&env, "2.28.3"), "ncclInvalidUsage");
     let texts = [
         "NCCL does not start: NCCL_SOCKET_IFNAME==rdma0 fits no interface that can be used",
         "rdma0 has no carrier: NCCL uses running interfaces only since 2.28.3",
     ];
     assert_eq!(traps(&env, "2.28.3"), texts);
-    assert_eq!(bootstrap(&[("NCCL_COMM_ID", "10.0.0.9:1")], "2.32.3"), "rdma0:10.0.0.1");
+    assert_eq!(
+        bootstrap(&[("NCCL_COMM_ID", "10.0.0.9:1")], "2.32.3"),
+        "rdma0:10.0.0.1"
+    );
 }
 
 #[test]
 fn seventeen_interfaces_are_one_too_many() {
-    let list = (0..16).map(|i| format!("x{i}")).collect::<Vec<_>>().join(",");
+    let list = (0..16)
+        .map(|i| format!("x{i}"))
+        .collect::<Vec<_>>()
+        .join(",");
     let env = format!("{list},eth0");
-    let text = "NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops eth0 and what follows";
+    let text =
+        "NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops eth0 and what follows";
     assert_eq!(traps(&[("NCCL_SOCKET_IFNAME", &env)], "2.32.3")[1], text);
-    assert_eq!(bootstrap(&[("NCCL_SOCKET_IFNAME", &env)], "2.23.4"), "ncclInternalError");
+    assert_eq!(
+        bootstrap(&[("NCCL_SOCKET_IFNAME", &env)], "2.23.4"),
+        "ncclInternalError"
+    );
     let env = format!("^{list},lo,docker");
-    assert_eq!(bootstrap(&[("NCCL_SOCKET_IFNAME", &env)], "2.32.3"), "lo:127.0.0.1");
-    assert!(traps(&[("NCCL_SOCKET_IFNAME", &env)], "2.32.3")[1].ends_with("so what they name is not excluded"));
+    assert_eq!(
+        bootstrap(&[("NCCL_SOCKET_IFNAME", &env)], "2.32.3"),
+        "lo:127.0.0.1"
+    );
+    assert!(
+        traps(&[("NCCL_SOCKET_IFNAME", &env)], "2.32.3")[1]
+            .ends_with("so what they name is not excluded")
+    );
 }
 
 #[test]
@@ -160,22 +218,42 @@ fn values_that_mean_something_else() {
     for (name, value, word) in [
         ("NCCL_SOCKET_IFNAME", "=^eth0", "is taken for a name"),
         ("NCCL_SOCKET_IFNAME", "eth0, rdma1", "NCCL trims nothing"),
-        ("NCCL_SOCKET_IFNAME", "\"eth0\"", "quotes belong to the names"),
+        (
+            "NCCL_SOCKET_IFNAME",
+            "\"eth0\"",
+            "quotes belong to the names",
+        ),
         ("NCCL_SOCKET_IFNAME", "^=", "excludes everything"),
         ("NCCL_SOCKET_IFNAME", ":1", "it allows everything"),
         ("NCCL_SOCKET_FAMILY", "inet", "neither AF_INET nor AF_INET6"),
         ("NCCL_IB_HCA", "^", "excludes everything"),
         ("NCCL_IB_HCA", "^mlx5", "NCCL goes on over TCP"),
         ("NCCL_COMM_ID", "", "shorter than two bytes"),
-        ("NCCL_COMM_ID", "198.51.100.1:1", "no interface is in the subnet"),
+        (
+            "NCCL_COMM_ID",
+            "198.51.100.1:1",
+            "no interface is in the subnet",
+        ),
     ] {
         let all = traps(&[(name, value)], "2.32.3");
-        assert!(all.iter().any(|t| t.contains(word)), "{name}={value}: {all:?}");
+        assert!(
+            all.iter().any(|t| t.contains(word)),
+            "{name}={value}: {all:?}"
+        );
     }
     let id = [("NCCL_COMM_ID", "192.0.2.9:1")];
-    assert_eq!((bootstrap(&id, "2.29.7"), bootstrap(&id, "2.30.3")), ("lo:127.0.0.1".into(), "eth0:192.0.2.1".into()));
-    assert_eq!(traps(&id, "2.29.7"), ["NCCL 2.29 takes an interface outside of NCCL_COMM_ID's subnet: lo"]);
-    let both = [("NCCL_COMM_ID", "10.0.1.9:1"), ("NCCL_SOCKET_IFNAME", "=eth0")];
+    assert_eq!(
+        (bootstrap(&id, "2.29.7"), bootstrap(&id, "2.30.3")),
+        ("lo:127.0.0.1".into(), "eth0:192.0.2.1".into())
+    );
+    assert_eq!(
+        traps(&id, "2.29.7"),
+        ["NCCL 2.29 takes an interface outside of NCCL_COMM_ID's subnet: lo"]
+    );
+    let both = [
+        ("NCCL_COMM_ID", "10.0.1.9:1"),
+        ("NCCL_SOCKET_IFNAME", "=eth0"),
+    ];
     assert_eq!(bootstrap(&both, "2.32.3"), "rdma1:10.0.1.1");
     assert!(traps(&both, "2.32.3")[0].ends_with("does not choose the bootstrap interface"));
 }
@@ -183,10 +261,24 @@ fn values_that_mean_something_else() {
 #[test]
 fn an_id_that_cannot_be_read_ends_the_automatic_choice() {
     let sockets = |env: &[(&str, &str)], version: &str| {
-        explain(&Settings::of(env.iter().copied(), ""), &node(), version.parse().unwrap(), &|_| None).sockets.len()
+        explain(
+            &Settings::of(env.iter().copied(), ""),
+            &node(),
+            version.parse().unwrap(),
+            &|_| None,
+        )
+        .sockets
+        .len()
     };
     let id = ("NCCL_COMM_ID", ":1");
-    assert_eq!((sockets(&[id], "2.26.5"), sockets(&[id], "2.27.3"), sockets(&[id], "2.32.3")), (3, 0, 0));
+    assert_eq!(
+        (
+            sockets(&[id], "2.26.5"),
+            sockets(&[id], "2.27.3"),
+            sockets(&[id], "2.32.3")
+        ),
+        (3, 0, 0)
+    );
     assert_eq!(sockets(&[id, ("NCCL_SOCKET_IFNAME", "=eth0")], "2.32.3"), 1);
     assert_eq!(sockets(&[("NCCL_COMM_ID", "x")], "2.32.3"), 2);
 }
@@ -195,39 +287,83 @@ fn an_id_that_cannot_be_read_ends_the_automatic_choice() {
 fn an_address_goes_by_its_label() {
     let mut node = node();
     node.netdevs[2].addresses[0].label = Some("eth0:1".into());
-    let e = explain(&Settings::of([("NCCL_SOCKET_IFNAME", "=eth0")], ""), &node, Version::NEWEST, &|_| None);
+    let e = explain(
+        &Settings::of([("NCCL_SOCKET_IFNAME", "=eth0")], ""),
+        &node,
+        Version::NEWEST,
+        &|_| None,
+    );
     // The IPv6 addresses have no label.
-    assert!(matches!(&e.bootstrap, Bootstrap::Uses(endpoint, _) if endpoint.to_string() == "eth0:2001:db8::1"));
-    let text = "192.0.2.1 goes by its label eth0:1: NCCL_SOCKET_IFNAME does not find it under the name eth0";
-    assert_eq!(e.warnings.iter().map(|w| (w.trap, w.text.as_str())).collect::<Vec<_>>(), [(Trap::Label, text)]);
+    assert!(
+        matches!(&e.bootstrap, Bootstrap::Uses(endpoint, _) if endpoint.to_string() == "eth0:2001:db8::1")
+    );
+    let text = "192.0.2.1 goes by its label eth0:1: NCCL_SOCKET_IFNAME does not find it under the \
+        name eth0";
+    assert_eq!(
+        e.warnings
+            .iter()
+            .map(|w| (w.trap, w.text.as_str()))
+            .collect::<Vec<_>>(),
+        [(Trap::Label, text)]
+    );
 }
 
 #[test]
 fn families_and_link_local_addresses() {
     let v6 = ("NCCL_SOCKET_FAMILY", "AF_INET6");
     assert_eq!(bootstrap(&[v6], "2.32.3"), "eth0:2001:db8::1");
-    assert_eq!(bootstrap(&[v6, ("NCCL_SOCKET_IFNAME", "rdma")], "2.32.3"), "rdma1:fe80::2%rdma1");
-    assert_eq!(bootstrap(&[("NCCL_COMM_ID", "[fe80::9%rdma1]:1")], "2.32.3"), "rdma1:fe80::2%rdma1");
-    assert_eq!(bootstrap(&[v6, ("NCCL_SOCKET_IFNAME", "lo")], "2.32.3"), "ncclInvalidUsage");
+    assert_eq!(
+        bootstrap(&[v6, ("NCCL_SOCKET_IFNAME", "rdma")], "2.32.3"),
+        "rdma1:fe80::2%rdma1"
+    );
+    assert_eq!(
+        bootstrap(&[("NCCL_COMM_ID", "[fe80::9%rdma1]:1")], "2.32.3"),
+        "rdma1:fe80::2%rdma1"
+    );
+    assert_eq!(
+        bootstrap(&[v6, ("NCCL_SOCKET_IFNAME", "lo")], "2.32.3"),
+        "ncclInvalidUsage"
+    );
 }
 
 #[test]
 fn no_more_is_taken_than_there_is_room_for() {
     let mut node = node();
     let (hca, netdev) = (node.hcas[0].clone(), node.netdevs[2].clone());
-    node.hcas =
-        (0..40).map(|i| Hca { name: format!("m{i}").parse().unwrap(), index: Some(i), ..hca.clone() }).collect();
-    let named = |i| Netdev { name: format!("e{i}").parse().unwrap(), ifindex: i, ..netdev.clone() };
+    node.hcas = (0..40)
+        .map(|i| Hca {
+            name: format!("m{i}").parse().unwrap(),
+            index: Some(i),
+            ..hca.clone()
+        })
+        .collect();
+    let named = |i| Netdev {
+        name: format!("e{i}").parse().unwrap(),
+        ifindex: i,
+        ..netdev.clone()
+    };
     node.netdevs = (1..=20).map(named).collect();
     for n in &mut node.netdevs {
         n.addresses.iter_mut().for_each(|a| a.label = None);
     }
     let e = explain(&Settings::default(), &node, Version::NEWEST, &|_| None);
-    assert_eq!((e.sockets.len(), e.hcas.len(), e.sockets[15].interface.as_str()), (16, 32, "e16"));
+    assert_eq!(
+        (
+            e.sockets.len(),
+            e.hcas.len(),
+            e.sockets[15].interface.as_str()
+        ),
+        (16, 32, "e16")
+    );
     let texts: Vec<&str> = e.warnings.iter().map(|w| w.text.as_str()).collect();
-    let room = ["20 interfaces fit and NCCL's sockets have room for 16", "40 HCA ports fit and NCCL has room for 32"];
+    let room = [
+        "20 interfaces fit and NCCL's sockets have room for 16",
+        "40 HCA ports fit and NCCL has room for 32",
+    ];
     assert_eq!(texts, room);
-    let old = explain(&Settings::default(), &node, Version::new(2, 18, 3), &|_| None);
+    let old = explain(&Settings::default(), &node, Version::new(2, 18, 3), &|_| {
+        None
+    });
     assert_eq!(old.hcas.len(), 16);
 }
 
@@ -236,24 +372,62 @@ fn no_more_is_taken_than_there_is_room_for() {
 fn a_value_of_megabytes_gets_a_few_lines() {
     for text in ["^a,", "a b,", "m\u{1F980},"] {
         let long = format!("^{}{}", text.repeat(200_000), "n".repeat(200_000));
-        let warnings = check([("NCCL_IB_HCA", long.as_str()), ("NCCL_SOCKET_IFNAME", &long)], &node(), None);
-        assert!(warnings.len() < 80 && warnings.iter().all(|w| w.text.len() < 1000), "{} warnings", warnings.len());
+        let warnings = check(
+            [
+                ("NCCL_IB_HCA", long.as_str()),
+                ("NCCL_SOCKET_IFNAME", &long),
+            ],
+            &node(),
+            None,
+        );
+        assert!(
+            warnings.len() < 80 && warnings.iter().all(|w| w.text.len() < 1000),
+            "{} warnings",
+            warnings.len()
+        );
     }
 }
 
 #[test]
 fn hcas_that_were_switched_off_are_no_trap() {
-    let off = check([("NCCL_IB_HCA", "=nothing"), ("NCCL_IB_DISABLE", "1")], &node(), None);
+    let off = check(
+        [("NCCL_IB_HCA", "=nothing"), ("NCCL_IB_DISABLE", "1")],
+        &node(),
+        None,
+    );
     assert!(off.iter().all(|w| !w.fatal), "{off:?}");
 }
 
 #[test]
 fn a_planned_environment_is_checked_by_one_call() {
-    let warnings = check([("NCCL_SOCKET_IFNAME", "=gone"), ("NCCL_IB_HCA", "=mlx5_0")], &node(), None);
-    assert_eq!(warnings.iter().map(|w| (w.trap, w.fatal)).collect::<Vec<_>>(), [(Trap::NoInterface, true)]);
+    let warnings = check(
+        [("NCCL_SOCKET_IFNAME", "=gone"), ("NCCL_IB_HCA", "=mlx5_0")],
+        &node(),
+        None,
+    );
+    assert_eq!(
+        warnings
+            .iter()
+            .map(|w| (w.trap, w.fatal))
+            .collect::<Vec<_>>(),
+        [(Trap::NoInterface, true)]
+    );
     assert_eq!(check([("NCCL_SOCKET_IFNAME", "=eth0")], &node(), None), []);
     // Whether a host is known is not ours to say, whether a value can be read is.
-    let fatal = |id: &str| check([("NCCL_COMM_ID", id)], &node(), None).iter().any(|w| w.fatal);
-    let all = ["head:29500", "10.0.1.9:1", "[fe80::9%rdma1]:1", "198.51.100.1:1", "", ":1", "[::1"].map(fatal);
+    let fatal = |id: &str| {
+        check([("NCCL_COMM_ID", id)], &node(), None)
+            .iter()
+            .any(|w| w.fatal)
+    };
+    let all = [
+        "head:29500",
+        "10.0.1.9:1",
+        "[fe80::9%rdma1]:1",
+        "198.51.100.1:1",
+        "",
+        ":1",
+        "[::1",
+    ]
+    .map(fatal);
     assert_eq!(all, [false, false, false, true, true, true, true]);
 }

@@ -1,4 +1,5 @@
-//! One connection. Every read and write has a deadline for the whole of it, however slowly the server sends.
+//! One connection. Every read and write has a deadline for the whole of it, however slowly the
+//! server sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,15 +12,17 @@ use crate::MAX_VALUE;
 use crate::endpoint::Endpoint;
 use crate::resolve::resolve;
 
-/// Why a TCPStore may be silent: it looks up the name of each peer, 10 s for each connection before ours.
-const SLOW_NAMES: &str =
-    "(one whose host looks up the names of its peers in vain is slow: RES_OPTIONS=\"timeout:1 attempts:1\" there)";
-/// The longest wait for an answer of a server that has answered before: it may be looking up another peer's name.
+/// Why a TCPStore may be silent: it looks up the name of each peer, 10 s for each connection before
+/// ours.
+const SLOW_NAMES: &str = "(one whose host looks up the names of its peers in vain is slow: \
+    RES_OPTIONS=\"timeout:1 attempts:1\" there)";
+/// The longest wait for an answer of a server that has answered before: it may be looking up
+/// another peer's name.
 const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a server that accepts connections and closes them is tried again: a tunnel whose other end is not up, or a server with too
-/// many connections, does that, too.
+/// How long a server that accepts connections and closes them is tried again: a tunnel whose other
+/// end is not up, or a server with too many connections, does that, too.
 const CLOSING: Duration = Duration::from_secs(10);
 /// More keys than any store has: another answer than GETNUMKEYS'.
 const KEYS: u64 = 1 << 40;
@@ -39,8 +42,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects: tries each address of the host again and again, as the store may start later and its name may become known later. `jitter`
-    /// spreads nodes that start at once: it is the first pause, and lengthens those after it.
+    /// Connects: tries each address of the host again and again, as the store may start later and
+    /// its name may become known later. `jitter` spreads nodes that start at once: it is the first
+    /// pause, and lengthens those after it.
     pub fn open(to: &Endpoint, limit: Instant, jitter: Duration) -> Result<Connection> {
         let (start, mut pause) = (Instant::now(), Duration::from_millis(20) + jitter);
         std::thread::sleep(jitter.min(limit.saturating_duration_since(start)));
@@ -49,7 +53,10 @@ impl Connection {
             let (why, until) = match attempt(to, limit) {
                 Ok(connection) => return Ok(connection),
                 Err(Failed::Hopeless(why)) => return Err(why),
-                Err(Failed::Closed(why)) => (why, limit.min(*closing.get_or_insert_with(Instant::now) + CLOSING)),
+                Err(Failed::Closed(why)) => (
+                    why,
+                    limit.min(*closing.get_or_insert_with(Instant::now) + CLOSING),
+                ),
                 Err(Failed::Unreached(why)) => {
                     closing = None;
                     (why, limit)
@@ -58,29 +65,52 @@ impl Connection {
             let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(pause.min(left));
             if Instant::now() >= until {
-                bail!("no connection to the store {to} in {:.1} s: {why}", start.elapsed().as_secs_f64());
+                bail!(
+                    "no connection to the store {to} in {:.1} s: {why}",
+                    start.elapsed().as_secs_f64()
+                );
             }
             pause = (pause * 2).min(PAUSE + 10 * jitter);
         }
     }
 
     fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
-        let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
-        let local = stream.local_addr().context("asking where the connection comes from")?.ip().to_canonical();
-        let mut connection =
-            Connection { stream, address, local, limit, unsent: Vec::new(), answer: Duration::MAX, warning: None };
+        let address = stream
+            .peer_addr()
+            .context("asking where the connection leads")?
+            .ip()
+            .to_canonical();
+        let local = stream
+            .local_addr()
+            .context("asking where the connection comes from")?
+            .ip()
+            .to_canonical();
+        let mut connection = Connection {
+            stream,
+            address,
+            local,
+            limit,
+            unsent: Vec::new(),
+            answer: Duration::MAX,
+            warning: None,
+        };
         let start = Instant::now();
         let doing = || format!("talking to {to}");
         connection.stream.set_nodelay(true).with_context(doing)?;
         connection.send(&wire::VALIDATE).with_context(doing)?;
-        let alive = connection.send(&wire::number()).and_then(|()| connection.number());
+        let alive = connection
+            .send(&wire::number())
+            .and_then(|()| connection.number());
         match alive {
-            Ok(keys) if keys > KEYS => bail!("{to} answers, but not as a TCPStore: it has {keys} keys"),
+            Ok(keys) if keys > KEYS => {
+                bail!("{to} answers, but not as a TCPStore: it has {keys} keys")
+            }
             Ok(_) => {}
             Err(e) if late(&e) => {
                 let seconds = start.elapsed().as_secs_f64();
                 bail!(
-                    "{to} takes connections, but does not answer within {seconds:.1} s: is it a TCPStore? {SLOW_NAMES}"
+                    "{to} takes connections, but does not answer within {seconds:.1} s: is it a \
+                    TCPStore? {SLOW_NAMES}"
                 )
             }
             Err(e) => return Err(e).with_context(doing),
@@ -90,17 +120,22 @@ impl Connection {
         if start.elapsed() > SLOW {
             let seconds = start.elapsed().as_secs();
             connection.warning = Some(format!(
-                "the store {to} took {seconds} s to answer: its host looks up the names of its peers, and its DNS does not know \
-                 them (RES_OPTIONS=\"timeout:1 attempts:1\" there, or an entry ::ffff:ADDRESS in its /etc/hosts)"
+                "the store {to} took {seconds} s to answer: its host looks up the names of its \
+                peers, and its DNS does not know them (RES_OPTIONS=\"timeout:1 attempts:1\" \
+                there, or an entry ::ffff:ADDRESS in its /etc/hosts)"
             ));
         }
         Ok(connection)
     }
 
     fn left(&self, most: Duration) -> Result<Duration> {
-        let left = self.limit.saturating_duration_since(Instant::now()).min(most);
+        let left = self
+            .limit
+            .saturating_duration_since(Instant::now())
+            .min(most);
         if left.is_zero() {
-            return Err(std::io::Error::from(ErrorKind::TimedOut)).context("there is no time left for the store");
+            return Err(std::io::Error::from(ErrorKind::TimedOut))
+                .context("there is no time left for the store");
         }
         Ok(left)
     }
@@ -125,9 +160,16 @@ impl Connection {
             }
             self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(&mut byte) {
-                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context("the store went away"),
+                Ok(0) => {
+                    return Err(std::io::Error::from(ErrorKind::UnexpectedEof))
+                        .context("the store went away");
+                }
                 Ok(_) => return Ok(byte.first().copied()),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) => {}
                 Err(e) => return Err(e).context("the store went away"),
             }
         }
@@ -144,14 +186,24 @@ impl Connection {
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let said = format!("the store has not answered in {:.1} s", start.elapsed().as_secs_f64());
+                let said = format!(
+                    "the store has not answered in {:.1} s",
+                    start.elapsed().as_secs_f64()
+                );
                 return Err(std::io::Error::from(ErrorKind::TimedOut)).context(said);
             }
             self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(rest) {
-                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context("the store went away"),
+                Ok(0) => {
+                    return Err(std::io::Error::from(ErrorKind::UnexpectedEof))
+                        .context("the store went away");
+                }
                 Ok(n) => done += n,
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) => {}
                 Err(e) => return Err(e).context("the store went away"),
             }
         }
@@ -159,21 +211,31 @@ impl Connection {
     }
 
     pub fn number(&mut self) -> Result<u64> {
-        let bytes: [u8; 8] = self.bytes(8)?.try_into().map_err(|_| anyhow!("a number has 8 bytes"))?;
+        let bytes: [u8; 8] = self
+            .bytes(8)?
+            .try_into()
+            .map_err(|_| anyhow!("a number has 8 bytes"))?;
         Ok(u64::from_le_bytes(bytes))
     }
 
     pub fn text(&mut self) -> Result<Vec<u8>> {
         let length = self.number()?;
-        ensure!(length <= MAX_VALUE as u64, "the store holds a value of {length} bytes, {MAX_VALUE} are the most");
+        ensure!(
+            length <= MAX_VALUE as u64,
+            "the store holds a value of {length} bytes, {MAX_VALUE} are the most"
+        );
         self.bytes(length as usize)
     }
 }
 
 pub fn closed(e: &anyhow::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-    kind(e)
-        .is_some_and(|k| matches!(k, UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted | NotConnected))
+    kind(e).is_some_and(|k| {
+        matches!(
+            k,
+            UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted | NotConnected
+        )
+    })
 }
 
 fn late(e: &anyhow::Error) -> bool {
@@ -181,7 +243,9 @@ fn late(e: &anyhow::Error) -> bool {
 }
 
 fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
-    e.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+    e.root_cause()
+        .downcast_ref::<std::io::Error>()
+        .map(std::io::Error::kind)
 }
 
 enum Failed {
@@ -210,7 +274,8 @@ fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
                 Err(e) if closed(&e) => {
                     closing = true;
                     tried.push(format!(
-                        "{address} closes the connection: it is no TCPStore, or one of PyTorch before 2.2"
+                        "{address} closes the connection: it is no TCPStore, or one of PyTorch \
+                        before 2.2"
                     ));
                 }
                 Err(e) => return Err(Failed::Hopeless(e)),
@@ -218,6 +283,14 @@ fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
             Err(e) => tried.push(format!("{address}: {e}")),
         }
     }
-    let why = if tried.is_empty() { format!("{} has no address", to.host) } else { tried.join("; ") };
-    Err(if closing { Failed::Closed(why) } else { Failed::Unreached(why) })
+    let why = if tried.is_empty() {
+        format!("{} has no address", to.host)
+    } else {
+        tried.join("; ")
+    };
+    Err(if closing {
+        Failed::Closed(why)
+    } else {
+        Failed::Unreached(why)
+    })
 }

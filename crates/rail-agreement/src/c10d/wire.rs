@@ -1,9 +1,10 @@
-//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Opcodes 1 to 12 are the same from
-//! torch 2.2 on. Numbers are in the host's byte order, in practice little-endian; text is a u64 length and bytes. PING is not
-//! used: servers before 2.5 close the connection on it.
+//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp).
+//! Opcodes 1 to 12 are the same from torch 2.2 on. Numbers are in the host's byte order, in
+//! practice little-endian; text is a u64 length and bytes. PING is not used: servers before 2.5
+//! close the connection on it.
 
-/// The first bytes of a connection: VALIDATE and its magic number. They go out in one write: if they are split, servers with libuv take
-/// the second part for a request.
+/// The first bytes of a connection: VALIDATE and its magic number. They go out in one write: if
+/// they are split, servers with libuv take the second part for a request.
 pub const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 
 pub const THERE: u8 = 0;
@@ -45,7 +46,11 @@ fn keys(op: Op, all: &[String]) -> Vec<u8> {
 pub fn set(pairs: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut request = match pairs {
         [_] => vec![Op::Set as u8],
-        _ => [&[Op::MultiSet as u8][..], &(pairs.len() as u64).to_le_bytes()].concat(),
+        _ => [
+            &[Op::MultiSet as u8][..],
+            &(pairs.len() as u64).to_le_bytes(),
+        ]
+        .concat(),
     };
     for (k, value) in pairs {
         key(&mut request, k);
@@ -64,7 +69,8 @@ pub fn wait(all: &[String]) -> Vec<u8> {
     keys(Op::Wait, all)
 }
 
-/// MULTI_GET: a text each. For a key that does not exist, a server without libuv closes the connection, one with libuv sends empty text.
+/// MULTI_GET: a text each. For a key that does not exist, a server without libuv closes the
+/// connection, one with libuv sends empty text.
 pub fn get(all: &[String]) -> Vec<u8> {
     keys(Op::MultiGet, all)
 }
@@ -92,12 +98,18 @@ mod tests {
     #[test]
     fn requests_are_those_that_torch_sends() {
         let k = |s: &str| s.to_owned();
-        assert_eq!(set(&[(k("a"), b"v".to_vec())]), b"\x01\x02\0\0\0\0\0\0\0/a\x01\0\0\0\0\0\0\0v");
+        assert_eq!(
+            set(&[(k("a"), b"v".to_vec())]),
+            b"\x01\x02\0\0\0\0\0\0\0/a\x01\0\0\0\0\0\0\0v"
+        );
         let two = [(k("a"), Vec::new()), (k("b"), b"w".to_vec())];
         let expected: &[u8] =
             b"\x0b\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/a\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/b\x01\0\0\0\0\0\0\0w";
         assert_eq!(set(&two), expected);
-        assert_eq!(wait(&[k("a")]), b"\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/a");
+        assert_eq!(
+            wait(&[k("a")]),
+            b"\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/a"
+        );
         assert_eq!((check(&[])[0], get(&[])[0], delete("x")[0]), (5, 10, 8));
         assert_eq!((cancel(), number()), (vec![12], vec![7]));
         assert_eq!(u32::from_le_bytes([0xce, 0xf7, 0x85, 0x3c]), 0x3c85_f7ce);

@@ -1,5 +1,6 @@
-//! Files that a URL names: a password, certificates. Opening one never blocks, as on a FIFO without a writer, and never touches a
-//! device: the type is checked before open(2), and again by the descriptor, as another file may have taken the name.
+//! Files that a URL names: a password, certificates. Opening one never blocks, as on a FIFO without
+//! a writer, and never touches a device: the type is checked before open(2), and again by the
+//! descriptor, as another file may have taken the name.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
@@ -18,8 +19,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let doing = || format!("reading {}", path.display());
     let file = open(path)?.with_context(|| format!("there is no {}", path.display()))?;
     let mut bytes = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut bytes).with_context(doing)?;
-    ensure!(bytes.len() as u64 <= MOST, "{} has more than {MOST} bytes", path.display());
+    file.take(MOST + 1)
+        .read_to_end(&mut bytes)
+        .with_context(doing)?;
+    ensure!(
+        bytes.len() as u64 <= MOST,
+        "{} has more than {MOST} bytes",
+        path.display()
+    );
     Ok(bytes)
 }
 
@@ -29,7 +36,11 @@ fn open(path: &Path) -> Result<Option<File>> {
         Err(e) if e.kind() == NotFound => return Ok(None),
         found => check(path, &found.with_context(doing)?)?,
     }
-    match OpenOptions::new().read(true).custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY).open(path) {
+    match OpenOptions::new()
+        .read(true)
+        .custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+        .open(path)
+    {
         Err(e) if e.kind() == NotFound => Ok(None),
         opened => {
             let file = opened.with_context(doing)?;
@@ -44,7 +55,9 @@ fn check(path: &Path, meta: &Metadata) -> Result<()> {
     let kind = meta.file_type();
     let what = match () {
         () if kind.is_file() => return Ok(()),
-        () if kind.is_char_device() && (major(meta.rdev()), minor(meta.rdev())) == (1, 3) => return Ok(()),
+        () if kind.is_char_device() && (major(meta.rdev()), minor(meta.rdev())) == (1, 3) => {
+            return Ok(());
+        }
         () if kind.is_dir() => "a folder",
         () if kind.is_fifo() => "a FIFO",
         () if kind.is_socket() => "a socket",
@@ -65,10 +78,19 @@ mod tests {
         std::os::unix::fs::symlink(at("plain"), at("link")).unwrap();
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::write(at("long"), vec![0; MOST as usize + 1]).unwrap();
-        assert_eq!((read(&at("plain")).unwrap(), read(&at("link")).unwrap()), (b"secret".to_vec(), b"secret".to_vec()));
+        assert_eq!(
+            (read(&at("plain")).unwrap(), read(&at("link")).unwrap()),
+            (b"secret".to_vec(), b"secret".to_vec())
+        );
         assert_eq!(read(Path::new("/dev/null")).unwrap(), b"");
         let why = |name: &str| format!("{:#}", read(&at(name)).unwrap_err());
-        assert!(why("fifo").ends_with("is no plain file but a FIFO") && why("").ends_with("but a folder"));
-        assert!(why("none").starts_with("there is no ") && why("long").ends_with("has more than 1048576 bytes"));
+        assert!(
+            why("fifo").ends_with("is no plain file but a FIFO")
+                && why("").ends_with("but a folder")
+        );
+        assert!(
+            why("none").starts_with("there is no ")
+                && why("long").ends_with("has more than 1048576 bytes")
+        );
     }
 }

@@ -29,14 +29,24 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The error names each member that
-    /// was tried, with the reason.
-    pub fn connect(cluster: Cluster, login: Option<Login>, limit: Instant, jitter: Duration) -> Result<Etcd> {
+    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The
+    /// error names each member that was tried, with the reason.
+    pub fn connect(
+        cluster: Cluster,
+        login: Option<Login>,
+        limit: Instant,
+        jitter: Duration,
+    ) -> Result<Etcd> {
         let prefix = cluster.prefix.clone();
         let mut client = Client::new(cluster, login, limit, jitter)?;
         client.begin()?;
         let addresses = client.addresses();
-        Ok(Etcd { client, prefix, addresses, lease: None })
+        Ok(Etcd {
+            client,
+            prefix,
+            addresses,
+            lease: None,
+        })
     }
 
     pub fn with_limit(mut self, limit: Instant) -> Etcd {
@@ -62,19 +72,27 @@ impl Etcd {
             return Ok(lease.clone());
         }
         let left = self.client.limit.saturating_duration_since(Instant::now()) + LONGER;
-        let Lease { id } = self.client.call("/v3/lease/grant", &json!({"TTL": left.as_secs().to_string()}), SHORT)?;
+        let Lease { id } = self.client.call(
+            "/v3/lease/grant",
+            &json!({"TTL": left.as_secs().to_string()}),
+            SHORT,
+        )?;
         self.lease = Some(id.clone());
         Ok(id)
     }
 
     fn there(&mut self, keys: &[String]) -> Result<Vec<bool>> {
         let request = wire::look(keys.iter().map(|key| self.key(key)), false);
-        self.client.call::<Done>(TXN, &request, wire::ANSWER)?.there(keys.len())
+        self.client
+            .call::<Done>(TXN, &request, wire::ANSWER)?
+            .there(keys.len())
     }
 
     fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let request = wire::look(keys.iter().map(|key| self.key(key)), true);
-        self.client.call::<Done>(TXN, &request, wire::ANSWER)?.values(keys.len())
+        self.client
+            .call::<Done>(TXN, &request, wire::ANSWER)?
+            .values(keys.len())
     }
 
     /// How many of the first keys exist, in whole requests.
@@ -94,16 +112,26 @@ impl Store for Etcd {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         for (key, value) in pairs {
             let length = value.len();
-            ensure!(length <= MAX_VALUE, "{key}: a value of {length} bytes, {MAX_VALUE} are the most");
+            ensure!(
+                length <= MAX_VALUE,
+                "{key}: a value of {length} bytes, {MAX_VALUE} are the most"
+            );
         }
         let lease = self.lease()?;
         let mut rest = pairs;
         while !rest.is_empty() {
             // A transaction may not set a key twice.
             let mut seen = BTreeSet::new();
-            let count = rest.iter().take(wire::MOST).take_while(|(key, _)| seen.insert(key)).count();
+            let count = rest
+                .iter()
+                .take(wire::MOST)
+                .take_while(|(key, _)| seen.insert(key))
+                .count();
             let (now, later) = rest.split_at(count);
-            let request = wire::put(now.iter().map(|(key, value)| (self.key(key), value)), &lease);
+            let request = wire::put(
+                now.iter().map(|(key, value)| (self.key(key), value)),
+                &lease,
+            );
             self.client.call::<Done>(TXN, &request, wire::ANSWER)?;
             rest = later;
         }
@@ -149,7 +177,13 @@ impl Store for Etcd {
                 break;
             }
             let there = self.there(piece)?;
-            missing.extend(there.into_iter().enumerate().filter(|(_, t)| !t).map(|(at, _)| n * wire::MOST + at));
+            missing.extend(
+                there
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(_, t)| !t)
+                    .map(|(at, _)| n * wire::MOST + at),
+            );
         }
         missing.truncate(most);
         Ok(missing)

@@ -9,11 +9,12 @@ use crate::endpoint::Endpoint;
 const PORT: u16 = 2379;
 const MEMBERS: usize = 16;
 const PREFIX: usize = 128;
-pub(super) const PASSWORD_SOURCES: &str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
-const FORM: &str =
-    "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
+pub(super) const PASSWORD_SOURCES: &str =
+    "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
+const FORM: &str = "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
 
-/// An etcd, as a URL names it. Nothing in a URL is percent-encoded, and a password in it is an error.
+/// An etcd, as a URL names it. Nothing in a URL is percent-encoded, and a password in it is an
+/// error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     pub endpoints: Vec<Endpoint>,
@@ -50,17 +51,37 @@ impl FromStr for Cluster {
             "{prefix:?} is no prefix (1 to {PREFIX} printable ASCII characters)"
         );
         let endpoints: Vec<Endpoint> = hosts.split(',').map(endpoint).collect::<Result<_>>()?;
-        ensure!(endpoints.len() <= MEMBERS, "{} members of an etcd are more than {MEMBERS}", endpoints.len());
+        ensure!(
+            endpoints.len() <= MEMBERS,
+            "{} members of an etcd are more than {MEMBERS}",
+            endpoints.len()
+        );
         let (cacert, identity, user, password_file) = (None, None, None, None);
-        let cluster = Cluster { endpoints, prefix: prefix.to_owned(), tls, cacert, identity, user, password_file };
+        let cluster = Cluster {
+            endpoints,
+            prefix: prefix.to_owned(),
+            tls,
+            cacert,
+            identity,
+            user,
+            password_file,
+        };
         cluster.with(query)
     }
 }
 
 fn endpoint(text: &str) -> Result<Endpoint> {
     ensure!(!text.trim().is_empty(), "a host is missing in {FORM}");
-    let bare = if text.starts_with('[') { text.ends_with(']') } else { !text.contains(':') };
-    if bare { format!("{text}:{PORT}").parse() } else { text.parse() }
+    let bare = if text.starts_with('[') {
+        text.ends_with(']')
+    } else {
+        !text.contains(':')
+    };
+    if bare {
+        format!("{text}:{PORT}").parse()
+    } else {
+        text.parse()
+    }
 }
 
 impl Cluster {
@@ -111,8 +132,12 @@ mod tests {
         let members: Vec<String> = plain.endpoints.iter().map(ToString::to_string).collect();
         assert_eq!(members, ["a:2379", "b:1", "[::1]:2379", "[::1]:5"]);
         assert_eq!((plain.prefix.as_str(), plain.tls), ("/jobs/x", false));
-        let tls = read_url("etcd://a?cacert=/ca.pem&cert=/c&key=/k&user=me&password-file=/p").unwrap();
-        assert_eq!((tls.tls, tls.prefix.as_str(), tls.user.as_deref()), (true, "", Some("me")));
+        let tls =
+            read_url("etcd://a?cacert=/ca.pem&cert=/c&key=/k&user=me&password-file=/p").unwrap();
+        assert_eq!(
+            (tls.tls, tls.prefix.as_str(), tls.user.as_deref()),
+            (true, "", Some("me"))
+        );
         assert!(tls.identity.is_some() && tls.cacert == Some("/ca.pem".into()));
         assert!(read_url("etcds://a/").unwrap().tls && !read_url("etcd://a/?user=x").unwrap().tls);
     }

@@ -1,4 +1,5 @@
-//! Requests and answers of etcd's JSON gateway: keys and values are base64, 64-bit numbers are text.
+//! Requests and answers of etcd's JSON gateway: keys and values are base64, 64-bit numbers are
+//! text.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -10,7 +11,8 @@ use crate::{MAX_VALUE, Value};
 
 /// The most requests of one transaction; etcd accepts 128.
 pub(super) const MOST: usize = 100;
-/// The most bytes of an answer to so many requests: keys and values in base64, and the other fields of each record.
+/// The most bytes of an answer to so many requests: keys and values in base64, and the other fields
+/// of each record.
 pub(super) const ANSWER: u64 = (MOST * (2 * MAX_VALUE + 512)) as u64;
 
 #[derive(Deserialize)]
@@ -77,13 +79,21 @@ pub(super) fn delete(keys: impl Iterator<Item = String>) -> Json {
 }
 
 pub(super) fn look(keys: impl Iterator<Item = String>, values: bool) -> Json {
-    all(keys.map(|key| json!({"request_range": {"key": text(key.as_bytes()), "keys_only": !values}})))
+    all(keys
+        .map(|key| json!({"request_range": {"key": text(key.as_bytes()), "keys_only": !values}})))
 }
 
 impl Done {
     fn answers(self, count: usize) -> Result<impl Iterator<Item = Option<Entry>>> {
-        ensure!(self.responses.len() == count, "{} answers came to {count} questions", self.responses.len());
-        Ok(self.responses.into_iter().map(|r| r.response_range.and_then(|range| range.kvs.into_iter().next())))
+        ensure!(
+            self.responses.len() == count,
+            "{} answers came to {count} questions",
+            self.responses.len()
+        );
+        Ok(self.responses.into_iter().map(|r| {
+            r.response_range
+                .and_then(|range| range.kvs.into_iter().next())
+        }))
     }
 
     pub fn there(self, count: usize) -> Result<Vec<bool>> {
@@ -91,14 +101,22 @@ impl Done {
     }
 
     pub fn values(self, count: usize) -> Result<Vec<Option<Value>>> {
-        self.answers(count)?.map(|entry| entry.map(Entry::bytes).transpose()).collect()
+        self.answers(count)?
+            .map(|entry| entry.map(Entry::bytes).transpose())
+            .collect()
     }
 }
 
 impl Entry {
     fn bytes(self) -> Result<Value> {
-        let value = BASE64_STANDARD.decode(self.value).context("a value is no base64")?;
-        ensure!(value.len() <= MAX_VALUE, "it holds a value of {} bytes, {MAX_VALUE} are the most", value.len());
+        let value = BASE64_STANDARD
+            .decode(self.value)
+            .context("a value is no base64")?;
+        ensure!(
+            value.len() <= MAX_VALUE,
+            "it holds a value of {} bytes, {MAX_VALUE} are the most",
+            value.len()
+        );
         Ok(value)
     }
 }

@@ -20,21 +20,32 @@ pub enum Next {
 
 pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
-    [&length(key.as_bytes())[..], key.as_bytes(), &length(value), value].concat()
+    [
+        &length(key.as_bytes())[..],
+        key.as_bytes(),
+        &length(value),
+        value,
+    ]
+    .concat()
 }
 
-/// Decodes the record that begins here; `left` is the rest of the file in bytes. The value is kept only for our keys, and a value of
-/// more than [`MAX_VALUE`] bytes is read as empty, which no reader accepts.
+/// Decodes the record that begins here; `left` is the rest of the file in bytes. The value is kept
+/// only for our keys, and a value of more than [`MAX_VALUE`] bytes is read as empty, which no
+/// reader accepts.
 pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     if left == 0 {
         return Ok(Next::End);
     }
-    let Some(key_length) = length(from, left)? else { return Ok(Next::Torn) };
+    let Some(key_length) = length(from, left)? else {
+        return Ok(Next::Torn);
+    };
     if key_length + 8 > left {
         return Ok(Next::Torn);
     }
     let key = take(from, key_length, MAX_KEY + 64)?;
-    let Some(value_length) = length(from, left - 4 - key_length)? else { return Ok(Next::Torn) };
+    let Some(value_length) = length(from, left - 4 - key_length)? else {
+        return Ok(Next::Torn);
+    };
     let whole = 8 + key_length + value_length;
     if whole > left {
         return Ok(Next::Torn);
@@ -42,8 +53,16 @@ pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     let value = take(from, value_length, MAX_VALUE)?;
     let plain = key.strip_prefix(b"-").unwrap_or(&key);
     let ours = plain.starts_with(OURS) && key_length as usize == key.len();
-    let value = if value.len() as u64 == value_length { value } else { Vec::new() };
-    Ok(Next::Record { value: ours.then_some(value), key, length: whole })
+    let value = if value.len() as u64 == value_length {
+        value
+    } else {
+        Vec::new()
+    };
+    Ok(Next::Record {
+        value: ours.then_some(value),
+        key,
+        length: whole,
+    })
 }
 
 fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
@@ -58,6 +77,9 @@ fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
 fn take(from: &mut (impl Read + ?Sized), length: u64, most: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(most as u64) as usize];
     from.read_exact(&mut bytes)?;
-    std::io::copy(&mut from.take(length - bytes.len() as u64), &mut std::io::sink())?;
+    std::io::copy(
+        &mut from.take(length - bytes.len() as u64),
+        &mut std::io::sink(),
+    )?;
     Ok(bytes)
 }

@@ -1,5 +1,6 @@
-//! How rank 0 aborts: at the deadline, and as soon as one node, itself included, cannot take part. All nodes that are there read the
-//! reason at once, and so do those that come a little later; none waits for the deadline.
+//! How rank 0 aborts: at the deadline, and as soon as one node, itself included, cannot take part.
+//! All nodes that are there read the reason at once, and so do those that come a little later; none
+//! waits for the deadline.
 
 use std::time::Duration;
 
@@ -30,18 +31,34 @@ impl Leader {
         let ranks: Vec<u32> = self.others().collect();
         let mut pairs = self.abort_pairs(&why);
         // Nodes that have not read their proposal yet, or never had one, look there.
-        if let Ok(value) = (Proposal::Abort { turn: self.turn, why: why.clone() }).encode() {
+        if let Ok(value) = (Proposal::Abort {
+            turn: self.turn,
+            why: why.clone(),
+        })
+        .encode()
+        {
             if self.offers.len() == self.setup.nodes() as usize {
                 pairs.extend(self.proposal_pairs(&value));
             }
         }
-        let result = Err(self.own_refusal.take().unwrap_or_else(|| ErrorClass::Disagreed.error(why)));
+        let result = Err(self
+            .own_refusal
+            .take()
+            .unwrap_or_else(|| ErrorClass::Disagreed.error(why)));
         self.put(State::WritingVerdict(Box::new(result), ranks), pairs)
     }
 
     pub(super) fn abort_naming_absent(&mut self, values: &[Option<Value>]) -> Action {
-        let absent: Vec<u32> = self.others().zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank).collect();
-        self.abort_to(values, format!("missing {}: nothing was published in time", ranks(&absent)))
+        let absent: Vec<u32> = self
+            .others()
+            .zip(values)
+            .filter(|(_, v)| v.is_none())
+            .map(|(rank, _)| rank)
+            .collect();
+        self.abort_to(
+            values,
+            format!("missing {}: nothing was published in time", ranks(&absent)),
+        )
     }
 
     pub(super) fn abort_unreadable(&mut self, values: &[Value], why: String) -> Action {
@@ -54,7 +71,11 @@ impl Leader {
         let why = clip_line(&why, ABORT_REASON);
         let mut pairs = self.abort_pairs(&why);
         let mut notified = Vec::new();
-        let abort = Proposal::Abort { turn: self.turn, why: why.clone() }.encode();
+        let abort = Proposal::Abort {
+            turn: self.turn,
+            why: why.clone(),
+        }
+        .encode();
         for (rank, value) in self.others().zip(values) {
             let offer = value.as_ref().and_then(|v| Offer::parse(v).ok());
             if let (Some(offer), Ok(abort)) = (offer, &abort) {
@@ -66,25 +87,46 @@ impl Leader {
         self.put(State::WritingVerdict(Box::new(result), notified), pairs)
     }
 
-    /// The deadline passed before all answered: names the node that refused, or those that did not answer or withdrew their offer.
+    /// The deadline passed before all answered: names the node that refused, or those that did not
+    /// answer or withdrew their offer.
     pub(super) fn abort_naming_silent(&mut self, values: &[Option<Value>]) -> Action {
         let (acks, offers) = values.split_at(values.len() / 2);
-        let said = self.others().zip(acks).filter_map(|(rank, ack)| Some((rank, ack.as_ref()?)));
+        let said = self
+            .others()
+            .zip(acks)
+            .filter_map(|(rank, ack)| Some((rank, ack.as_ref()?)));
         if let Some(why) = self.refusal(said) {
             return self.abort(why);
         }
-        let gone = |(_, (ack, offer)): &(u32, (&Option<Value>, &Option<Value>))| ack.is_none() || offer.is_none();
-        let silent: Vec<u32> = self.others().zip(acks.iter().zip(offers)).filter(gone).map(|(rank, _)| rank).collect();
-        let mut named: Vec<String> = silent.iter().take(NAMED).map(|rank| self.node_name(*rank)).collect();
+        let gone = |(_, (ack, offer)): &(u32, (&Option<Value>, &Option<Value>))| {
+            ack.is_none() || offer.is_none()
+        };
+        let silent: Vec<u32> = self
+            .others()
+            .zip(acks.iter().zip(offers))
+            .filter(gone)
+            .map(|(rank, _)| rank)
+            .collect();
+        let mut named: Vec<String> = silent
+            .iter()
+            .take(NAMED)
+            .map(|rank| self.node_name(*rank))
+            .collect();
         if silent.len() > NAMED {
             named.push(format!("{} more nodes", silent.len() - NAMED));
         }
-        let who = if named.is_empty() { String::new() } else { format!(": missing {}", named.join(", ")) };
+        let who = if named.is_empty() {
+            String::new()
+        } else {
+            format!(": missing {}", named.join(", "))
+        };
         self.abort(format!("not all nodes have answered in time{who}"))
     }
 
     pub(super) fn abort_pairs(&self, why: &str) -> Vec<(String, Value)> {
-        message::encode(&Verdict::Abort(why.to_owned())).map(|value| self.verdict_pairs(value)).unwrap_or_default()
+        message::encode(&Verdict::Abort(why.to_owned()))
+            .map(|value| self.verdict_pairs(value))
+            .unwrap_or_default()
     }
 
     pub(super) fn check_refusal(&mut self) -> Action {
@@ -92,12 +134,20 @@ impl Leader {
             return self.read_offers();
         }
         self.state = State::CheckingRefusal;
-        Action::Await { keys: vec![self.refusal_key()], slice: Duration::ZERO, stage: Stage::Offers }
+        Action::Await {
+            keys: vec![self.refusal_key()],
+            slice: Duration::ZERO,
+            stage: Stage::Offers,
+        }
     }
 
     pub(super) fn check_no(&mut self) -> Action {
         self.state = State::CheckingNo;
-        Action::Await { keys: vec![self.refusal_key()], slice: Duration::ZERO, stage: Stage::Acks }
+        Action::Await {
+            keys: vec![self.refusal_key()],
+            slice: Duration::ZERO,
+            stage: Stage::Acks,
+        }
     }
 
     /// Reads who said no; that node may have withdrawn its offer since.
@@ -108,7 +158,10 @@ impl Leader {
 
     /// One no aborts, however many answers are missing.
     pub(super) fn acks_read(&mut self, gone: bool, acks: &[Option<Value>]) -> Action {
-        let said = self.others().zip(acks).filter_map(|(rank, ack)| Some((rank, ack.as_ref()?)));
+        let said = self
+            .others()
+            .zip(acks)
+            .filter_map(|(rank, ack)| Some((rank, ack.as_ref()?)));
         match self.refusal(said) {
             Some(why) => self.abort(why),
             None if gone => self.restart(Vec::new()),
@@ -125,25 +178,38 @@ impl Leader {
         Action::TryRead(self.offer_keys())
     }
 
-    /// Notifies the nodes that were not notified yet. Anything may have written the key of a refusal: without an offer that refuses, the
-    /// wait goes on.
+    /// Notifies the nodes that were not notified yet. Anything may have written the key of a
+    /// refusal: without an offer that refuses, the wait goes on.
     pub(super) fn notify(&mut self, values: &[Option<Value>]) -> Action {
         let parse = |value: &Option<Value>| value.as_ref().and_then(|v| Offer::parse(v).ok());
-        let there: Vec<(u32, Offer)> =
-            self.others().zip(values).filter_map(|(rank, value)| Some((rank, parse(value)?))).collect();
+        let there: Vec<(u32, Offer)> = self
+            .others()
+            .zip(values)
+            .filter_map(|(rank, value)| Some((rank, parse(value)?)))
+            .collect();
         let before = self.notified.as_ref().map(|notified| notified.why.clone());
         let Some(why) = self.why_impossible(&there).or(before) else {
             return self.wait(State::AwaitingOffers, Stage::Offers);
         };
-        let mut pairs = if self.notified.is_none() { self.abort_pairs(&why) } else { Vec::new() };
+        let mut pairs = if self.notified.is_none() {
+            self.abort_pairs(&why)
+        } else {
+            Vec::new()
+        };
         let mut notified = self.notified.take().unwrap_or_else(|| Notified {
             backoff: Backoff::from_millis(250),
             nonces: vec![None; self.setup.nodes() as usize],
             why: String::new(),
         });
-        let abort = Proposal::Abort { turn: self.turn, why: why.clone() }.encode();
+        let abort = Proposal::Abort {
+            turn: self.turn,
+            why: why.clone(),
+        }
+        .encode();
         for (rank, offer) in there {
-            let Some(slot) = notified.nonces.get_mut(rank as usize) else { continue };
+            let Some(slot) = notified.nonces.get_mut(rank as usize) else {
+                continue;
+            };
             if let (Ok(abort), true) = (&abort, slot.as_ref() != Some(&offer.nonce)) {
                 *slot = Some(offer.nonce.clone());
                 pairs.push((self.proposal_key(rank, offer.nonce), abort.clone()));
@@ -155,26 +221,53 @@ impl Leader {
     }
 
     pub(super) fn await_late_nodes(&mut self) -> Action {
-        let Some(mut notified) = self.notified.take() else { return self.gather() };
-        let is_notified = |rank: u32| notified.nonces.get(rank as usize).is_some_and(Option::is_some);
-        let (heard, late): (Vec<u32>, Vec<u32>) = self.others().partition(|rank| is_notified(*rank));
+        let Some(mut notified) = self.notified.take() else {
+            return self.gather();
+        };
+        let is_notified = |rank: u32| {
+            notified
+                .nonces
+                .get(rank as usize)
+                .is_some_and(Option::is_some)
+        };
+        let (heard, late): (Vec<u32>, Vec<u32>) =
+            self.others().partition(|rank| is_notified(*rank));
         let slice = notified.backoff.next_pause();
         if late.is_empty() || slice > LAST_CALL {
-            let result = Err(self.own_refusal.take().unwrap_or_else(|| ErrorClass::Disagreed.error(&notified.why)));
+            let result = Err(self
+                .own_refusal
+                .take()
+                .unwrap_or_else(|| ErrorClass::Disagreed.error(&notified.why)));
             return self.await_readers(Box::new(result), &heard);
         }
         self.notified = Some(notified);
         self.state = State::AwaitingLateNodes;
-        let keys = late.iter().map(|rank| self.setup.run.offer(&self.setup.offer.nonce, *rank)).collect();
-        Action::Await { keys, slice, stage: Stage::Offers }
+        let keys = late
+            .iter()
+            .map(|rank| self.setup.run.offer(&self.setup.offer.nonce, *rank))
+            .collect();
+        Action::Await {
+            keys,
+            slice,
+            stage: Stage::Offers,
+        }
     }
 
     pub(super) fn why_impossible(&self, there: &[(u32, Offer)]) -> Option<String> {
-        let all: Vec<(u32, &Offer)> =
-            std::iter::once((0, &self.setup.offer)).chain(there.iter().map(|(rank, offer)| (*rank, offer))).collect();
-        let refusals = all.iter().filter_map(|(rank, offer)| Some((rank, offer, offer.refuses.as_ref()?)));
+        let all: Vec<(u32, &Offer)> = std::iter::once((0, &self.setup.offer))
+            .chain(there.iter().map(|(rank, offer)| (*rank, offer)))
+            .collect();
+        let refusals = all
+            .iter()
+            .filter_map(|(rank, offer)| Some((rank, offer, offer.refuses.as_ref()?)));
         let mut said: Vec<String> = refusals
-            .map(|(rank, offer, why)| format!("{} (rank {rank}) refuses: {}", offer.host, clip_line(why, EACH)))
+            .map(|(rank, offer, why)| {
+                format!(
+                    "{} (rank {rank}) refuses: {}",
+                    offer.host,
+                    clip_line(why, EACH)
+                )
+            })
             .collect();
         if said.len() > NAMED {
             let more = format!("{} more nodes", said.len() - NAMED);
@@ -183,7 +276,12 @@ impl Leader {
         }
         if said.is_empty() && all.iter().any(|(_, offer)| offer.rails.is_empty()) {
             return Some(no_common_rail(
-                &common_rails(&all.into_iter().map(|(_, offer)| offer.clone()).collect::<Vec<_>>()).lost,
+                &common_rails(
+                    &all.into_iter()
+                        .map(|(_, offer)| offer.clone())
+                        .collect::<Vec<_>>(),
+                )
+                .lost,
             ));
         }
         (!said.is_empty()).then(|| said.join("; "))
@@ -191,6 +289,10 @@ impl Leader {
 }
 
 pub(super) fn no_common_rail(lost: &[String]) -> String {
-    let lost = if lost.is_empty() { "no node has a NIC to offer".to_owned() } else { lost.join("; ") };
+    let lost = if lost.is_empty() {
+        "no node has a NIC to offer".to_owned()
+    } else {
+        lost.join("; ")
+    };
     format!("no rail is on all nodes: {lost}")
 }

@@ -1,4 +1,5 @@
-//! How rank 0 ends: it writes the verdict, waits until the others have read it, and deletes its keys.
+//! How rank 0 ends: it writes the verdict, waits until the others have read it, and deletes its
+//! keys.
 
 use std::time::Duration;
 
@@ -28,7 +29,10 @@ impl Leader {
     /// The keys of a verdict: one for the nodes that take part, one for those that come later.
     pub(super) fn verdict_pairs(&self, value: Value) -> Vec<(String, Value)> {
         let run = &self.setup.run;
-        vec![(run.verdict(&self.turn()), value.clone()), (run.over(&self.setup.offer.nonce), value)]
+        vec![
+            (run.verdict(&self.turn()), value.clone()),
+            (run.over(&self.setup.offer.nonce), value),
+        ]
     }
 
     pub(super) fn check_successor(&mut self, result: Box<Result<Agreement>>) -> Action {
@@ -36,9 +40,17 @@ impl Leader {
         Action::TryRead(vec![self.setup.run.leader()])
     }
 
-    /// Deletes its keys, and none of a later rank 0. After an abort the reason stays, for nodes that come later.
-    pub(super) fn clean_up(&mut self, result: Box<Result<Agreement>>, values: &[Option<Value>]) -> Action {
-        let (leader, over) = (self.setup.run.leader(), self.setup.run.over(&self.setup.offer.nonce));
+    /// Deletes its keys, and none of a later rank 0. After an abort the reason stays, for nodes
+    /// that come later.
+    pub(super) fn clean_up(
+        &mut self,
+        result: Box<Result<Agreement>>,
+        values: &[Option<Value>],
+    ) -> Action {
+        let (leader, over) = (
+            self.setup.run.leader(),
+            self.setup.run.over(&self.setup.offer.nonce),
+        );
         let found = values.iter().flatten().any(|value| self.is_own(value));
         let mut keys = self.own_keys();
         match result.is_ok() {
@@ -59,16 +71,30 @@ impl Leader {
         keys.push(self.setup.run.refusal(&self.setup.offer.nonce));
         keys.extend(self.others().map(|rank| self.setup.run.here(rank)));
         for count in 0..=self.turn {
-            let turn = Turn { leader: &self.setup.offer.nonce, count };
+            let turn = Turn {
+                leader: &self.setup.offer.nonce,
+                count,
+            };
             keys.extend(self.others().map(|rank| self.setup.run.ack(&turn, rank)));
             keys.extend(self.others().map(|rank| self.setup.run.done(&turn, rank)));
         }
         keys
     }
 
-    pub(super) fn await_readers(&mut self, result: Box<Result<Agreement>>, ranks: &[u32]) -> Action {
-        let keys = ranks.iter().map(|rank| self.setup.run.done(&self.turn(), *rank)).collect();
+    pub(super) fn await_readers(
+        &mut self,
+        result: Box<Result<Agreement>>,
+        ranks: &[u32],
+    ) -> Action {
+        let keys = ranks
+            .iter()
+            .map(|rank| self.setup.run.done(&self.turn(), *rank))
+            .collect();
         self.state = State::AwaitingReaders(result);
-        Action::Await { keys, slice: FAREWELL, stage: Stage::Farewell }
+        Action::Await {
+            keys,
+            slice: FAREWELL,
+            stage: Stage::Farewell,
+        }
     }
 }

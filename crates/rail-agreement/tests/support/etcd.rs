@@ -12,7 +12,11 @@ pub struct Server {
 }
 
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 impl Server {
@@ -29,30 +33,49 @@ impl Server {
             let log = std::fs::File::create(folder.path().join("log")).unwrap();
             let mut command = Command::new("etcd");
             command.env_clear().env("PATH", "/usr/bin:/bin");
-            command.arg("--data-dir").arg(folder.path().join(format!("data{attempt}")));
+            command
+                .arg("--data-dir")
+                .arg(folder.path().join(format!("data{attempt}")));
             for flag in ["--listen-client-urls", "--advertise-client-urls"] {
                 command.args([flag, &format!("{scheme}://127.0.0.1:{port}")]);
             }
             for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
                 command.args([flag, &format!("http://127.0.0.1:{peers}")]);
             }
-            command.args(["--initial-cluster", &format!("default=http://127.0.0.1:{peers}")]);
+            command.args([
+                "--initial-cluster",
+                &format!("default=http://127.0.0.1:{peers}"),
+            ]);
             for (flag, file) in files {
-                command.arg(flag).args((!file.is_empty()).then(|| folder.path().join(file)));
+                command
+                    .arg(flag)
+                    .args((!file.is_empty()).then(|| folder.path().join(file)));
             }
-            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-            let mut child = child.expect("etcd is needed: Debian's etcd-server, which scripts/test installs");
+            let child = command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log)
+                .spawn();
+            let mut child =
+                child.expect("etcd is needed: Debian's etcd-server, which scripts/test installs");
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none() {
                 if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return Server { child, folder, port };
+                    return Server {
+                        child,
+                        folder,
+                        port,
+                    };
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ = child.kill();
             let _ = child.wait();
         }
-        panic!("etcd does not start: {}", std::fs::read_to_string(folder.path().join("log")).unwrap())
+        panic!(
+            "etcd does not start: {}",
+            std::fs::read_to_string(folder.path().join("log")).unwrap()
+        )
     }
 
     pub fn url(&self) -> String {

@@ -1,5 +1,6 @@
-//! A TCPStore for tests, with the manners of both of PyTorch's servers (measured on torch 2.2 to 2.15): where they differ, each
-//! does its own. A thread per connection; who waits is answered by the thread that sets the key.
+//! A TCPStore for tests, with the manners of both of PyTorch's servers (measured on torch 2.2 to
+//! 2.15): where they differ, each does its own. A thread per connection; who waits is answered by
+//! the thread that sets the key.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -54,14 +55,34 @@ impl Fake {
             connections: Arc::default(),
             requests: Arc::default(),
         };
-        let (shared, traffic, connections) = (fake.shared.clone(), fake.traffic.clone(), fake.connections.clone());
+        let (shared, traffic, connections) = (
+            fake.shared.clone(),
+            fake.traffic.clone(),
+            fake.connections.clone(),
+        );
         let requests = fake.requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::Relaxed);
-                let (shared, traffic, requests) = (shared.clone(), traffic.clone(), requests.clone());
-                let serve = move || drop(Session { stream, shared, manner, traffic, requests, waiting: None }.serve());
-                std::thread::Builder::new().stack_size(128 << 10).spawn(serve).unwrap();
+                let (shared, traffic, requests) =
+                    (shared.clone(), traffic.clone(), requests.clone());
+                let serve = move || {
+                    drop(
+                        Session {
+                            stream,
+                            shared,
+                            manner,
+                            traffic,
+                            requests,
+                            waiting: None,
+                        }
+                        .serve(),
+                    )
+                };
+                std::thread::Builder::new()
+                    .stack_size(128 << 10)
+                    .spawn(serve)
+                    .unwrap();
             }
         });
         fake
@@ -69,12 +90,20 @@ impl Fake {
 
     /// Sets a key behind everybody's back.
     pub fn set(&self, key: &str, value: &[u8]) {
-        store(&mut self.shared.lock().unwrap(), format!("/{key}").into_bytes(), value.to_vec());
+        store(
+            &mut self.shared.lock().unwrap(),
+            format!("/{key}").into_bytes(),
+            value.to_vec(),
+        );
     }
 
     pub fn keys(&self) -> Vec<String> {
         let shared = self.shared.lock().unwrap();
-        shared.map.keys().map(|k| String::from_utf8(k[1..].to_vec()).unwrap()).collect()
+        shared
+            .map
+            .keys()
+            .map(|k| String::from_utf8(k[1..].to_vec()).unwrap())
+            .collect()
     }
 }
 
@@ -132,7 +161,11 @@ impl Session {
             Manner::Libuv => Ok(()),
             Manner::Legacy => {
                 self.stream.read_exact(&mut first[came..])?;
-                if first == [0, 0xce, 0xf7, 0x85, 0x3c] { Ok(()) } else { close() }
+                if first == [0, 0xce, 0xf7, 0x85, 0x3c] {
+                    Ok(())
+                } else {
+                    close()
+                }
             }
         }
     }
@@ -197,7 +230,9 @@ impl Session {
                 let keys = self.keys()?;
                 self.wait(keys, &mut lock())?;
             }
-            7 => self.stream.write_all(&(lock().map.len() as u64).to_le_bytes())?,
+            7 => self
+                .stream
+                .write_all(&(lock().map.len() as u64).to_le_bytes())?,
             8 => {
                 let key = self.key()?;
                 let gone = lock().map.remove(&key).is_some();
@@ -214,7 +249,9 @@ impl Session {
                     pairs.push((self.key()?, self.value()?));
                 }
                 let mut shared = lock();
-                pairs.into_iter().for_each(|(key, value)| store(&mut shared, key, value));
+                pairs
+                    .into_iter()
+                    .for_each(|(key, value)| store(&mut shared, key, value));
             }
             12 => {
                 let mut shared = lock();
@@ -246,14 +283,24 @@ impl Session {
     }
 
     fn wait(&mut self, keys: Vec<Vec<u8>>, shared: &mut MutexGuard<Shared>) -> Served<()> {
-        let missing: Vec<Vec<u8>> = keys.into_iter().filter(|k| !shared.map.contains_key(k)).collect();
+        let missing: Vec<Vec<u8>> = keys
+            .into_iter()
+            .filter(|k| !shared.map.contains_key(k))
+            .collect();
         if missing.is_empty() {
             return self.stream.write_all(&[0]);
         }
         let stream = self.stream.try_clone()?;
-        let waiter = Arc::new(Waiter { missing: AtomicU64::new(missing.len() as u64), stream });
+        let waiter = Arc::new(Waiter {
+            missing: AtomicU64::new(missing.len() as u64),
+            stream,
+        });
         for key in &missing {
-            shared.waiters.entry(key.clone()).or_default().push(waiter.clone());
+            shared
+                .waiters
+                .entry(key.clone())
+                .or_default()
+                .push(waiter.clone());
         }
         self.waiting = Some((waiter, missing));
         Ok(())

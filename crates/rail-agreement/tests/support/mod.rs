@@ -1,4 +1,5 @@
-//! What the tests of the agreement share: offers, a store in memory, and a world of nodes with a clock of its own.
+//! What the tests of the agreement share: offers, a store in memory, and a world of nodes with a
+//! clock of its own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod etcd;
@@ -24,7 +25,10 @@ pub fn nonce(n: u64) -> Nonce {
 
 /// The part of a rank that has these rails, by name.
 pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
-    let rails = rails.iter().map(|r| Rail(r.parse().unwrap(), r.parse().unwrap())).collect();
+    let rails = rails
+        .iter()
+        .map(|r| Rail(r.parse().unwrap(), r.parse().unwrap()))
+        .collect();
     Setup {
         run: "job.1".parse().unwrap(),
         rank,
@@ -33,7 +37,11 @@ pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
             nonce: nonce(attempt << 32 | u64::from(rank)),
             host: HostName::sanitized(&format!("node-{rank}")),
             nodes,
-            policy: Policy { by: Match::Name, family: Family::V4, dry: false },
+            policy: Policy {
+                by: Match::Name,
+                family: Family::V4,
+                dry: false,
+            },
             rails,
             dropped: Vec::new(),
             refuses: None,

@@ -1,5 +1,5 @@
-//! Nodes of one job in one thread, with a clock that jumps to the next thing that happens. Any node may die after any of its
-//! steps, and come back.
+//! Nodes of one job in one thread, with a clock that jumps to the next thing that happens. Any node
+//! may die after any of its steps, and come back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,17 +52,46 @@ impl Sim {
     pub fn new(seed: u64) -> Sim {
         let (store, judge) = (BTreeMap::new(), Box::new(|_: &Agreement| Ok(())));
         let (now, parts, stranger) = (Duration::ZERO, Vec::new(), None);
-        Sim { store, now, parts, seed: seed | 1, stranger, judge, persists: false, slow: None }
+        Sim {
+            store,
+            now,
+            parts,
+            seed: seed | 1,
+            stranger,
+            judge,
+            persists: false,
+            slow: None,
+        }
     }
 
     /// Adds a node; its number.
-    pub fn add(&mut self, setup: Setup, begins: u64, patience: u64, dies_after: Option<usize>) -> usize {
+    pub fn add(
+        &mut self,
+        setup: Setup,
+        begins: u64,
+        patience: u64,
+        dies_after: Option<usize>,
+    ) -> usize {
         let (rank, begins) = (setup.rank, Duration::from_millis(begins));
-        let early = if rank == 0 { (patience / 10).min(2000) } else { 0 };
+        let early = if rank == 0 {
+            (patience / 10).min(2000)
+        } else {
+            0
+        };
         let deadline = begins + Duration::from_millis(patience - early);
         let node = Node::new(setup, self.persists).unwrap();
         let (act, until) = (None, begins);
-        self.parts.push(Part { node, begins, deadline, act, until, steps: 0, dies_after, ended: None, dead: false });
+        self.parts.push(Part {
+            node,
+            begins,
+            deadline,
+            act,
+            until,
+            steps: 0,
+            dies_after,
+            ended: None,
+            dead: false,
+        });
         self.parts.len() - 1
     }
 
@@ -70,17 +99,30 @@ impl Sim {
     pub fn run(mut self) -> (Vec<Ended>, BTreeMap<String, Value>) {
         for _ in 0..200_000 {
             let open = |p: &Part| p.ended.is_none() && !p.dead;
-            let ready: Vec<usize> = (0..self.parts.len()).filter(|i| open(&self.parts[*i]) && self.ready(*i)).collect();
+            let ready: Vec<usize> = (0..self.parts.len())
+                .filter(|i| open(&self.parts[*i]) && self.ready(*i))
+                .collect();
             if ready.is_empty() {
-                let next = self.parts.iter().filter(|p| open(p)).map(|p| p.until.max(p.begins)).min();
+                let next = self
+                    .parts
+                    .iter()
+                    .filter(|p| open(p))
+                    .map(|p| p.until.max(p.begins))
+                    .min();
                 let Some(next) = next else {
-                    return (self.parts.into_iter().map(|p| p.ended).collect(), self.store);
+                    return (
+                        self.parts.into_iter().map(|p| p.ended).collect(),
+                        self.store,
+                    );
                 };
                 assert!(next >= self.now, "the clock runs backwards");
                 self.now = next.max(self.now + Duration::from_micros(1));
                 continue;
             }
-            self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            self.seed = self
+                .seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let chosen = ready[(self.seed >> 33) as usize % ready.len()];
             if let Some(stranger) = &mut self.stranger {
                 stranger(&mut self.store);
@@ -121,13 +163,17 @@ impl Sim {
                 Event::Done
             }
             Some(Action::Judge(agreement)) => Event::Judged((self.judge)(&agreement)),
-            Some(Action::Read(keys) | Action::TryRead(keys)) => {
-                Event::Read(keys.iter().map(|key| self.store.get(key).cloned()).collect())
-            }
+            Some(Action::Read(keys) | Action::TryRead(keys)) => Event::Read(
+                keys.iter()
+                    .map(|key| self.store.get(key).cloned())
+                    .collect(),
+            ),
             Some(Action::Await { keys, stage, .. }) => {
                 match keys.iter().map(|k| self.store.get(k).cloned()).collect() {
                     Some(values) => Event::Values(values),
-                    None if self.now >= self.parts[i].deadline && stage != Stage::Farewell => Event::Late,
+                    None if self.now >= self.parts[i].deadline && stage != Stage::Farewell => {
+                        Event::Late
+                    }
                     None => Event::Missing,
                 }
             }
@@ -143,9 +189,15 @@ impl Sim {
             Action::End(result) => part.ended = Some((now, result)),
             act => {
                 part.until = match &act {
-                    Action::Await { slice, stage: Stage::Farewell, .. } => now + *slice,
+                    Action::Await {
+                        slice,
+                        stage: Stage::Farewell,
+                        ..
+                    } => now + *slice,
                     Action::Await { slice, .. } => part.deadline.min(now + *slice),
-                    Action::Judge(a) => slow.filter(|(rank, _)| *rank == a.rank).map_or(now, |(_, time)| now + time),
+                    Action::Judge(a) => slow
+                        .filter(|(rank, _)| *rank == a.rank)
+                        .map_or(now, |(_, time)| now + time),
                     _ => now,
                 };
                 part.act = Some(act);

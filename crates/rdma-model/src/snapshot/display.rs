@@ -15,7 +15,13 @@ use crate::ids::Hex;
 type Names<T> = &'static [(T, &'static str)];
 
 const TABLES: Names<u32> = &[(253, "default"), (254, "main"), (255, "local")];
-const SCOPES: Names<u8> = &[(0, "global"), (200, "site"), (253, "link"), (254, "host"), (255, "nowhere")];
+const SCOPES: Names<u8> = &[
+    (0, "global"),
+    (200, "site"),
+    (253, "link"),
+    (254, "host"),
+    (255, "nowhere"),
+];
 const PROTOCOLS: Names<u8> = &[
     (0, "unspec"),
     (1, "redirect"),
@@ -48,11 +54,22 @@ const KINDS: Names<u8> = &[
     (8, "prohibit"),
     (9, "throw"),
 ];
-const TRANSPORTS: Names<u8> = &[(1, "icmp"), (6, "tcp"), (17, "udp"), (58, "ipv6-icmp"), (132, "sctp")];
+const TRANSPORTS: Names<u8> = &[
+    (1, "icmp"),
+    (6, "tcp"),
+    (17, "udp"),
+    (58, "ipv6-icmp"),
+    (132, "sctp"),
+];
 /// RTA_PREF: ICMPV6_ROUTER_PREF_*.
 const PREFERENCES: Names<u8> = &[(0, "medium"), (1, "high"), (3, "low")];
 /// FR_ACT_*.
-const ACTIONS: Names<u8> = &[(3, "nop"), (6, "blackhole"), (7, "unreachable"), (8, "prohibit")];
+const ACTIONS: Names<u8> = &[
+    (3, "nop"),
+    (6, "blackhole"),
+    (7, "unreachable"),
+    (8, "prohibit"),
+];
 const TO_TABLE: u8 = 1;
 const GOTO: u8 = 2;
 /// FIB_RULE_INVERT.
@@ -76,7 +93,10 @@ const ADDRESS_FLAGS: Names<u32> = &[
 const SECONDARY: u32 = 0x01;
 
 fn named<T: Copy + PartialEq + Display>(number: T, names: Names<T>) -> String {
-    let name = names.iter().find(|(n, _)| *n == number).map(|(_, name)| (*name).to_owned());
+    let name = names
+        .iter()
+        .find(|(n, _)| *n == number)
+        .map(|(_, name)| (*name).to_owned());
     name.unwrap_or_else(|| number.to_string())
 }
 
@@ -119,7 +139,8 @@ impl Words {
     }
 
     fn attributes(&mut self, rest: &BTreeMap<u16, Hex>) {
-        rest.iter().for_each(|(kind, value)| self.put(format_args!("attr {kind}=0x{value}")));
+        rest.iter()
+            .for_each(|(kind, value)| self.put(format_args!("attr {kind}=0x{value}")));
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,7 +160,11 @@ fn take<const LENGTH: usize>(rest: &mut BTreeMap<u16, Hex>, kind: u16) -> Option
 fn ports(rest: &mut BTreeMap<u16, Hex>, kind: u16) -> Option<String> {
     let [a, b, c, d] = take(rest, kind)?;
     let (first, last) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
-    Some(if first == last { first.to_string() } else { format!("{first}-{last}") })
+    Some(if first == last {
+        first.to_string()
+    } else {
+        format!("{first}-{last}")
+    })
 }
 
 fn number(rest: &mut BTreeMap<u16, Hex>, kind: u16) -> Option<u32> {
@@ -164,7 +189,8 @@ impl Hop {
 
 impl Display for Hop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.words(Some(self.share()).filter(|share| *share > 1)).write(f)
+        self.words(Some(self.share()).filter(|share| *share > 1))
+            .write(f)
     }
 }
 
@@ -188,16 +214,33 @@ impl Display for Route {
         words.pair("nhid", number(&mut rest, RTA_NH_ID));
         match self.hops.as_slice() {
             [only] => words.put(only),
-            legs => legs.iter().for_each(|leg| words.pair("nexthop", Some(WithWeight(leg)))),
+            legs => legs
+                .iter()
+                .for_each(|leg| words.pair("nexthop", Some(WithWeight(leg)))),
         }
-        words.pair("table", (self.table != 254).then(|| named(self.table, TABLES)));
-        words.pair("proto", (self.protocol != 3).then(|| named(self.protocol, PROTOCOLS)));
-        words.pair("scope", (self.scope != 0).then(|| named(self.scope, SCOPES)));
+        words.pair(
+            "table",
+            (self.table != 254).then(|| named(self.table, TABLES)),
+        );
+        words.pair(
+            "proto",
+            (self.protocol != 3).then(|| named(self.protocol, PROTOCOLS)),
+        );
+        words.pair(
+            "scope",
+            (self.scope != 0).then(|| named(self.scope, SCOPES)),
+        );
         words.pair("src", self.prefsrc);
         words.pair("metric", self.metric);
-        words.pair("expires", number(&mut rest, RTA_EXPIRES).map(|left| format!("{left}sec")));
+        words.pair(
+            "expires",
+            number(&mut rest, RTA_EXPIRES).map(|left| format!("{left}sec")),
+        );
         let preference = take::<1>(&mut rest, RTA_PREF);
-        words.pair("pref", preference.map(|[preference]| named(preference, PREFERENCES)));
+        words.pair(
+            "pref",
+            preference.map(|[preference]| named(preference, PREFERENCES)),
+        );
         words.attributes(&rest);
         words.write(f)
     }
@@ -208,22 +251,37 @@ impl Display for Rule {
         let mut words = Words::default();
         let mut rest = self.other.clone();
         words.when(self.flags & INVERT != 0, "not");
-        words.put(format_args!("from {}", self.source.map_or("all".to_owned(), network)));
+        words.put(format_args!(
+            "from {}",
+            self.source.map_or("all".to_owned(), network)
+        ));
         words.pair("to", self.destination.map(network));
         words.pair("tos", (self.tos > 0).then(|| format!("{:#04x}", self.tos)));
         let (mark, mask) = (number(&mut rest, FRA_FWMARK), number(&mut rest, FRA_FWMASK));
-        let mask = mask.filter(|mask| *mask != u32::MAX).map_or(String::new(), |mask| format!("/{mask:#x}"));
-        words.pair("fwmark", (mark.is_some() || !mask.is_empty()).then(|| format!("{:#x}{mask}", mark.unwrap_or(0))));
+        let mask = mask
+            .filter(|mask| *mask != u32::MAX)
+            .map_or(String::new(), |mask| format!("/{mask:#x}"));
+        words.pair(
+            "fwmark",
+            (mark.is_some() || !mask.is_empty()).then(|| format!("{:#x}{mask}", mark.unwrap_or(0))),
+        );
         words.pair("iif", self.iif.as_deref().map(printable));
         words.pair("oif", self.oif.as_deref().map(printable));
         let by_vrf = take::<1>(&mut rest, FRA_L3MDEV).is_some_and(|[is_on]| is_on != 0);
         words.when(by_vrf, "lookup [l3mdev-table]");
         let users = take::<8>(&mut rest, FRA_UID_RANGE).map(|[a, b, c, d, rest @ ..]| {
-            format!("{}-{}", u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(rest))
+            format!(
+                "{}-{}",
+                u32::from_ne_bytes([a, b, c, d]),
+                u32::from_ne_bytes(rest)
+            )
         });
         words.pair("uidrange", users);
         let transport = take::<1>(&mut rest, FRA_IP_PROTO);
-        words.pair("ipproto", transport.map(|[transport]| named(transport, TRANSPORTS)));
+        words.pair(
+            "ipproto",
+            transport.map(|[transport]| named(transport, TRANSPORTS)),
+        );
         words.pair("sport", ports(&mut rest, FRA_SPORT_RANGE));
         words.pair("dport", ports(&mut rest, FRA_DPORT_RANGE));
         let target = number(&mut rest, FRA_GOTO);
@@ -253,13 +311,26 @@ impl Display for Nexthop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Words::default();
         words.pair("id", Some(self.id));
-        let weighed = |weight: u16| if weight == 1 { String::new() } else { format!(",{weight}") };
-        let group: Vec<String> = self.group.iter().map(|m| format!("{}{}", m.id, weighed(m.weight))).collect();
+        let weighed = |weight: u16| {
+            if weight == 1 {
+                String::new()
+            } else {
+                format!(",{weight}")
+            }
+        };
+        let group: Vec<String> = self
+            .group
+            .iter()
+            .map(|m| format!("{}{}", m.id, weighed(m.weight)))
+            .collect();
         words.pair("group", (!group.is_empty()).then(|| group.join("/")));
         words.when(self.blackhole, "blackhole");
         words.pair("via", self.gateway);
         words.pair("dev", self.dev.as_ref());
-        words.pair("proto", (self.protocol != 0).then(|| named(self.protocol, PROTOCOLS)));
+        words.pair(
+            "proto",
+            (self.protocol != 0).then(|| named(self.protocol, PROTOCOLS)),
+        );
         words.flags(self.flags, HOP_FLAGS);
         words.attributes(&self.other);
         words.when(self.family == 6 && self.gateway.is_none(), "(IPv6)");
@@ -277,12 +348,19 @@ impl Display for Address {
         words.pair("metric", self.metric);
         words.pair("brd", self.broadcast);
         words.pair("scope", Some(named(self.scope, SCOPES)));
-        let first = if self.address.is_ipv4() { "secondary" } else { "temporary" };
+        let first = if self.address.is_ipv4() {
+            "secondary"
+        } else {
+            "temporary"
+        };
         words.when(self.flags & SECONDARY != 0, first);
         words.flags(self.flags & !SECONDARY, ADDRESS_FLAGS);
         words.pair("proto", self.protocol);
         words.pair("valid_lft", self.valid_lft.map(|left| format!("{left}sec")));
-        words.pair("preferred_lft", self.preferred_lft.map(|left| format!("{left}sec")));
+        words.pair(
+            "preferred_lft",
+            self.preferred_lft.map(|left| format!("{left}sec")),
+        );
         words.pair("label", self.label.as_deref().map(printable));
         words.write(f)
     }
@@ -297,7 +375,10 @@ impl Display for Neighbour {
         words.when(self.proxy, "proxy");
         words.when(self.managed, "managed");
         words.when(self.extern_learn, "extern_learn");
-        words.pair("proto", self.protocol.map(|protocol| named(protocol, PROTOCOLS)));
+        words.pair(
+            "proto",
+            self.protocol.map(|protocol| named(protocol, PROTOCOLS)),
+        );
         words.put(match self {
             Neighbour { noarp: true, .. } => "NOARP",
             Neighbour { stale: true, .. } => "STALE",

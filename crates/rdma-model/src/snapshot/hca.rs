@@ -13,7 +13,8 @@ pub type Protocol = String;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hca {
     pub name: HcaName,
-    /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is re-created.
+    /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is
+    /// re-created.
     pub index: Option<u32>,
     /// GUID of the node; all-zero on some VFs.
     pub node_guid: Option<Guid>,
@@ -51,7 +52,8 @@ pub struct Port {
     pub link_layer: Option<String>,
     /// Rate as sysfs prints it: `100 Gb/sec (4X EDR)`.
     pub rate: Option<String>,
-    /// The netdev behind the port by kernel facts (nldev, else the function's netdev with the port's dev_port).
+    /// The netdev behind the port by kernel facts (nldev, else the function's netdev with the
+    /// port's dev_port).
     pub netdev: Option<IfName>,
     #[serde(default)]
     pub gids: Vec<Gid>,

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::SysctlValues;
 use crate::ids::{BusId, Hex, IfName, Mac};
 
-/// A device setting that its driver does not report now, such as the speed of a link without a carrier: it equals every other.
+/// A device setting that its driver does not report now, such as the speed of a link without a
+/// carrier: it equals every other.
 pub const UNTOLD: &str = "?";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,25 +52,29 @@ pub struct Netdev {
     /// RFC 2863 state: `up`, `down`, `lowerlayerdown`, `unknown`.
     pub operstate: Option<String>,
     pub master: Option<IfName>,
-    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in another namespace.
+    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in
+    /// another namespace.
     pub link: Option<u32>,
-    /// Indexes of all devices of this namespace that it sits on or sends through: `link`, and what the link attributes of its
-    /// kind and sysfs name. Not the peer of a pair, and not a master's members, which name it themselves.
+    /// Indexes of all devices of this namespace that it sits on or sends through: `link`, and what
+    /// the link attributes of its kind and sysfs name. Not the peer of a pair, and not a master's
+    /// members, which name it themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lowers: Vec<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Tunnel>,
-    /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan, IPoIB interface or bond, as far as the kernel takes it back: with its kind and the
-    /// device below, enough to create it again.
+    /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan, IPoIB interface or bond, as far as the kernel
+    /// takes it back: with its kind and the device below, enough to create it again.
     pub made: Option<Hex>,
     pub qdisc: Option<String>,
-    /// Disciplines that were put there, at the root and where packets arrive; absent where they were not observed.
+    /// Disciplines that were put there, at the root and where packets arrive; absent where they
+    /// were not observed.
     pub qdiscs: Option<Vec<Qdisc>>,
     /// What of its disciplines a move takes away for good, in words.
     pub qdisc_lost: Option<String>,
     #[serde(default)]
     pub xdp: bool,
-    /// BPF programs at its hooks, in the order in which they run; absent where they are not recorded, and not compared.
+    /// BPF programs at its hooks, in the order in which they run; absent where they are not
+    /// recorded, and not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Vec<Program>>,
     pub pci: Option<BusId>,
@@ -78,8 +83,9 @@ pub struct Netdev {
     pub dev_port: Option<u32>,
     /// IFLA_INET6_TOKEN: the host's part of addresses that come by router advertisements.
     pub token: Option<Ipv6Addr>,
-    /// What can be set on the device itself and stays there over a move, by name: `ethtool rings rx`,
-    /// `sysfs queues/rx-*/rps_cpus`; absent where it was not looked at, or is not compared.
+    /// What can be set on the device itself and stays there over a move, by name:
+    /// `ethtool rings rx`, `sysfs queues/rx-*/rps_cpus`; absent where it was not looked at, or is
+    /// not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<BTreeMap<String, String>>,
     /// Addresses of both families, in the kernel's order.
@@ -132,7 +138,8 @@ impl Netdev {
         }
     }
 
-    /// Whether its link is its peer, which may be in another namespace under an index that means something else here.
+    /// Whether its link is its peer, which may be in another namespace under an index that means
+    /// something else here.
     pub fn is_paired(&self) -> bool {
         matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
     }
@@ -143,7 +150,8 @@ impl Netdev {
     }
 }
 
-/// A link of another network namespace that sits on netdevs of this one: a pod's macvlan, ipvlan, VLAN, vxlan.
+/// A link of another network namespace that sits on netdevs of this one: a pod's macvlan, ipvlan,
+/// VLAN, vxlan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stranger {
     pub name: IfName,
@@ -160,10 +168,23 @@ pub struct Stranger {
 
 impl fmt::Display for Stranger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stranger { name, kind, netns, keeper, .. } = self;
+        let Stranger {
+            name,
+            kind,
+            netns,
+            keeper,
+            ..
+        } = self;
         let kind = kind.as_deref().unwrap_or("netdev");
-        let keeper = if keeper.is_empty() { String::new() } else { format!(", {keeper}") };
-        write!(f, "{name} ({kind}) of another network namespace ({netns}{keeper})")
+        let keeper = if keeper.is_empty() {
+            String::new()
+        } else {
+            format!(", {keeper}")
+        };
+        write!(
+            f,
+            "{name} ({kind}) of another network namespace ({netns}{keeper})"
+        )
     }
 }
 
@@ -175,8 +196,9 @@ pub struct Tunnel {
     pub remote: Option<IpAddr>,
 }
 
-/// What an owner sets on a link by route netlink and a move keeps, but for what [`Netdev`] has by itself; absent where the kernel
-/// does not report it, or where it follows another device. The sizes are IFLA_GSO_MAX_SIZE and the like, in bytes.
+/// What an owner sets on a link by route netlink and a move keeps, but for what [`Netdev`] has by
+/// itself; absent where the kernel does not report it, or where it follows another device. The
+/// sizes are IFLA_GSO_MAX_SIZE and the like, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkOptions {
@@ -193,19 +215,32 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The flags that a user sets (__dev_change_flags() in net/core/dev.c) besides promiscuity: IFF_DEBUG, NOTRAILERS, NOARP,
-    /// MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC (include/uapi/linux/if.h).
+    /// The flags that a user sets (__dev_change_flags() in net/core/dev.c) besides promiscuity:
+    /// IFF_DEBUG, NOTRAILERS, NOARP, MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC
+    /// (include/uapi/linux/if.h).
     pub const FLAGS: u32 = 0x04 | 0x20 | 0x80 | 0x1000 | 0x2000 | 0x4000 | 0x8000;
     pub const NOARP: u32 = 0x80;
     pub const MULTICAST: u32 = 0x1000;
 
-    /// Without the sizes of packets that are cut and joined: what is made on other devices takes them from these.
+    /// Without the sizes of packets that are cut and joined: what is made on other devices takes
+    /// them from these.
     pub fn without_sizes(self) -> LinkOptions {
-        LinkOptions { flags: self.flags, mode: self.mode, broadcast: self.broadcast, ..LinkOptions::default() }
+        LinkOptions {
+            flags: self.flags,
+            mode: self.mode,
+            broadcast: self.broadcast,
+            ..LinkOptions::default()
+        }
     }
 
     pub fn sizes(&self) -> [Option<u32>; 5] {
-        [self.gso_max_size, self.gso_max_segs, self.gro_max_size, self.gso_ipv4_max_size, self.gro_ipv4_max_size]
+        [
+            self.gso_max_size,
+            self.gso_max_segs,
+            self.gro_max_size,
+            self.gso_ipv4_max_size,
+            self.gro_ipv4_max_size,
+        ]
     }
 }
 
@@ -282,8 +317,8 @@ pub struct Address {
     pub protocol: Option<u8>,
 }
 
-/// A neighbour that was set, not learned by the kernel: permanent, NOARP, managed, proxy or learned by a program
-/// (RTM_NEWNEIGH).
+/// A neighbour that was set, not learned by the kernel: permanent, NOARP, managed, proxy or learned
+/// by a program (RTM_NEWNEIGH).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Neighbour {
     pub address: IpAddr,
@@ -297,13 +332,16 @@ pub struct Neighbour {
     /// NUD_NOARP: valid for ever as a permanent one, but not in the way of a probe.
     #[serde(default)]
     pub noarp: bool,
-    /// NTF_EXT_MANAGED: the kernel keeps looking for its link-layer address, which is none of the settings then.
+    /// NTF_EXT_MANAGED: the kernel keeps looking for its link-layer address, which is none of the
+    /// settings then.
     #[serde(default)]
     pub managed: bool,
-    /// NTF_EXT_LEARNED: a program on the host keeps it, and the kernel does not collect it as garbage.
+    /// NTF_EXT_LEARNED: a program on the host keeps it, and the kernel does not collect it as
+    /// garbage.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extern_learn: bool,
-    /// Such a one that is not permanent: the kernel asks for it again when it is used after some time.
+    /// Such a one that is not permanent: the kernel asks for it again when it is used after some
+    /// time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
 }

@@ -63,7 +63,8 @@ pub enum Purpose {
     Segment,
 }
 
-/// A TCP or connected UDP socket, or what takes its place. Its local address is the question's source.
+/// A TCP or connected UDP socket, or what takes its place. Its local address is the question's
+/// source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Connection {
     /// IPPROTO_TCP or IPPROTO_UDP; 0: RDMA.
@@ -93,7 +94,15 @@ pub struct Question {
 
 impl Question {
     pub fn to(to: IpAddr) -> Question {
-        Question { to, from: None, oif: None, mark: 0, tos: 0, uid: None, flow: None }
+        Question {
+            to,
+            from: None,
+            oif: None,
+            mark: 0,
+            tos: 0,
+            uid: None,
+            flow: None,
+        }
     }
 }
 
@@ -118,7 +127,8 @@ pub struct Matched {
     /// Where packets are sent inside others: the first segments of SRv6.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<IpAddr>,
-    /// RTA_PREFSRC of the entry: the address that the route gives to packets of sockets that are bound to none.
+    /// RTA_PREFSRC of the entry: the address that the route gives to packets of sockets that are
+    /// bound to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred: Option<IpAddr>,
     /// The address that the kernel chooses for them, by the route or by itself.
@@ -143,8 +153,8 @@ pub struct TunnelPath {
     pub unknown: Option<String>,
 }
 
-/// Addresses that a job needs the host to reach, besides the host's own: see `--peer-address`, `--bootstrap-address`,
-/// `--rendezvous`.
+/// Addresses that a job needs the host to reach, besides the host's own: see `--peer-address`,
+/// `--bootstrap-address`, `--rendezvous`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobAddresses {
     #[serde(default)]
@@ -166,7 +176,8 @@ impl JobAddresses {
             more.iter().filter(|a| !have.contains(a)).copied().collect()
         };
         self.peers.extend(new(&self.peers, &others.peers));
-        self.bootstrap.extend(new(&self.bootstrap, &others.bootstrap));
+        self.bootstrap
+            .extend(new(&self.bootstrap, &others.bootstrap));
         self.store = self.store.or(others.store);
         self
     }

@@ -31,9 +31,13 @@ pub struct PciFunction {
 }
 
 impl PciFunction {
-    /// Whether this is a GPU: a display controller of a vendor that makes compute GPUs, or a processing accelerator of AMD.
+    /// Whether this is a GPU: a display controller of a vendor that makes compute GPUs, or a
+    /// processing accelerator of AMD.
     pub fn is_gpu(&self) -> bool {
-        matches!((self.class >> 16, self.vendor), (0x03, 0x10de | 0x1002 | 0x8086) | (0x12, 0x1002))
+        matches!(
+            (self.class >> 16, self.vendor),
+            (0x03, 0x10de | 0x1002 | 0x8086) | (0x12, 0x1002)
+        )
     }
 
     pub fn is_bridge(&self) -> bool {

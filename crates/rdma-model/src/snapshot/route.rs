@@ -32,20 +32,26 @@ pub struct Route {
     /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
     #[serde(default)]
     pub hops: Vec<Hop>,
-    /// Attributes that we carry without interpreting them, by RTA_* number; [`RTA_NH_ID`] and [`RTA_EXPIRES`], too.
+    /// Attributes that we carry without interpreting them, by RTA_* number; [`RTA_NH_ID`] and
+    /// [`RTA_EXPIRES`], too.
     #[serde(default)]
     pub other: BTreeMap<u16, Hex>,
 }
 
 impl Route {
-    /// The route with just these of its legs. One that remains alone has no weight, and what it had besides is the route's.
+    /// The route with just these of its legs. One that remains alone has no weight, and what it had
+    /// besides is the route's.
     pub fn with(&self, mut hops: Vec<Hop>) -> Route {
         let mut other = self.other.clone();
         if let [only] = hops.as_mut_slice() {
             only.weight = 0;
             other.append(&mut only.other);
         }
-        Route { hops, other, ..self.clone() }
+        Route {
+            hops,
+            other,
+            ..self.clone()
+        }
     }
 
     pub fn nexthop(&self) -> Option<u32> {
@@ -69,7 +75,8 @@ pub struct Hop {
     /// rtnh_hops: the weight less one.
     #[serde(default)]
     pub weight: u8,
-    /// What one of several legs has besides (encapsulation, realms), by RTA_* number; a single leg has it in the route's.
+    /// What one of several legs has besides (encapsulation, realms), by RTA_* number; a single leg
+    /// has it in the route's.
     #[serde(default)]
     pub other: BTreeMap<u16, Hex>,
 }
@@ -145,7 +152,10 @@ pub const FRA_DPORT_RANGE: u16 = 24;
 impl Rule {
     /// RTPROT_*, as a route's; 0 where it has none.
     pub fn protocol(&self) -> u8 {
-        self.other.get(&FRA_PROTOCOL).and_then(|Hex(bytes)| bytes.first().copied()).unwrap_or(0)
+        self.other
+            .get(&FRA_PROTOCOL)
+            .and_then(|Hex(bytes)| bytes.first().copied())
+            .unwrap_or(0)
     }
 
     /// RTPROT_KERNEL.

@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 
 type Map = BTreeMap<String, String>;
 
-/// Maps that were made last: where another one is equal to one of these, both are one in memory. A host has few kinds of NICs.
+/// Maps that were made last: where another one is equal to one of these, both are one in memory. A
+/// host has few kinds of NICs.
 static KNOWN: Mutex<Vec<Weak<Map>>> = Mutex::new(Vec::new());
 const KINDS: usize = 8;
 
-/// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`, `ipv6/neigh/<leaf>`. A copy shares them until
-/// it is changed: with 512 NICs each copy would take 12 MB.
+/// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`,
+/// `ipv6/neigh/<leaf>`. A copy shares them until it is changed: with 512 NICs each copy would take
+/// 12 MB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Map")]
 pub struct SysctlValues(Arc<Map>);
@@ -30,7 +32,11 @@ impl SysctlValues {
 impl From<Map> for SysctlValues {
     fn from(map: Map) -> SysctlValues {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|one| **one == map) {
+        if let Some(same) = known
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|one| **one == map)
+        {
             return SysctlValues(same);
         }
         let new = Arc::new(map);
@@ -87,12 +93,19 @@ mod tests {
 
     #[test]
     fn equal_values_are_shared_until_one_changes() {
-        let (one, mut other): (SysctlValues, SysctlValues) = (map("shared").into(), map("shared").into());
+        let (one, mut other): (SysctlValues, SysctlValues) =
+            (map("shared").into(), map("shared").into());
         assert!(Arc::ptr_eq(&one.0, &other.0));
         other.keep_named(&one);
         assert!(Arc::ptr_eq(&one.0, &other.0));
         other.insert("ipv4/conf/arp_filter".to_owned(), "1".to_owned());
-        assert_eq!((one.values().next().unwrap().as_str(), other.values().next().unwrap().as_str()), ("shared", "1"));
+        assert_eq!(
+            (
+                one.values().next().unwrap().as_str(),
+                other.values().next().unwrap().as_str()
+            ),
+            ("shared", "1")
+        );
         other.keep_named(&SysctlValues::default());
         assert!(other.is_empty());
         // What has changed is not what the next equal one is.

@@ -13,11 +13,12 @@ use super::derived;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicState {
     pub netdev: Netdev,
-    /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
-    /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
+    /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address
+    /// of it as their source: the kernel drops these together with the address (fib_sync_down_addr
+    /// in net/ipv4/fib_semantics.c).
     pub routes: Vec<Route>,
-    /// Nexthop objects that lead over it, and groups that have one of these as a member: they go, or lose a member, with the
-    /// link (nexthop_flush_dev in net/ipv4/nexthop.c).
+    /// Nexthop objects that lead over it, and groups that have one of these as a member: they go,
+    /// or lose a member, with the link (nexthop_flush_dev in net/ipv4/nexthop.c).
     #[serde(default)]
     pub nexthops: Vec<Nexthop>,
     pub rules: Vec<Rule>,
@@ -27,13 +28,34 @@ impl NicState {
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
         let own = NetdevAddresses::new(&netdev);
-        let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
-        let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
+        let routes = snapshot
+            .routes
+            .iter()
+            .filter(|r| own.loses(r))
+            .cloned()
+            .collect();
+        let rules = snapshot
+            .rules
+            .iter()
+            .filter(|r| own.concerns(r))
+            .cloned()
+            .collect();
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
-        let legs: Vec<u32> = snapshot.nexthops.iter().filter(over).map(|n| n.id).collect();
-        let lost = |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
+        let legs: Vec<u32> = snapshot
+            .nexthops
+            .iter()
+            .filter(over)
+            .map(|n| n.id)
+            .collect();
+        let lost =
+            |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
         let nexthops = snapshot.nexthops.iter().filter(lost).cloned().collect();
-        Some(NicState { netdev, routes, nexthops, rules })
+        Some(NicState {
+            netdev,
+            routes,
+            nexthops,
+            rules,
+        })
     }
 }
 
@@ -45,7 +67,10 @@ pub struct NetdevAddresses<'a> {
 
 impl<'a> NetdevAddresses<'a> {
     pub fn new(dev: &'a Netdev) -> NetdevAddresses<'a> {
-        NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
+        NetdevAddresses {
+            name: &dev.name,
+            addresses: dev.addresses.iter().map(|a| a.address).collect(),
+        }
     }
 
     pub fn loses(&self, route: &Route) -> bool {
@@ -57,7 +82,9 @@ impl<'a> NetdevAddresses<'a> {
     pub fn concerns(&self, rule: &Rule) -> bool {
         let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
         let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
-        let own = |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()));
+        let own = |net: Option<IpNet>| {
+            net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()))
+        };
         named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
     }
 }

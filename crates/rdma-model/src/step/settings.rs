@@ -37,7 +37,9 @@ impl Settings {
         let differs = wanted != there;
         // The kernel forgets neighbours when it is given a broadcast address, be it the same.
         let broadcast = |s: &Settings| s.options.as_ref().and_then(|o| o.broadcast.clone());
-        if let (true, Some(options)) = (broadcast(&wanted) == broadcast(&there), &mut wanted.options) {
+        if let (true, Some(options)) =
+            (broadcast(&wanted) == broadcast(&there), &mut wanted.options)
+        {
             options.broadcast = None;
         }
         differs.then_some(wanted)

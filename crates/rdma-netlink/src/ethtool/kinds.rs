@@ -1,4 +1,5 @@
-//! Which messages there are, and which of their attributes are settings (include/uapi/linux/ethtool_netlink.h).
+//! Which messages there are, and which of their attributes are settings
+//! (include/uapi/linux/ethtool_netlink.h).
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Form {
@@ -20,14 +21,31 @@ pub struct Kind {
 
 /// In the order in which they are given back: a driver may derive those behind from those before.
 pub const KINDS: [Kind; 15] = [
-    Kind { name: "private-flags", get: 13, set: 14, hardware: false, settings: &[(2, "flags", Bits)] },
-    Kind { name: "features", get: 11, set: 12, hardware: false, settings: &[] },
+    Kind {
+        name: "private-flags",
+        get: 13,
+        set: 14,
+        hardware: false,
+        settings: &[(2, "flags", Bits)],
+    },
+    Kind {
+        name: "features",
+        get: 11,
+        set: 12,
+        hardware: false,
+        settings: &[],
+    },
     Kind {
         name: "channels",
         get: 17,
         set: 18,
         hardware: false,
-        settings: &[(6, "rx", Word), (7, "tx", Word), (8, "other", Word), (9, "combined", Word)],
+        settings: &[
+            (6, "rx", Word),
+            (7, "tx", Word),
+            (8, "other", Word),
+            (9, "combined", Word),
+        ],
     },
     Kind {
         name: "rings",
@@ -53,9 +71,20 @@ pub const KINDS: [Kind; 15] = [
         get: 38,
         set: 48,
         hardware: false,
-        settings: &[(3, "hfunc", Word), (4, "indir", Bytes), (5, "hkey", Bytes), (6, "input-xfrm", Word)],
+        settings: &[
+            (3, "hfunc", Word),
+            (4, "indir", Bytes),
+            (5, "hkey", Bytes),
+            (6, "input-xfrm", Word),
+        ],
     },
-    Kind { name: "coalesce", get: 19, set: 20, hardware: false, settings: &COALESCE },
+    Kind {
+        name: "coalesce",
+        get: 19,
+        set: 20,
+        hardware: false,
+        settings: &COALESCE,
+    },
     Kind {
         name: "pause",
         get: 21,
@@ -63,20 +92,36 @@ pub const KINDS: [Kind; 15] = [
         hardware: false,
         settings: &[(2, "autoneg", Byte), (3, "rx", Byte), (4, "tx", Byte)],
     },
-    Kind { name: "fec", get: 29, set: 30, hardware: false, settings: &[(2, "modes", Bits), (3, "auto", Byte)] },
+    Kind {
+        name: "fec",
+        get: 29,
+        set: 30,
+        hardware: false,
+        settings: &[(2, "modes", Bits), (3, "auto", Byte)],
+    },
     Kind {
         name: "eee",
         get: 23,
         set: 24,
         hardware: false,
-        settings: &[(2, "modes", Bits), (5, "enabled", Byte), (6, "tx-lpi", Byte), (7, "tx-timer", Word)],
+        settings: &[
+            (2, "modes", Bits),
+            (5, "enabled", Byte),
+            (6, "tx-lpi", Byte),
+            (7, "tx-timer", Word),
+        ],
     },
     Kind {
         name: "link-modes",
         get: 4,
         set: 5,
         hardware: true,
-        settings: &[(2, "autoneg", Byte), (3, "advertise", Bits), (5, "speed", Word), (6, "duplex", Byte)],
+        settings: &[
+            (2, "autoneg", Byte),
+            (3, "advertise", Bits),
+            (5, "speed", Word),
+            (6, "duplex", Byte),
+        ],
     },
     Kind {
         name: "wake-on-lan",
@@ -85,8 +130,20 @@ pub const KINDS: [Kind; 15] = [
         hardware: false,
         settings: &[(2, "modes", Bits), (3, "sopass", Bytes)],
     },
-    Kind { name: "messages", get: 7, set: 8, hardware: false, settings: &[(2, "levels", Bits)] },
-    Kind { name: "module", get: 34, set: 35, hardware: true, settings: &[(2, "power-mode-policy", Byte)] },
+    Kind {
+        name: "messages",
+        get: 7,
+        set: 8,
+        hardware: false,
+        settings: &[(2, "levels", Bits)],
+    },
+    Kind {
+        name: "module",
+        get: 34,
+        set: 35,
+        hardware: true,
+        settings: &[(2, "power-mode-policy", Byte)],
+    },
     Kind {
         name: "mac-merge",
         get: 42,

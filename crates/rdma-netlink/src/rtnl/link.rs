@@ -3,7 +3,8 @@
 use std::net::Ipv6Addr;
 
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Prop, XdpAttached,
+    AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Prop,
+    XdpAttached,
 };
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{LinkOptions, Netdev, Program, ProgramHook, Stranger};
@@ -11,8 +12,9 @@ use rdma_model::snapshot::{LinkOptions, Netdev, Program, ProgramHook, Stranger};
 use super::{Names, bytes};
 use crate::{link_info, lower_link};
 
-/// The index in a link message, and its name. One that is no text, or none that we take, or looks like this, is called `?INDEX`
-/// instead, and is addressed by that index: whatever a container calls a NIC, it must not lose it for us.
+/// The index in a link message, and its name. One that is no text, or none that we take, or looks
+/// like this, is called `?INDEX` instead, and is addressed by that index: whatever a container
+/// calls a NIC, it must not lose it for us.
 pub fn link_name(message: &LinkMessage) -> Option<(u32, IfName)> {
     let index = message.header.index;
     let text = message.attributes.iter().find_map(|a| match a {
@@ -37,11 +39,17 @@ fn bare(message: &LinkMessage, names: &Names) -> Option<Netdev> {
         running: flags.contains(LinkFlags::Running),
         promisc: flags.contains(LinkFlags::Promisc),
         allmulti: flags.contains(LinkFlags::Allmulti),
-        options: Some(LinkOptions { flags: flags.bits() & LinkOptions::FLAGS, ..LinkOptions::default() }),
+        options: Some(LinkOptions {
+            flags: flags.bits() & LinkOptions::FLAGS,
+            ..LinkOptions::default()
+        }),
         programs: Some(Vec::new()),
         ..Netdev::new(name, ifindex)
     };
-    message.attributes.iter().for_each(|a| link_attribute(&mut dev, a, names));
+    message
+        .attributes
+        .iter()
+        .for_each(|a| link_attribute(&mut dev, a, names));
     if dev.made.is_some() {
         dev.options = dev.options.map(LinkOptions::without_sizes);
     }
@@ -63,23 +71,46 @@ pub fn netdev(message: &LinkMessage, names: &Names) -> Option<Netdev> {
 }
 
 fn below(dev: &Netdev) -> Vec<u32> {
-    let linked = dev.link.filter(|link| *link != 0 && !dev.is_paired() && !dev.lowers.contains(link));
+    let linked = dev
+        .link
+        .filter(|link| *link != 0 && !dev.is_paired() && !dev.lowers.contains(link));
     dev.lowers.iter().copied().chain(linked).collect()
 }
 
 /// IFLA_LINK_NETNSID: the number of the namespace of the link below, where that is another one.
 fn nsid(message: &LinkMessage) -> Option<i32> {
-    message.attributes.iter().find_map(|a| if let LinkAttribute::LinkNetNsId(id) = a { Some(*id) } else { None })
+    message.attributes.iter().find_map(|a| {
+        if let LinkAttribute::LinkNetNsId(id) = a {
+            Some(*id)
+        } else {
+            None
+        }
+    })
 }
 
-/// A link message of another namespace as a link that sits on something of a third one, with the number that its own namespace
-/// has for that. Its inode is unknown to the message.
+/// A link message of another namespace as a link that sits on something of a third one, with the
+/// number that its own namespace has for that. Its inode is unknown to the message.
 pub fn stranger(message: &LinkMessage) -> Option<(i32, Stranger)> {
     let nsid = nsid(message)?;
     let dev = bare(message, &Names::new())?;
     let lowers = below(&dev);
-    let Netdev { name, ifindex, kind, .. } = dev;
-    Some((nsid, Stranger { name, ifindex, kind, lowers, netns: 0, keeper: String::new() }))
+    let Netdev {
+        name,
+        ifindex,
+        kind,
+        ..
+    } = dev;
+    Some((
+        nsid,
+        Stranger {
+            name,
+            ifindex,
+            kind,
+            lowers,
+            netns: 0,
+            keeper: String::new(),
+        },
+    ))
 }
 
 fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
@@ -115,8 +146,13 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
                 LinkInfo::Kind(k) => Some(k.to_string()),
                 _ => None,
             });
-            let data = infos.iter().find(|i| matches!(i, LinkInfo::Data(_))).map(bytes);
-            let Some((kind, data)) = dev.kind.as_deref().zip(data) else { return };
+            let data = infos
+                .iter()
+                .find(|i| matches!(i, LinkInfo::Data(_)))
+                .map(bytes);
+            let Some((kind, data)) = dev.kind.as_deref().zip(data) else {
+                return;
+            };
             dev.made = link_info::creation_data(kind, &data.0);
             let below = lower_link::parse(kind, &data.0);
             (dev.lowers, dev.tunnel) = (below.devices, below.tunnel);
@@ -125,14 +161,17 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
         LinkAttribute::ParentDevName(parent) => dev.pci = parent.parse().ok(),
         LinkAttribute::AfSpecUnspec(families) => dev.token = families.iter().find_map(token),
         LinkAttribute::Xdp(xdp) => {
-            dev.xdp = xdp.iter().any(|x| matches!(x, LinkXdp::Attached(a) if *a != XdpAttached::None));
+            dev.xdp = xdp
+                .iter()
+                .any(|x| matches!(x, LinkXdp::Attached(a) if *a != XdpAttached::None));
             dev.programs = Some(xdp.iter().filter_map(xdp_program).collect());
         }
         _ => {}
     }
 }
 
-/// Besides the one that runs, the kernel reports each by its mode (rtnl_xdp_fill() in net/core/rtnetlink.c).
+/// Besides the one that runs, the kernel reports each by its mode (rtnl_xdp_fill() in
+/// net/core/rtnetlink.c).
 fn xdp_program(attribute: &LinkXdp) -> Option<Program> {
     let (hook, id) = match attribute {
         LinkXdp::DrvProgId(id) => (ProgramHook::XdpDriver, *id),
@@ -148,7 +187,15 @@ fn option(dev: &mut Netdev) -> &mut LinkOptions {
 }
 
 fn token(family: &AfSpecUnspec) -> Option<Ipv6Addr> {
-    let AfSpecUnspec::Inet6(all) = family else { return None };
-    let token = all.iter().find_map(|a| if let AfSpecInet6::Token(t) = a { Some(*t) } else { None });
+    let AfSpecUnspec::Inet6(all) = family else {
+        return None;
+    };
+    let token = all.iter().find_map(|a| {
+        if let AfSpecInet6::Token(t) = a {
+            Some(*t)
+        } else {
+            None
+        }
+    });
     token.filter(|t| !t.is_unspecified())
 }

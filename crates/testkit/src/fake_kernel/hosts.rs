@@ -1,5 +1,5 @@
-//! Random hosts: what an administrator, or NetworkManager, may have set up on NICs, done step by step on the small kernel, so
-//! that only states come out that Linux can be in.
+//! Random hosts: what an administrator, or NetworkManager, may have set up on NICs, done step by
+//! step on the small kernel, so that only states come out that Linux can be in.
 
 use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
 use rdma_model::nic::Nic;
@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rdma_model::ids::{Hex, IfName, Mac};
 use rdma_model::snapshot::{
-    Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc, RTA_NH_ID, Route, Rule,
+    Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc,
+    RTA_NH_ID, Route, Rule,
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdma_model::upper_lower;
@@ -137,19 +138,25 @@ const SYSCTLS: [(&str, [&str; 2]); 9] = [
 ];
 
 fn link() -> impl Strategy<Value = LinkSpec> {
-    let sizes = (prop::sample::select(vec![1500, 4200, 9000]), prop::sample::select(vec![1000, 500]), 0..2u32);
+    let sizes = (
+        prop::sample::select(vec![1500, 4200, 9000]),
+        prop::sample::select(vec![1000, 500]),
+        0..2u32,
+    );
     let flags = prop::array::uniform4(prop::bool::weighted(0.2));
     (sizes, flags, 0..3u8, 0..6usize).prop_map(
-        |((mtu, txqlen, group), [promisc, allmulti, alias, other_mac], altnames, qdiscs)| LinkSpec {
-            mtu,
-            txqlen,
-            group,
-            promisc,
-            allmulti,
-            alias,
-            altnames,
-            other_mac,
-            qdiscs,
+        |((mtu, txqlen, group), [promisc, allmulti, alias, other_mac], altnames, qdiscs)| {
+            LinkSpec {
+                mtu,
+                txqlen,
+                group,
+                promisc,
+                allmulti,
+                alias,
+                altnames,
+                other_mac,
+                qdiscs,
+            }
         },
     )
 }
@@ -158,49 +165,92 @@ fn address() -> impl Strategy<Value = AddressSpec> {
     let rare = prop::bool::weighted(0.15);
     let flags = prop::sample::select(vec![0, 0, 0, 0x02, 0x200, 0x202]);
     let metric = prop::option::weighted(0.2, prop::sample::select(vec![50, 101]));
-    (any::<bool>(), 1..5u8, 0..3usize, any::<bool>(), flags, metric, (any::<bool>(), rare, rare, rare)).prop_map(
-        |(v6, host, prefix, label, flags, metric, (broadcast, peer, finite, link_local))| AddressSpec {
-            v6,
-            host,
-            prefix,
-            label,
-            flags,
-            metric,
-            broadcast,
-            peer,
-            finite,
-            link_local,
-        },
+    (
+        any::<bool>(),
+        1..5u8,
+        0..3usize,
+        any::<bool>(),
+        flags,
+        metric,
+        (any::<bool>(), rare, rare, rare),
     )
+        .prop_map(
+            |(v6, host, prefix, label, flags, metric, (broadcast, peer, finite, link_local))| {
+                AddressSpec {
+                    v6,
+                    host,
+                    prefix,
+                    label,
+                    flags,
+                    metric,
+                    broadcast,
+                    peer,
+                    finite,
+                    link_local,
+                }
+            },
+        )
 }
 
 fn route() -> impl Strategy<Value = RouteSpec> {
     let metric = prop::option::weighted(0.4, prop::sample::select(vec![100, 256, 1024]));
     let protocol = prop::sample::select(vec![4, 4, 3, 2]);
     let choices = (0..5usize, 0..3usize, 0..4usize, 0..4usize);
-    (any::<bool>(), choices, metric, prop::bool::weighted(0.3), protocol, prop::bool::weighted(0.2)).prop_map(
-        |(v6, (to, table, gateway, prefsrc), metric, second_leg, protocol, opaque)| RouteSpec {
-            v6,
-            to,
-            table,
-            gateway,
-            metric,
-            prefsrc,
-            second_leg,
-            protocol,
-            opaque,
-        },
+    (
+        any::<bool>(),
+        choices,
+        metric,
+        prop::bool::weighted(0.3),
+        protocol,
+        prop::bool::weighted(0.2),
     )
+        .prop_map(
+            |(v6, (to, table, gateway, prefsrc), metric, second_leg, protocol, opaque)| RouteSpec {
+                v6,
+                to,
+                table,
+                gateway,
+                metric,
+                prefsrc,
+                second_leg,
+                protocol,
+                opaque,
+            },
+        )
 }
 
 fn nexthop() -> impl Strategy<Value = NexthopSpec> {
-    (any::<bool>(), 0..4usize, 0..3usize, prop::bool::weighted(0.7), prop::bool::weighted(0.3))
-        .prop_map(|(v6, gateway, group, route, resilient)| NexthopSpec { v6, gateway, group, route, resilient })
+    (
+        any::<bool>(),
+        0..4usize,
+        0..3usize,
+        prop::bool::weighted(0.7),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(v6, gateway, group, route, resilient)| NexthopSpec {
+            v6,
+            gateway,
+            group,
+            route,
+            resilient,
+        })
 }
 
 fn rule() -> impl Strategy<Value = RuleSpec> {
-    (any::<bool>(), 0..5usize, 100..103u32, 100..103u32, prop::bool::weighted(0.2))
-        .prop_map(|(v6, what, priority, table, opaque)| RuleSpec { v6, what, priority, table, opaque })
+    (
+        any::<bool>(),
+        0..5usize,
+        100..103u32,
+        100..103u32,
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(v6, what, priority, table, opaque)| RuleSpec {
+            v6,
+            what,
+            priority,
+            table,
+            opaque,
+        })
 }
 
 fn spec() -> impl Strategy<Value = Spec> {
@@ -214,44 +264,92 @@ fn spec() -> impl Strategy<Value = Spec> {
         prop::collection::vec((any::<bool>(), 1..4u8, any::<bool>()), 0..3),
         prop::collection::vec(sysctl, 0..3),
     );
-    (kinds, prop::bool::weighted(0.75), prop::bool::weighted(0.85), link(), lists).prop_map(
-        |(kind, chosen, up, link, (addresses, routes, nexthops, rules, neighbours, sysctls))| Spec {
-            kind,
-            chosen,
-            up,
-            near: false,
-            link,
-            addresses,
-            routes,
-            nexthops,
-            rules,
-            neighbours,
-            sysctls,
-        },
+    (
+        kinds,
+        prop::bool::weighted(0.75),
+        prop::bool::weighted(0.85),
+        link(),
+        lists,
     )
+        .prop_map(
+            |(
+                kind,
+                chosen,
+                up,
+                link,
+                (addresses, routes, nexthops, rules, neighbours, sysctls),
+            )| Spec {
+                kind,
+                chosen,
+                up,
+                near: false,
+                link,
+                addresses,
+                routes,
+                nexthops,
+                rules,
+                neighbours,
+                sysctls,
+            },
+        )
 }
 
 /// Hosts of 1 to `most` NICs, at least one of them chosen.
 pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
-    let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
-    let profiles = vec![ArpChoice::Auto, ArpChoice::Strict, ArpChoice::Loose, ArpChoice::Off, ArpChoice::Exact(exact)];
-    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 5]>());
-    (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
-        |(
-            mut nics,
-            numbers,
-            bystander,
-            (arp, (announce, ignore, filter, rp_filter), [near, default_route, way_out, exclusive, without_ipv6]),
-        )| {
-            if !nics.iter().any(|n| n.chosen) {
-                nics[0].chosen = true;
-            }
-            nics.iter_mut().for_each(|n| n.near = near);
-            let all = [announce, ignore, filter, rp_filter];
-            Host { nics, numbers, bystander, exclusive, arp, all, default_route, way_out, without_ipv6 }
-        },
+    let exact = ArpProfile {
+        announce: 1,
+        ignore: 0,
+        filter: 0,
+        rp_filter: 1,
+    };
+    let profiles = vec![
+        ArpChoice::Auto,
+        ArpChoice::Strict,
+        ArpChoice::Loose,
+        ArpChoice::Off,
+        ArpChoice::Exact(exact),
+    ];
+    let rails = (
+        prop::sample::select(profiles),
+        (0..3u8, 0..3u8, 0..2u8, 0..3u8),
+        any::<[bool; 5]>(),
+    );
+    (
+        prop::collection::vec(spec(), 1..=most),
+        numbers,
+        any::<bool>(),
+        rails,
     )
+        .prop_map(
+            |(
+                mut nics,
+                numbers,
+                bystander,
+                (
+                    arp,
+                    (announce, ignore, filter, rp_filter),
+                    [near, default_route, way_out, exclusive, without_ipv6],
+                ),
+            )| {
+                if !nics.iter().any(|n| n.chosen) {
+                    nics[0].chosen = true;
+                }
+                nics.iter_mut().for_each(|n| n.near = near);
+                let all = [announce, ignore, filter, rp_filter];
+                Host {
+                    nics,
+                    numbers,
+                    bystander,
+                    exclusive,
+                    arp,
+                    all,
+                    default_route,
+                    way_out,
+                    without_ipv6,
+                }
+            },
+        )
 }
 
 pub fn name(i: usize) -> IfName {
@@ -261,13 +359,27 @@ pub fn name(i: usize) -> IfName {
 /// A setting of the device on the host.
 fn rings(dev: &IfName, rx: u32) -> Step {
     let values = BTreeMap::from([("ethtool rings rx".to_owned(), rx.to_string())]);
-    Step::Device { side: Side::Host, dev: dev.clone(), values }
+    Step::Device {
+        side: Side::Host,
+        dev: dev.clone(),
+        values,
+    }
 }
 
 /// None, at the root, where packets arrive, or both.
 fn qdiscs(which: usize) -> Vec<Qdisc> {
-    let root = Qdisc { kind: "tbf".into(), handle: 0x10000, parent: u32::MAX, options: Some(Hex(vec![1, 2])) };
-    let clsact = Qdisc { kind: "clsact".into(), handle: 0xffff0000, parent: 0xfffffff1, options: None };
+    let root = Qdisc {
+        kind: "tbf".into(),
+        handle: 0x10000,
+        parent: u32::MAX,
+        options: Some(Hex(vec![1, 2])),
+    };
+    let clsact = Qdisc {
+        kind: "clsact".into(),
+        handle: 0xffff0000,
+        parent: 0xfffffff1,
+        options: None,
+    };
     match which {
         3 => vec![root],
         4 => vec![clsact],
@@ -299,20 +411,40 @@ impl Spec {
 
     /// The number of its subnets, and of its first address there less one.
     fn place(&self, i: usize) -> (u8, u8) {
-        if self.near { (0, 20 * i as u8) } else { (i as u8, 0) }
+        if self.near {
+            (0, 20 * i as u8)
+        } else {
+            (i as u8, 0)
+        }
     }
 
     fn address(&self, i: usize, a: &AddressSpec) -> Address {
         let (n, base) = self.place(i);
-        let a = &AddressSpec { host: base + a.host, ..a.clone() };
+        let a = &AddressSpec {
+            host: base + a.host,
+            ..a.clone()
+        };
         if a.v6 {
             let prefix = [64, 128, 48][a.prefix];
             let ll = |mac: [u8; 6]| {
                 let [a, b, c, d, e, f] = mac.map(u16::from);
-                let words = [0xfe80, 0, 0, 0, ((a ^ 2) << 8) | b, (c << 8) | 0xff, 0xfe00 | d, (e << 8) | f];
+                let words = [
+                    0xfe80,
+                    0,
+                    0,
+                    0,
+                    ((a ^ 2) << 8) | b,
+                    (c << 8) | 0xff,
+                    0xfe00 | d,
+                    (e << 8) | f,
+                ];
                 IpAddr::from(words)
             };
-            let ip = if a.link_local { ll(mac(i, self.link.other_mac)) } else { v6(n, a.host.into()) };
+            let ip = if a.link_local {
+                ll(mac(i, self.link.other_mac))
+            } else {
+                v6(n, a.host.into())
+            };
             let lft = a.finite.then_some(86400);
             let scope = if a.link_local { 253 } else { 0 };
             let plain = plain(ip, if a.link_local { 64 } else { prefix });
@@ -330,7 +462,11 @@ impl Spec {
         let prefix = [24, 32, 16][a.prefix];
         let ip = v4(n, 0, a.host);
         Address {
-            label: Some(if a.label { format!("rail{i}:{}", a.host) } else { format!("rail{i}") }),
+            label: Some(if a.label {
+                format!("rail{i}:{}", a.host)
+            } else {
+                format!("rail{i}")
+            }),
             broadcast: (a.broadcast && prefix < 31).then(|| v4(n, 0, 255)),
             peer: a.peer.then(|| v4(n, 9, a.host)),
             flags: a.flags & 0x200,
@@ -344,8 +480,16 @@ impl Spec {
 
     fn route(&self, i: usize, total: usize, r: &RouteSpec) -> Route {
         let (n, base) = self.place(i);
-        let net = |ip: IpAddr, v4: u8, v6: u8| IpNet::new(ip, if r.v6 { v6 } else { v4 }).unwrap().trunc();
-        let ip = |a: u8, b: u8, c: u8| if r.v6 { v6(a, (u16::from(b) << 8) | u16::from(c)) } else { v4(a, b, c) };
+        let net = |ip: IpAddr, v4: u8, v6: u8| {
+            IpNet::new(ip, if r.v6 { v6 } else { v4 }).unwrap().trunc()
+        };
+        let ip = |a: u8, b: u8, c: u8| {
+            if r.v6 {
+                v6(a, (u16::from(b) << 8) | u16::from(c))
+            } else {
+                v4(a, b, c)
+            }
+        };
         let destination = match r.to {
             0 => net(ip(200 + n, 0, 0), 24, 64),
             1 => net(ip(200, 0, 0), 24, 64),
@@ -358,9 +502,18 @@ impl Spec {
         let hop = |i: usize, weight| {
             let (gateway, flags) = gateway(i).map_or((None, 0), |(g, f)| (Some(g), f));
             // RTA_FLOW: realms.
-            let other =
-                if weight > 0 && r.opaque { BTreeMap::from([(11, Hex(vec![5, 0, 6, 0]))]) } else { BTreeMap::new() };
-            Hop { dev: Some(name(i)), gateway, flags, weight, other }
+            let other = if weight > 0 && r.opaque {
+                BTreeMap::from([(11, Hex(vec![5, 0, 6, 0]))])
+            } else {
+                BTreeMap::new()
+            };
+            Hop {
+                dev: Some(name(i)),
+                gateway,
+                flags,
+                weight,
+                other,
+            }
         };
         let next = (i + 1) % total;
         let mut hops = vec![hop(i, 0)];
@@ -378,20 +531,33 @@ impl Spec {
             source: None,
             table: [254, 100 + i as u32, 1000][r.table],
             protocol: r.protocol,
-            scope: if r.v6 || hops[0].gateway.is_some() { 0 } else { 253 },
+            scope: if r.v6 || hops[0].gateway.is_some() {
+                0
+            } else {
+                253
+            },
             kind: 1,
             tos: 0,
-            metric: if r.v6 { r.metric.or(Some(1024)) } else { r.metric },
+            metric: if r.v6 {
+                r.metric.or(Some(1024))
+            } else {
+                r.metric
+            },
             prefsrc,
             hops,
             other: opaque.into_iter().collect(),
         }
     }
 
-    /// What is reached directly, by link-local address, or as if it were on the link; none: the link itself.
+    /// What is reached directly, by link-local address, or as if it were on the link; none: the
+    /// link itself.
     fn gateway(&self, i: usize, six: bool, which: usize) -> Option<(IpAddr, u8)> {
         let ip = |b: u8| {
-            if six { v6(self.place(i).0, (u16::from(b) << 8) | 199) } else { v4(self.place(i).0, b, 199) }
+            if six {
+                v6(self.place(i).0, (u16::from(b) << 8) | 199)
+            } else {
+                v4(self.place(i).0, b, 199)
+            }
         };
         match which {
             0 => None,
@@ -406,7 +572,9 @@ impl Spec {
         let (mut objects, mut routes) = (Vec::new(), Vec::new());
         for (k, spec) in self.nexthops.iter().enumerate() {
             let id = |i: usize| (100 * (i + 1) + k) as u32;
-            let (gateway, flags) = self.gateway(i, spec.v6, spec.gateway).map_or((None, 0), |(g, f)| (Some(g), f));
+            let (gateway, flags) = self
+                .gateway(i, spec.v6, spec.gateway)
+                .map_or((None, 0), |(g, f)| (Some(g), f));
             let single = Nexthop {
                 id: id(i),
                 family: if spec.v6 { 6 } else { 4 },
@@ -420,27 +588,61 @@ impl Spec {
             };
             let (group, kind) = (id(i) + 50, Hex(vec![u8::from(spec.resilient), 0]));
             let other_id = [id(i), id((i + 1) % total)][usize::from(spec.group == 2)];
-            let mut members = vec![Member { id: id(i), weight: 1 }, Member { id: other_id, weight: 200 }];
+            let mut members = vec![
+                Member {
+                    id: id(i),
+                    weight: 1,
+                },
+                Member {
+                    id: other_id,
+                    weight: 200,
+                },
+            ];
             members.dedup_by_key(|m| m.id);
             objects.push(single.clone());
             if spec.group > 0 {
                 let other = BTreeMap::from([(3, kind)]);
-                let plain = Nexthop { id: group, family: 0, flags: 0, dev: None, gateway: None, ..single };
-                objects.push(Nexthop { group: members, other, ..plain });
+                let plain = Nexthop {
+                    id: group,
+                    family: 0,
+                    flags: 0,
+                    dev: None,
+                    gateway: None,
+                    ..single
+                };
+                objects.push(Nexthop {
+                    group: members,
+                    other,
+                    ..plain
+                });
             }
             let through = if spec.group > 0 { group } else { id(i) };
             let (to, metric) = (4, Some(7 + k as u32));
             let v6 = spec.v6;
-            let leg = RouteSpec { v6, to, metric, gateway: spec.gateway, table: k % 3, ..default_route() };
+            let leg = RouteSpec {
+                v6,
+                to,
+                metric,
+                gateway: spec.gateway,
+                table: k % 3,
+                ..default_route()
+            };
             let other = BTreeMap::from([(RTA_NH_ID, Hex(through.to_ne_bytes().into()))]);
-            routes.extend(spec.route.then(|| Route { other, ..self.route(i, total, &leg) }));
+            routes.extend(spec.route.then(|| Route {
+                other,
+                ..self.route(i, total, &leg)
+            }));
         }
         (objects, routes)
     }
 
     fn rule(&self, i: usize, r: &RuleSpec) -> Rule {
         let (n, base) = self.place(i);
-        let own = if r.v6 { v6(n, u16::from(base) + 1) } else { v4(n, 0, base + 1) };
+        let own = if r.v6 {
+            v6(n, u16::from(base) + 1)
+        } else {
+            v4(n, 0, base + 1)
+        };
         let whole = IpNet::from(own);
         let near = IpNet::new(own, 24).unwrap().trunc();
         let dev = Some(name(i).to_string());
@@ -455,7 +657,11 @@ impl Spec {
             action: 1,
             tos: 0,
             flags: if r.opaque { 2 } else { 0 },
-            other: r.opaque.then(|| (14, Hex(vec![0, 0, 0, 1]))).into_iter().collect(),
+            other: r
+                .opaque
+                .then(|| (14, Hex(vec![0, 0, 0, 1])))
+                .into_iter()
+                .collect(),
         }
     }
 }
@@ -468,46 +674,110 @@ impl Host {
         for side in [Side::Host, Side::Inside] {
             kernel.plug(side, rdmaprep_lo());
             let id = kernel.plug(side, naked("eth0", 2, [0x06, 0, 0, 0, 0, side as u8]));
-            kernel.space(side).unwrap().link(id).dev.kind = (side == Side::Inside).then(|| "veth".into());
+            kernel.space(side).unwrap().link(id).dev.kind =
+                (side == Side::Inside).then(|| "veth".into());
             let dev: IfName = "eth0".parse().unwrap();
             let address = plain(v4(240, 0, 2), 24);
-            let hop = Hop { dev: Some(dev.clone()), gateway: Some(v4(240, 0, 254)), ..Hop::default() };
-            let default = Route { hops: vec![hop], ..self.nics[0].route(0, 1, &default_route()) };
-            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
-            kernel.does(Step::Link { side, dev, up: true }).unwrap();
+            let hop = Hop {
+                dev: Some(dev.clone()),
+                gateway: Some(v4(240, 0, 254)),
+                ..Hop::default()
+            };
+            let default = Route {
+                hops: vec![hop],
+                ..self.nics[0].route(0, 1, &default_route())
+            };
+            kernel
+                .does(Step::AddressAdd {
+                    side,
+                    dev: dev.clone(),
+                    address,
+                })
+                .unwrap();
+            kernel
+                .does(Step::Link {
+                    side,
+                    dev,
+                    up: true,
+                })
+                .unwrap();
             if side == Side::Host || self.way_out {
-                kernel.does(Step::RouteAdd { side, route: default }).unwrap();
+                kernel
+                    .does(Step::RouteAdd {
+                        side,
+                        route: default,
+                    })
+                    .unwrap();
             }
         }
-        self.nics.iter().enumerate().for_each(|(i, n)| self.plug(&mut kernel, i, n));
+        self.nics
+            .iter()
+            .enumerate()
+            .for_each(|(i, n)| self.plug(&mut kernel, i, n));
         if self.bystander {
             kernel.plug_hca("mlx5_99", 0, self.numbers[self.nics.len()], false);
         }
         for (i, n) in self.nics.iter().enumerate() {
-            let mut routes: Vec<Route> = n.routes.iter().map(|r| n.route(i, self.nics.len(), r)).collect();
+            let mut routes: Vec<Route> = n
+                .routes
+                .iter()
+                .map(|r| n.route(i, self.nics.len(), r))
+                .collect();
             routes.sort_by_key(|r| r.hops[0].gateway.is_some());
             for route in routes {
-                let _ = kernel.does(Step::RouteAdd { side: Side::Host, route });
+                let _ = kernel.does(Step::RouteAdd {
+                    side: Side::Host,
+                    route,
+                });
             }
             for rule in &n.rules {
-                kernel.does(Step::RuleAdd { side: Side::Host, rule: n.rule(i, rule) }).unwrap();
+                kernel
+                    .does(Step::RuleAdd {
+                        side: Side::Host,
+                        rule: n.rule(i, rule),
+                    })
+                    .unwrap();
             }
         }
-        let made: Vec<_> = self.nics.iter().enumerate().map(|(i, n)| n.nexthops(i, self.nics.len())).collect();
-        let (groups, singles): (Vec<&Nexthop>, Vec<_>) =
-            made.iter().flat_map(|(objects, _)| objects).partition(|n| n.dev.is_none());
+        let made: Vec<_> = self
+            .nics
+            .iter()
+            .enumerate()
+            .map(|(i, n)| n.nexthops(i, self.nics.len()))
+            .collect();
+        let (groups, singles): (Vec<&Nexthop>, Vec<_>) = made
+            .iter()
+            .flat_map(|(objects, _)| objects)
+            .partition(|n| n.dev.is_none());
         for nexthop in singles.into_iter().chain(groups) {
-            let _ = kernel.does(Step::NexthopAdd { side: Side::Host, nexthop: nexthop.clone() });
+            let _ = kernel.does(Step::NexthopAdd {
+                side: Side::Host,
+                nexthop: nexthop.clone(),
+            });
         }
         for route in made.iter().flat_map(|(_, routes)| routes) {
-            let _ = kernel.does(Step::RouteAdd { side: Side::Host, route: route.clone() });
+            let _ = kernel.does(Step::RouteAdd {
+                side: Side::Host,
+                route: route.clone(),
+            });
         }
         let keys = ArpProfile::STRICT.sysctls().map(|(k, _)| k.to_owned());
-        let others = [("accept_ra", "0"), ("addr_gen_mode", "1"), ("disable_ipv6", "1")];
+        let others = [
+            ("accept_ra", "0"),
+            ("addr_gen_mode", "1"),
+            ("disable_ipv6", "1"),
+        ];
         for (leaf, value) in others.into_iter().filter(|_| self.without_ipv6) {
-            kernel.space(Side::Inside).unwrap().defaults.insert(format!("ipv6/conf/{leaf}"), value.to_owned());
+            kernel
+                .space(Side::Inside)
+                .unwrap()
+                .defaults
+                .insert(format!("ipv6/conf/{leaf}"), value.to_owned());
         }
-        kernel.space(Side::Inside).unwrap().all = keys.into_iter().zip(self.all.map(|v| v.to_string())).collect();
+        kernel.space(Side::Inside).unwrap().all = keys
+            .into_iter()
+            .zip(self.all.map(|v| v.to_string()))
+            .collect();
         kernel
     }
 
@@ -522,40 +792,84 @@ impl Host {
             link.kind = Some("veth".into());
         }
         link.programs = Some(programs(spec.link.promisc));
-        link.altnames = (0..spec.link.altnames).map(|a| format!("rail{i}alt{a}")).collect();
+        link.altnames = (0..spec.link.altnames)
+            .map(|a| format!("rail{i}alt{a}"))
+            .collect();
         let id = kernel.plug(side, link);
         if let Some(hca) = hca_name(i, spec.kind) {
             kernel.plug_hca(&hca, id, self.numbers[i], spec.rxe());
         }
         let l = &spec.link;
         let settings = settings(l, i);
-        kernel.does(Step::Settings { side, dev: dev.clone(), settings }).unwrap();
+        kernel
+            .does(Step::Settings {
+                side,
+                dev: dev.clone(),
+                settings,
+            })
+            .unwrap();
         kernel.does(rings(&dev, 256 << l.qdiscs.min(2))).unwrap();
         // A token that the kernel would not take again is refused before anything moves.
-        let deaf = spec
-            .sysctls
-            .iter()
-            .any(|(key, value)| SYSCTLS[*key].0.ends_with("accept_ra") && SYSCTLS[*key].1[*value] == "0");
+        let deaf = spec.sysctls.iter().any(|(key, value)| {
+            SYSCTLS[*key].0.ends_with("accept_ra") && SYSCTLS[*key].1[*value] == "0"
+        });
         if l.txqlen == 500 && !deaf {
             let token = Some(std::net::Ipv6Addr::from(5));
-            kernel.does(Step::Token { side, dev: dev.clone(), token }).unwrap();
+            kernel
+                .does(Step::Token {
+                    side,
+                    dev: dev.clone(),
+                    token,
+                })
+                .unwrap();
         }
         for qdisc in qdiscs(l.qdiscs) {
-            kernel.does(Step::QdiscAdd { side, dev: dev.clone(), qdisc }).unwrap();
+            kernel
+                .does(Step::QdiscAdd {
+                    side,
+                    dev: dev.clone(),
+                    qdisc,
+                })
+                .unwrap();
         }
         for (key, value) in &spec.sysctls {
             let (key, values) = SYSCTLS[*key];
             let values = BTreeMap::from([(key.to_owned(), values[*value].to_owned())]).into();
-            kernel.does(Step::Sysctls { side, dev: dev.clone(), values }).unwrap();
+            kernel
+                .does(Step::Sysctls {
+                    side,
+                    dev: dev.clone(),
+                    values,
+                })
+                .unwrap();
         }
-        let (late, early): (Vec<_>, Vec<_>) =
-            spec.addresses.iter().map(|a| spec.address(i, a)).partition(|a| a.address.is_ipv6());
+        let (late, early): (Vec<_>, Vec<_>) = spec
+            .addresses
+            .iter()
+            .map(|a| spec.address(i, a))
+            .partition(|a| a.address.is_ipv6());
         for address in early {
-            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
+            kernel
+                .does(Step::AddressAdd {
+                    side,
+                    dev: dev.clone(),
+                    address,
+                })
+                .unwrap();
         }
-        kernel.does(Step::Link { side, dev: dev.clone(), up: spec.up }).unwrap();
+        kernel
+            .does(Step::Link {
+                side,
+                dev: dev.clone(),
+                up: spec.up,
+            })
+            .unwrap();
         for address in late {
-            let _ = kernel.does(Step::AddressAdd { side, dev: dev.clone(), address });
+            let _ = kernel.does(Step::AddressAdd {
+                side,
+                dev: dev.clone(),
+                address,
+            });
         }
         self.neighbours(kernel, i, spec);
     }
@@ -564,15 +878,35 @@ impl Host {
     fn neighbours(&self, kernel: &mut Kernel, i: usize, spec: &Spec) {
         let (side, dev) = (Side::Host, name(i));
         for (v6_, n, proxy) in &spec.neighbours {
-            let address = if *v6_ { v6(i as u8, 50 + u16::from(*n)) } else { v4(i as u8, 0, 50 + n) };
+            let address = if *v6_ {
+                v6(i as u8, 50 + u16::from(*n))
+            } else {
+                v4(i as u8, 0, 50 + n)
+            };
             let mac = (!proxy).then(|| Mac(vec![0x02, 9, 9, 9, 9, *n]));
             let (protocol, router) = ((*n == 1).then_some(4), *v6_ && *n == 2);
             let (noarp, managed) = (!proxy && *n == 2, !proxy && *n == 3);
             let mac = mac.filter(|_| !managed);
             let (extern_learn, stale) = (*v6_ || noarp, *v6_ && !proxy && !noarp && !managed);
             let proxy = *proxy;
-            let neighbour = Neighbour { address, mac, proxy, protocol, router, noarp, managed, extern_learn, stale };
-            kernel.does(Step::NeighbourAdd { side, dev: dev.clone(), neighbour }).unwrap();
+            let neighbour = Neighbour {
+                address,
+                mac,
+                proxy,
+                protocol,
+                router,
+                noarp,
+                managed,
+                extern_learn,
+                stale,
+            };
+            kernel
+                .does(Step::NeighbourAdd {
+                    side,
+                    dev: dev.clone(),
+                    neighbour,
+                })
+                .unwrap();
         }
     }
 
@@ -583,10 +917,20 @@ impl Host {
         for (i, spec) in self.nics.iter().enumerate().filter(|(_, n)| n.chosen) {
             let state = NicState::of(&host, &name(i)).unwrap();
             let hca = hca_name(i, spec.kind).and_then(|h| host.hca(&h.parse().unwrap()));
-            let ip = state.netdev.addresses.iter().find(|a| a.address.is_ipv4() && spec.up).map(|a| a.address);
+            let ip = state
+                .netdev
+                .addresses
+                .iter()
+                .find(|a| a.address.is_ipv4() && spec.up)
+                .map(|a| a.address);
             let gid = ip.map(|ip| {
                 let IpAddr::V4(v4) = ip else { unreachable!() };
-                Gid { index: 3, address: v4.to_ipv6_mapped(), kind: None, netdev: Some(name(i)) }
+                Gid {
+                    index: 3,
+                    address: v4.to_ipv6_mapped(),
+                    kind: None,
+                    netdev: Some(name(i)),
+                }
             });
             nics.push(Nic {
                 identity: identity(&state, hca),
@@ -608,9 +952,18 @@ impl Host {
         for nic in nics.iter_mut().filter(|n| n.hca.is_some()) {
             nic.uverbs = rdma_mode::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
         }
-        let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
+        let states: Vec<NicState> = nics
+            .iter()
+            .map(|n| NicState::of(&host, &n.identity.name).unwrap())
+            .collect();
         let (arp, rails) = rails::decide(self.arp, TABLES, &states);
-        Plan { arp, rails, exclusive: self.exclusive, default_route: self.default_route, ..plan(nics) }
+        Plan {
+            arp,
+            rails,
+            exclusive: self.exclusive,
+            default_route: self.default_route,
+            ..plan(nics)
+        }
     }
 }
 
@@ -651,9 +1004,21 @@ pub fn three() -> Kernel {
         kernel.plug(side, link);
         let dev = name(i);
         for address in [plain(v4(i as u8, 0, 1), 24), plain(v6(i as u8, 1), 64)] {
-            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
+            kernel
+                .does(Step::AddressAdd {
+                    side,
+                    dev: dev.clone(),
+                    address,
+                })
+                .unwrap();
         }
-        kernel.does(Step::Link { side, dev, up: true }).unwrap();
+        kernel
+            .does(Step::Link {
+                side,
+                dev,
+                up: true,
+            })
+            .unwrap();
     }
     kernel
 }
@@ -668,8 +1033,15 @@ pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
     let host = kernel.see(Side::Host);
     let nic = |name: &IfName| {
         let state = NicState::of(&host, name).unwrap();
-        let over = state.netdev.made.as_ref().and(upper_lower::lower(&host, &state.netdev)).map(|d| d.name.clone());
-        let members = upper_lower::members(&host, &state.netdev).map(|d| d.name.clone()).collect();
+        let over = state
+            .netdev
+            .made
+            .as_ref()
+            .and(upper_lower::lower(&host, &state.netdev))
+            .map(|d| d.name.clone());
+        let members = upper_lower::members(&host, &state.netdev)
+            .map(|d| d.name.clone())
+            .collect();
         Nic {
             identity: identity(&state, None),
             hca: None,
@@ -723,11 +1095,21 @@ fn settings(l: &LinkSpec, i: usize) -> Settings {
 
 /// Two at one hook, or none.
 fn programs(any: bool) -> Vec<Program> {
-    (0..u32::from(any) * 2).map(|n| Program { hook: ProgramHook::TcxEgress, id: 10 + n }).collect()
+    (0..u32::from(any) * 2)
+        .map(|n| Program {
+            hook: ProgramHook::TcxEgress,
+            id: 10 + n,
+        })
+        .collect()
 }
 
 /// A link that is not as new: silent, dormant, with packets of other sizes.
 fn options() -> LinkOptions {
     let flags = LinkOptions::NOARP | LinkOptions::MULTICAST;
-    LinkOptions { flags, mode: Some(1), gso_max_size: Some(20_000), ..LinkOptions::default() }
+    LinkOptions {
+        flags,
+        mode: Some(1),
+        gso_max_size: Some(20_000),
+        ..LinkOptions::default()
+    }
 }

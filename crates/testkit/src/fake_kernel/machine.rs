@@ -1,5 +1,5 @@
-//! A machine around a small kernel: one container's process, pins, and a boot. Whole hooks run on it without privileges, and any
-//! of their effects can be refused, or end the program.
+//! A machine around a small kernel: one container's process, pins, and a boot. Whole hooks run on
+//! it without privileges, and any of their effects can be refused, or end the program.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +59,17 @@ impl Machine {
     /// Its link managers have their files below `root`.
     pub fn new(kernel: Kernel, root: &Path) -> Machine {
         let (pins, mishaps) = (BTreeSet::new(), BTreeMap::new());
-        let state = State { kernel, init_runs: true, pins, effects: 0, mishaps };
-        Machine { state: Rc::new(RefCell::new(state)), root: root.to_owned() }
+        let state = State {
+            kernel,
+            init_runs: true,
+            pins,
+            effects: 0,
+            mishaps,
+        };
+        Machine {
+            state: Rc::new(RefCell::new(state)),
+            root: root.to_owned(),
+        }
     }
 
     /// What is on the host.
@@ -71,7 +80,10 @@ impl Machine {
     /// What is in the container, where its namespace is still there.
     pub fn inside(&self) -> Option<Snapshot> {
         let state = self.state.borrow();
-        state.kernel.has_inside().then(|| state.kernel.see(Side::Inside))
+        state
+            .kernel
+            .has_inside()
+            .then(|| state.kernel.see(Side::Inside))
     }
 
     /// Something beside the program acts on the machine.
@@ -210,7 +222,9 @@ impl Namespaces for Machine {
     }
 
     fn host_netns(&self) -> Result<u64> {
-        self.host().netns.ok_or_else(|| anyhow!("the host's namespace has no number"))
+        self.host()
+            .netns
+            .ok_or_else(|| anyhow!("the host's namespace has no number"))
     }
 
     fn start_time(&self, pid: i32) -> Option<u64> {

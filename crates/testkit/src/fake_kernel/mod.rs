@@ -1,6 +1,7 @@
-//! A small kernel with two network namespaces that behaves as Linux does where it matters to a NIC that moves: what a
-//! move, a link going down, a renamed link or a dying namespace takes away, what comes by itself, and what is refused.
-//! Checked against Linux 6.18 by hand; the functions of Linux that a behaviour comes from are named where it is not obvious.
+//! A small kernel with two network namespaces that behaves as Linux does where it matters to a NIC
+//! that moves: what a move, a link going down, a renamed link or a dying namespace takes away, what
+//! comes by itself, and what is refused. Checked against Linux 6.18 by hand; the functions of Linux
+//! that a behaviour comes from are named where it is not obvious.
 
 pub mod hosts;
 pub mod machine;
@@ -15,7 +16,9 @@ use anyhow::{Result, anyhow, ensure};
 use nix::libc::{EEXIST, EINVAL, EIO, ENODEV, EOPNOTSUPP};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{CharDevice, Hca, HostPaths, JobAddresses, Netdev, Port, RdmaMode, Snapshot, SysctlValues};
+use rdma_model::snapshot::{
+    CharDevice, Hca, HostPaths, JobAddresses, Netdev, Port, RdmaMode, Snapshot, SysctlValues,
+};
 use rdma_model::step::{Side, Step};
 use rdmaprep::kernel::netns::search::Search;
 use rdmaprep::kernel::sysfs::Survey;
@@ -72,11 +75,22 @@ impl Kernel {
     pub fn new() -> Kernel {
         let spaces = [Some(Space::new(4026531840)), Some(Space::new(4026532999))];
         let (rdma, log) = (Vec::new(), Vec::new());
-        Kernel { spaces, rdma, next_id: 1, exclusive: false, fail_at: None, performed: 0, log, gap: None }
+        Kernel {
+            spaces,
+            rdma,
+            next_id: 1,
+            exclusive: false,
+            fail_at: None,
+            performed: 0,
+            log,
+            gap: None,
+        }
     }
 
     pub fn space(&mut self, side: Side) -> Result<&mut Space> {
-        self.spaces[slot(side)].as_mut().ok_or_else(|| anyhow!("the container's namespace has gone"))
+        self.spaces[slot(side)]
+            .as_mut()
+            .ok_or_else(|| anyhow!("the container's namespace has gone"))
     }
 
     /// Puts a link there, down and naked, with the namespace's default sysctls.
@@ -85,13 +99,22 @@ impl Kernel {
         self.next_id += 1;
         let space = self.spaces[slot(side)].as_mut().unwrap();
         dev.ifindex = space.free_index(dev.ifindex);
-        space.register(Link { id, dev, over: None, own_mac: None });
+        space.register(Link {
+            id,
+            dev,
+            over: None,
+            own_mac: None,
+        });
         id
     }
 
     /// An HCA of hardware, with the given number of its verbs node.
     pub fn plug_hca(&mut self, name: &str, on: u64, number: u32, rxe: bool) {
-        self.rdma.push(Rdma { hca: hca(name, number, rxe), on, at: Side::Host });
+        self.rdma.push(Rdma {
+            hca: hca(name, number, rxe),
+            on,
+            at: Side::Host,
+        });
     }
 
     fn link_of(&self, id: u64) -> Option<(Side, &Netdev)> {
@@ -105,14 +128,24 @@ impl Kernel {
     pub fn see(&self, side: Side) -> Snapshot {
         let space = self.spaces[slot(side)].as_ref().unwrap();
         let mut snapshot = space.snapshot();
-        snapshot.rdma_mode = Some(if self.exclusive { RdmaMode::Exclusive } else { RdmaMode::Shared });
-        // Shared mode: every namespace lists every device, but only the netdevs of its own (nldev.c, fill_port_info).
+        snapshot.rdma_mode = Some(if self.exclusive {
+            RdmaMode::Exclusive
+        } else {
+            RdmaMode::Shared
+        });
+        // Shared mode: every namespace lists every device, but only the netdevs of its own
+        // (nldev.c, fill_port_info).
         let seen = |r: &&Rdma| !self.exclusive || r.at == side;
         let elsewhere = self.rdma.iter().filter(|r| !seen(r));
-        snapshot.verbs_elsewhere = elsewhere.map(|r| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
+        snapshot.verbs_elsewhere = elsewhere
+            .map(|r| r.hca.uverbs.as_ref().unwrap().minor - 192)
+            .collect();
         for rdma in self.rdma.iter().filter(seen) {
             let mut hca = rdma.hca.clone();
-            let here = self.link_of(rdma.on).filter(|(s, _)| *s == side).map(|(_, d)| d.name.clone());
+            let here = self
+                .link_of(rdma.on)
+                .filter(|(s, _)| *s == side)
+                .map(|(_, d)| d.name.clone());
             hca.ports[0].netdev = here;
             snapshot.hcas.push(hca);
         }
@@ -120,12 +153,15 @@ impl Kernel {
         snapshot
     }
 
-    /// The namespace dies (default_device_exit_net in net/core/dev.c): hardware returns to the first namespace, the rest
-    /// is destroyed.
+    /// The namespace dies (default_device_exit_net in net/core/dev.c): hardware returns to the
+    /// first namespace, the rest is destroyed.
     pub fn die(&mut self) {
         let inside = self.spaces[1].take().unwrap();
         // rdma_dev_exit_net in drivers/infiniband/core/device.c.
-        for i in (0..self.rdma.len()).filter(|i| self.rdma[*i].at == Side::Inside).collect::<Vec<_>>() {
+        for i in (0..self.rdma.len())
+            .filter(|i| self.rdma[*i].at == Side::Inside)
+            .collect::<Vec<_>>()
+        {
             self.register(i, Side::Host);
         }
         let mut gone = inside.clone();
@@ -144,21 +180,30 @@ impl Kernel {
             link.dev.ifindex = host.free_index(link.dev.ifindex);
             if host.taken(link.dev.name.as_str()) {
                 let free = |n: &String| !host.taken(n);
-                let name = Some(fallback).filter(free).or_else(|| (0..).map(|i| format!("dev{i}")).find(free));
+                let name = Some(fallback)
+                    .filter(free)
+                    .or_else(|| (0..).map(|i| format!("dev{i}")).find(free));
                 link.dev.name = name.unwrap().parse().unwrap();
             }
             host.register(link);
         }
     }
 
-    /// Soft-RoCE goes with its netdev's registration in a namespace (rxe_notify in drivers/infiniband/sw/rxe/rxe_net.c).
+    /// Soft-RoCE goes with its netdev's registration in a namespace (rxe_notify in
+    /// drivers/infiniband/sw/rxe/rxe_net.c).
     fn unlinked(&mut self, id: u64) {
         self.rdma.retain(|r| r.on != id || !r.hca.is_rxe());
     }
 
-    /// `__dev_change_net_namespace` in net/core/dev.c, then the rename that do_setlink in net/core/rtnetlink.c adds when the
-    /// message has a name.
-    fn move_link(&mut self, from: Side, dev: &IfName, name: &IfName, wanted: Option<u32>) -> Result<()> {
+    /// `__dev_change_net_namespace` in net/core/dev.c, then the rename that do_setlink in
+    /// net/core/rtnetlink.c adds when the message has a name.
+    fn move_link(
+        &mut self,
+        from: Side,
+        dev: &IfName,
+        name: &IfName,
+        wanted: Option<u32>,
+    ) -> Result<()> {
         let to = other(from);
         let id = self.space(from)?.id(dev)?;
         let link = self.space(from)?.link(id).clone();
@@ -195,14 +240,29 @@ impl Kernel {
         self.space(to)?.rename(id, name)
     }
 
-    fn link_add(&mut self, side: Side, name: &HcaName, dev: &IfName, wanted: Option<&CharDevice>) -> Result<()> {
+    fn link_add(
+        &mut self,
+        side: Side,
+        name: &HcaName,
+        dev: &IfName,
+        wanted: Option<&CharDevice>,
+    ) -> Result<()> {
         let on = self.space(side)?.id(dev)?;
-        if self.rdma.iter().any(|r| r.hca.name == *name || (r.on == on && r.hca.is_rxe())) {
+        if self
+            .rdma
+            .iter()
+            .any(|r| r.hca.name == *name || (r.on == on && r.hca.is_rxe()))
+        {
             return Err(errno(EEXIST));
         }
         let number = self.free_number(None);
-        // A new device is the initial namespace's, from whichever namespace it is made (ib_device_init in drivers/infiniband/core/device.c).
-        self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on, at: Side::Host });
+        // A new device is the initial namespace's, from whichever namespace it is made
+        // (ib_device_init in drivers/infiniband/core/device.c).
+        self.rdma.push(Rdma {
+            hca: hca(name.as_str(), number, true),
+            on,
+            at: Side::Host,
+        });
         match (wanted, node(number)) {
             // As the kernel does: the link is there, and is for the caller to undo.
             (Some(w), got) if *w != got => Err(anyhow!("{name} got {got:?}, the plan says {w:?}")),
@@ -212,17 +272,25 @@ impl Kernel {
 
     fn link_delete(&mut self, side: Side, name: &HcaName) {
         let exclusive = self.exclusive;
-        self.rdma.retain(|r| r.hca.name != *name || !r.hca.is_rxe() || exclusive && r.at != side);
+        self.rdma
+            .retain(|r| r.hca.name != *name || !r.hca.is_rxe() || exclusive && r.at != side);
     }
 
     /// The lowest number that no verbs node has, but for that of one device.
     fn free_number(&self, but: Option<usize>) -> u32 {
-        let others = self.rdma.iter().enumerate().filter(|(i, _)| Some(*i) != but);
-        let used: Vec<u32> = others.map(|(_, r)| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
+        let others = self
+            .rdma
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| Some(*i) != but);
+        let used: Vec<u32> = others
+            .map(|(_, r)| r.hca.uverbs.as_ref().unwrap().minor - 192)
+            .collect();
         (0..).find(|n| !used.contains(n)).unwrap()
     }
 
-    /// rdma_dev_change_netns in drivers/infiniband/core/device.c: its clients are added again, the verbs node, too.
+    /// rdma_dev_change_netns in drivers/infiniband/core/device.c: its clients are added again, the
+    /// verbs node, too.
     fn register(&mut self, device: usize, at: Side) {
         let number = self.free_number(Some(device));
         let rdma = &mut self.rdma[device];
@@ -232,22 +300,42 @@ impl Kernel {
     fn rdma_move(&mut self, from: Side, hca: &HcaName, wanted: Option<&CharDevice>) -> Result<()> {
         self.space(other(from))?;
         ensure!(self.exclusive, errno(EOPNOTSUPP));
-        let found = self.rdma.iter().position(|r| r.hca.name == *hca && r.at == from);
+        let found = self
+            .rdma
+            .iter()
+            .position(|r| r.hca.name == *hca && r.at == from);
         let device = found.ok_or_else(|| anyhow!("{hca} is not {from}"))?;
         self.register(device, other(from));
         let got = self.rdma[device].hca.uverbs.as_ref();
-        ensure!(wanted.is_none() || wanted == got, "{hca} got {got:?}, the plan says {wanted:?}");
+        ensure!(
+            wanted.is_none() || wanted == got,
+            "{hca} got {got:?}, the plan says {wanted:?}"
+        );
         Ok(())
     }
 
     fn await_port(&mut self, hca: &HcaName, dev: &IfName, ips: &[std::net::IpAddr]) -> Result<()> {
         let lacking = |what: &str| ErrorClass::Timeout.error(format!("{hca} on {dev} {what}"));
-        let rdma = self.rdma.iter().find(|r| r.hca.name == *hca).ok_or_else(|| lacking("has gone"))?;
-        let (side, link) = self.link_of(rdma.on).ok_or_else(|| lacking("has no netdev"))?;
+        let rdma = self
+            .rdma
+            .iter()
+            .find(|r| r.hca.name == *hca)
+            .ok_or_else(|| lacking("has gone"))?;
+        let (side, link) = self
+            .link_of(rdma.on)
+            .ok_or_else(|| lacking("has no netdev"))?;
         let has = |ip| link.addresses.iter().any(|a| a.address == ip);
         let seen = !self.exclusive || rdma.at == Side::Inside;
-        let ready = seen && side == Side::Inside && link.name == *dev && link.up && ips.iter().all(|ip| has(*ip));
-        if ready { Ok(()) } else { Err(lacking("is not ready")) }
+        let ready = seen
+            && side == Side::Inside
+            && link.name == *dev
+            && link.up
+            && ips.iter().all(|ip| has(*ip));
+        if ready {
+            Ok(())
+        } else {
+            Err(lacking("is not ready"))
+        }
     }
 
     fn act(&mut self, step: &Step) -> Result<()> {
@@ -258,14 +346,35 @@ impl Kernel {
                 Ok(())
             }
             Step::RdmaRename { hca, name } => {
-                let found = self.rdma.iter_mut().find(|r| r.hca.name == *hca && (!exclusive || r.at == Side::Host));
-                found.ok_or_else(|| anyhow!("{hca} is not on the host"))?.hca.name = name.clone();
+                let found = self
+                    .rdma
+                    .iter_mut()
+                    .find(|r| r.hca.name == *hca && (!exclusive || r.at == Side::Host));
+                found
+                    .ok_or_else(|| anyhow!("{hca} is not on the host"))?
+                    .hca
+                    .name = name.clone();
                 Ok(())
             }
             Step::RdmaMove { from, hca, uverbs } => self.rdma_move(*from, hca, uverbs.as_ref()),
-            Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
-            Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
-            Step::AwaitPort { hca, dev, addresses, .. } => self.await_port(hca, dev, addresses),
+            Step::RdmaLinkAdd {
+                side,
+                hca,
+                dev,
+                uverbs,
+            } => self.link_add(*side, hca, dev, uverbs.as_ref()),
+            Step::Move {
+                from,
+                dev,
+                name,
+                ifindex,
+            } => self.move_link(*from, dev, name, *ifindex),
+            Step::AwaitPort {
+                hca,
+                dev,
+                addresses,
+                ..
+            } => self.await_port(hca, dev, addresses),
             Step::RouteAdd { side, .. }
             | Step::RoutePrepend { side, .. }
             | Step::RouteDelete { side, .. }
@@ -274,11 +383,15 @@ impl Kernel {
             | Step::RuleAdd { side, .. }
             | Step::RuleAppend { side, .. }
             | Step::RuleDelete { side, .. } => self.space(*side)?.connect(step),
-            Step::Sysctls { side, dev, values } if dev.as_str() == "all" => self.sysctls_of_all(*side, values),
+            Step::Sysctls { side, dev, values } if dev.as_str() == "all" => {
+                self.sysctls_of_all(*side, values)
+            }
             Step::Make { side, dev, made } => self.make(*side, dev, made),
             Step::Delete { side, dev } => self.delete(*side, dev),
             Step::Enslave { side, dev, master } => self.enslave(*side, dev, master),
-            Step::Link { side, dev, up } if self.is_stacked(*side, dev) => self.raise(*side, dev, *up),
+            Step::Link { side, dev, up } if self.is_stacked(*side, dev) => {
+                self.raise(*side, dev, *up)
+            }
             Step::Rename { side, dev, .. }
             | Step::ProgramDetach { side, dev, .. }
             | Step::ProgramAttach { side, dev, .. }
@@ -306,7 +419,9 @@ impl Kernel {
     }
 
     fn sysctls_of_all(&mut self, side: Side, values: &SysctlValues) -> Result<()> {
-        self.space(side)?.all.extend(std::collections::BTreeMap::clone(values));
+        self.space(side)?
+            .all
+            .extend(std::collections::BTreeMap::clone(values));
         Ok(())
     }
 
@@ -318,7 +433,11 @@ impl Kernel {
 
 /// N as the kernel numbers verbs nodes.
 pub fn node(number: u32) -> CharDevice {
-    CharDevice { name: format!("uverbs{number}"), major: 231, minor: 192 + number }
+    CharDevice {
+        name: format!("uverbs{number}"),
+        major: 231,
+        minor: 192 + number,
+    }
 }
 
 fn hca(name: &str, number: u32, rxe: bool) -> Hca {
@@ -355,9 +474,15 @@ impl World for Kernel {
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         self.space(side)?;
         let mut snapshot = self.see(side);
-        let hidden = snapshot.netdevs.iter_mut().filter(|d| !scope.sysctls.concern(&d.name));
+        let hidden = snapshot
+            .netdevs
+            .iter_mut()
+            .filter(|d| !scope.sysctls.concern(&d.name));
         hidden.for_each(|d| d.sysctls.clear());
-        let hidden = snapshot.netdevs.iter_mut().filter(|d| !scope.devices.contains(&d.name));
+        let hidden = snapshot
+            .netdevs
+            .iter_mut()
+            .filter(|d| !scope.devices.contains(&d.name));
         hidden.for_each(|d| d.device = None);
         Ok(snapshot)
     }
@@ -369,7 +494,11 @@ impl World for Kernel {
     fn perform(&mut self, step: &Step, _: Instant) -> Result<()> {
         let number = self.performed;
         self.performed += 1;
-        let result = if self.fail_at == Some(number) { Err(errno(EIO)) } else { self.act(step) };
+        let result = if self.fail_at == Some(number) {
+            Err(errno(EIO))
+        } else {
+            self.act(step)
+        };
         if let Err(e) = &result {
             self.log.push(format!("{step}: {e:#}"));
         }
@@ -380,7 +509,8 @@ impl World for Kernel {
         Err(anyhow!("this kernel has no /sys"))
     }
 
-    /// The file is there, as a bind mount would have it; what it pins is for those to know who have the kernel.
+    /// The file is there, as a bind mount would have it; what it pins is for those to know who have
+    /// the kernel.
     fn pin(&mut self, pin: Pin) -> Result<()> {
         self.space(Side::Inside)?;
         let (Pin::Own(path) | Pin::Named(path)) = pin;
@@ -389,7 +519,10 @@ impl World for Kernel {
     }
 
     fn search(&self, _: Side, _: &BTreeSet<u32>) -> Result<Search> {
-        Ok(Search { gap: self.gap.clone(), ..Search::default() })
+        Ok(Search {
+            gap: self.gap.clone(),
+            ..Search::default()
+        })
     }
 }
 

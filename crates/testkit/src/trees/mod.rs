@@ -26,17 +26,28 @@ pub fn realdata() -> PathBuf {
     given.unwrap_or_else(|| crate::repository("../shared/realdata"))
 }
 
-/// The folder of captured trees. Tests of it have `captured` in their names, which is how scripts/test finds them.
+/// The folder of captured trees. Tests of it have `captured` in their names, which is how
+/// scripts/test finds them.
 pub fn captured() -> PathBuf {
     let trees = realdata().join("trees");
-    crate::require!(trees.is_dir(), "captured trees in {} (RDMAPREP_REALDATA names another place)", trees.display());
+    crate::require!(
+        trees.is_dir(),
+        "captured trees in {} (RDMAPREP_REALDATA names another place)",
+        trees.display()
+    );
     trees
 }
 
 pub fn unpacked(trees: &Path, name: &str) -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let archive = trees.join(format!("{name}.tar.xz"));
-    let tar = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(dir.path()).status().unwrap();
+    let tar = Command::new("tar")
+        .arg("-xJf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(dir.path())
+        .status()
+        .unwrap();
     assert!(tar.success(), "unpacking {}", archive.display());
     let root = dir.path().join(name).join("sys");
     (dir, root)

@@ -11,26 +11,61 @@ fn hcas(all: &[(&str, Option<&str>, &str, usize)]) -> Snapshot {
         json!({"name": name, "index": index, "pci": pci, "sys_image_guid": guid, "ports": ports})
     };
     let hcas: Vec<Value> = all.iter().enumerate().map(hca).collect();
-    Snapshot { hcas: serde_json::from_value(hcas.into()).unwrap(), ..node() }
+    Snapshot {
+        hcas: serde_json::from_value(hcas.into()).unwrap(),
+        ..node()
+    }
 }
 
 #[test]
 fn hcas_without_a_pci_path_crash_nccl() {
-    let (pci, rxe) = (("mlx5_0", Some("0000:05:00.0"), "0001", 1), ("rxe0", None, "0002", 1));
-    let crashes = |all: &[(&str, Option<&str>, &str, usize)], env: &[(&str, &str)], version: &str| {
-        let e = explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None);
-        let traps: Vec<_> = e.warnings.iter().filter(|w| w.fatal).map(|w| w.trap).collect();
-        assert!(traps.is_empty() || traps == [Trap::Crash], "{:?}", e.warnings);
-        !traps.is_empty()
-    };
-    let releases = ["2.19.3", "2.20.5", "2.23.4", "2.24.3", "2.29.3", "2.29.7", "2.32.3"];
+    let (pci, rxe) = (
+        ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
+        ("rxe0", None, "0002", 1),
+    );
+    let crashes =
+        |all: &[(&str, Option<&str>, &str, usize)], env: &[(&str, &str)], version: &str| {
+            let e = explain(
+                &Settings::of(env.iter().copied(), ""),
+                &hcas(all),
+                version.parse().unwrap(),
+                &|_| None,
+            );
+            let traps: Vec<_> = e
+                .warnings
+                .iter()
+                .filter(|w| w.fatal)
+                .map(|w| w.trap)
+                .collect();
+            assert!(
+                traps.is_empty() || traps == [Trap::Crash],
+                "{:?}",
+                e.warnings
+            );
+            !traps.is_empty()
+        };
+    let releases = [
+        "2.19.3", "2.20.5", "2.23.4", "2.24.3", "2.29.3", "2.29.7", "2.32.3",
+    ];
     let by = |all: &[_], env: &[_]| releases.map(|release| crashes(all, env, release));
-    assert_eq!(by(&[rxe, pci], &[]), [true, true, true, true, true, false, false]);
-    assert_eq!(by(&[pci, rxe], &[]), [false, true, true, false, false, false, false]);
-    assert_eq!(by(&[rxe, ("rxe1", None, "0003", 1)], &[]), [false, true, true, false, false, false, false]);
+    assert_eq!(
+        by(&[rxe, pci], &[]),
+        [true, true, true, true, true, false, false]
+    );
+    assert_eq!(
+        by(&[pci, rxe], &[]),
+        [false, true, true, false, false, false, false]
+    );
+    assert_eq!(
+        by(&[rxe, ("rxe1", None, "0003", 1)], &[]),
+        [false, true, true, false, false, false, false]
+    );
     assert_eq!(by(&[rxe], &[]), [false; 7]);
     assert_eq!(by(&[rxe, pci], &[("NCCL_IB_HCA", "=mlx5_0")]), [false; 7]);
-    assert_eq!(by(&[rxe, pci], &[("NCCL_IB_DEVICE_PCI_ORDER", "0")]), [true; 7]);
+    assert_eq!(
+        by(&[rxe, pci], &[("NCCL_IB_DEVICE_PCI_ORDER", "0")]),
+        [true; 7]
+    );
     assert_eq!(by(&[pci, rxe], &[("NCCL_IB_MERGE_NICS", "0")]), [false; 7]);
     // Two ports that are one device already are compared with no more.
     let two = ("mlx5_1", Some("0000:06:00.0"), "0004", 2);
@@ -39,62 +74,126 @@ fn hcas_without_a_pci_path_crash_nccl() {
 
 #[test]
 fn two_ports_of_a_card_were_one_device() {
-    let card = [("a", Some("0000:05:00.0"), "0001", 1), ("b", Some("0000:05:00.1"), "0001", 1)];
+    let card = [
+        ("a", Some("0000:05:00.0"), "0001", 1),
+        ("b", Some("0000:05:00.1"), "0001", 1),
+    ];
     let other = ("c", Some("0000:06:00.0"), "0002", 1);
     let merged = |all: &[_], env: &[(&str, &str)], version: &str| {
-        explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None).merged
+        explain(
+            &Settings::of(env.iter().copied(), ""),
+            &hcas(all),
+            version.parse().unwrap(),
+            &|_| None,
+        )
+        .merged
     };
     let pair = vec![vec!["a:1".to_owned(), "b:1".to_owned()]];
-    for (version, two, three) in
-        [("2.19.3", 0, 0), ("2.21.5", 1, 1), ("2.22.3", 1, 0), ("2.23.4", 1, 0), ("2.24.3", 0, 0)]
-    {
+    for (version, two, three) in [
+        ("2.19.3", 0, 0),
+        ("2.21.5", 1, 1),
+        ("2.22.3", 1, 0),
+        ("2.23.4", 1, 0),
+        ("2.24.3", 0, 0),
+    ] {
         let three_cards = [&card[..], &[other]].concat();
         assert_eq!(merged(&card, &[], version), pair[..two], "{version}");
-        assert_eq!(merged(&three_cards, &[], version), pair[..three], "{version}");
+        assert_eq!(
+            merged(&three_cards, &[], version),
+            pair[..three],
+            "{version}"
+        );
         assert!(merged(&card, &[("NCCL_IB_MERGE_NICS", "0")], version).is_empty());
     }
     // Cards of one bus, which VFs are as well; and cards of another GUID.
     let vfs = [card[0], ("b", Some("0000:05:03.2"), "0001", 1)];
     assert_eq!(merged(&vfs, &[], "2.21.5"), pair);
     assert!(merged(&vfs, &[("NCCL_IB_MERGE_VFS", "0")], "2.21.5").is_empty());
-    assert!(merged(&[card[0], ("b", Some("0000:05:00.1"), "0002", 1)], &[], "2.21.5").is_empty());
+    assert!(
+        merged(
+            &[card[0], ("b", Some("0000:05:00.1"), "0002", 1)],
+            &[],
+            "2.21.5"
+        )
+        .is_empty()
+    );
 }
 
 #[test]
 fn what_nccl_writes_past_its_memory_is_fatal() {
     let names: Vec<String> = (0..32).map(|i| format!("m{i}")).collect();
     let buses: Vec<String> = (0..32).map(|i| format!("0000:{i:02x}:00.0")).collect();
-    let mut all: Vec<_> = names.iter().zip(&buses).map(|(n, b)| (n.as_str(), Some(b.as_str()), "0001", 1)).collect();
+    let mut all: Vec<_> = names
+        .iter()
+        .zip(&buses)
+        .map(|(n, b)| (n.as_str(), Some(b.as_str()), "0001", 1))
+        .collect();
     let said = |all: &[_], env: &[(&str, &str)], version: &str| {
-        let e = explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None);
+        let e = explain(
+            &Settings::of(env.iter().copied(), ""),
+            &hcas(all),
+            version.parse().unwrap(),
+            &|_| None,
+        );
         let fatal = e.warnings.iter().filter(|w| w.fatal);
-        (e.hcas.len(), fatal.map(|w| (w.trap, w.text.clone())).collect::<Vec<_>>())
+        (
+            e.hcas.len(),
+            fatal.map(|w| (w.trap, w.text.clone())).collect::<Vec<_>>(),
+        )
     };
-    assert_eq!(said(&all, &[("NCCL_IB_MERGE_NICS", "0")], "2.29.3"), (32, vec![]));
+    assert_eq!(
+        said(&all, &[("NCCL_IB_MERGE_NICS", "0")], "2.29.3"),
+        (32, vec![])
+    );
     // There is room when the last one is looked at, for one port of two.
     all[31].3 = 2;
-    for (version, does) in [("2.29.3", "takes them as well"), ("2.32.3", "takes wrong ones, or crashes")] {
-        let text = format!("NCCL {version} has 32 places and takes 33 HCA ports: it writes past them, and {does}");
+    for (version, does) in [
+        ("2.29.3", "takes them as well"),
+        ("2.32.3", "takes wrong ones, or crashes"),
+    ] {
+        let text = format!(
+            "NCCL {version} has 32 places and takes 33 HCA ports: it writes past them, and {does}"
+        );
         assert_eq!(said(&all, &[], version), (33, vec![(Trap::Overrun, text)]));
     }
-    let (long, list) = (format!("^{}", "x".repeat(64)), format!("=m0,{}", "y".repeat(60)).repeat(20));
-    let few =
-        |env: &[(&str, &str)], version| said(&all[..2], env, version).1.into_iter().map(|w| w.0).collect::<Vec<_>>();
+    let (long, list) = (
+        format!("^{}", "x".repeat(64)),
+        format!("=m0,{}", "y".repeat(60)).repeat(20),
+    );
+    let few = |env: &[(&str, &str)], version| {
+        said(&all[..2], env, version)
+            .1
+            .into_iter()
+            .map(|w| w.0)
+            .collect::<Vec<_>>()
+    };
     for variable in ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"] {
         let env = [(variable, long.as_str())];
-        assert_eq!((few(&env, "2.30.4"), few(&env, "2.30.7")), (vec![Trap::Overrun], vec![]));
+        assert_eq!(
+            (few(&env, "2.30.4"), few(&env, "2.30.7")),
+            (vec![Trap::Overrun], vec![])
+        );
     }
     let logged = [("NCCL_IB_HCA", list.as_str()), ("NCCL_DEBUG", "info")];
-    assert_eq!((few(&logged, "2.19.3"), few(&logged, "2.20.5")), (vec![Trap::Overrun], vec![]));
+    assert_eq!(
+        (few(&logged, "2.19.3"), few(&logged, "2.20.5")),
+        (vec![Trap::Overrun], vec![])
+    );
     assert_eq!(few(&logged[..1], "2.19.3"), []);
 }
 
 #[test]
 fn an_image_names_its_release() {
-    let all = hcas(&[("rxe0", None, "0001", 1), ("mlx5_0", Some("0000:05:00.0"), "0002", 1)]);
+    let all = hcas(&[
+        ("rxe0", None, "0001", 1),
+        ("mlx5_0", Some("0000:05:00.0"), "0002", 1),
+    ]);
     let found = |env: &[(&str, &str)], named: Option<&str>| {
         let all = check(env.iter().copied(), &all, named.map(|v| v.parse().unwrap()));
-        all.into_iter().filter(|w| w.trap == Trap::Crash).map(|w| (w.fatal, w.text)).collect::<Vec<_>>()
+        all.into_iter()
+            .filter(|w| w.trap == Trap::Crash)
+            .map(|w| (w.fatal, w.text))
+            .collect::<Vec<_>>()
     };
     let crash = |release: &str| {
         let found = found(&[("NCCL_VERSION", release)], None);
@@ -102,41 +201,77 @@ fn an_image_names_its_release() {
         assert!(found.iter().all(|(fatal, _)| !fatal), "{found:?}");
         found.into_iter().map(|(_, text)| text).collect::<String>()
     };
-    let said = "NCCL 2.25.1 crashes: rxe0 has no PCI path, and it is compared with that of mlx5_0; the image names 2.25.1 \
-                (NCCL_VERSION): if that is what runs, prepare --nccl-version 2.25.1 leaves such HCAs out of the list, NCCL 2.32.3 \
-                takes them";
-    assert_eq!(["2.25.1-1", "2.30.7-1", "", "none"].map(crash), [said, "", "", ""]);
+    let said = "NCCL 2.25.1 crashes: rxe0 has no PCI path, and it is compared with that of \
+        mlx5_0; the image names 2.25.1 (NCCL_VERSION): if that is what runs, prepare \
+        --nccl-version 2.25.1 leaves such HCAs out of the list, NCCL 2.32.3 takes them";
+    assert_eq!(
+        ["2.25.1-1", "2.30.7-1", "", "none"].map(crash),
+        [said, "", "", ""]
+    );
     // The host's word counts, and the image's is not asked then.
     let image = ("NCCL_VERSION", "2.25.1");
     let fatal = |env: &[(&str, &str)], named: Option<&str>| {
-        found(env, named).into_iter().map(|(fatal, _)| fatal).collect::<Vec<_>>()
+        found(env, named)
+            .into_iter()
+            .map(|(fatal, _)| fatal)
+            .collect::<Vec<_>>()
     };
-    assert_eq!((fatal(&[image], Some("2.30.7")), fatal(&[], Some("2.25.1"))), (vec![], vec![true]));
+    assert_eq!(
+        (fatal(&[image], Some("2.30.7")), fatal(&[], Some("2.25.1"))),
+        (vec![], vec![true])
+    );
     // What both do is no guess.
     let unsorted = ("NCCL_IB_DEVICE_PCI_ORDER", "0");
-    assert_eq!((fatal(&[unsorted], None), fatal(&[unsorted, image], None)), (vec![true], vec![true]));
+    assert_eq!(
+        (fatal(&[unsorted], None), fatal(&[unsorted, image], None)),
+        (vec![true], vec![true])
+    );
 }
 
 #[test]
 fn what_one_of_two_releases_does_is_not_fatal() {
     let mut node = node();
-    for n in node.netdevs.iter_mut().filter(|n| n.name.as_str() == "eth0") {
+    for n in node
+        .netdevs
+        .iter_mut()
+        .filter(|n| n.name.as_str() == "eth0")
+    {
         n.running = false;
     }
     let all = |env: &[(&str, &str)], named: Option<Version>| {
-        let found = check(env.iter().copied(), &node, named).into_iter().filter(|w| w.trap == Trap::NoInterface);
+        let found = check(env.iter().copied(), &node, named)
+            .into_iter()
+            .filter(|w| w.trap == Trap::NoInterface);
         found.map(|w| (w.fatal, w.text)).collect::<Vec<_>>()
     };
-    let (asked, old) = (("NCCL_SOCKET_IFNAME", "=eth0"), ("NCCL_VERSION", "2.21.5-1"));
+    let (asked, old) = (
+        ("NCCL_SOCKET_IFNAME", "=eth0"),
+        ("NCCL_VERSION", "2.21.5-1"),
+    );
     let why = "NCCL does not start: NCCL_SOCKET_IFNAME==eth0 fits no interface that can be used";
     assert_eq!(all(&[asked], None), [(true, why.to_owned())]);
     let doubtful = format!("{why}; not so in NCCL 2.21.5, which the image names (NCCL_VERSION)");
     assert_eq!(all(&[asked, old], None), [(false, doubtful)]);
-    assert_eq!(all(&[asked, old], Some(Version::NEWEST)), [(true, why.to_owned())]);
+    assert_eq!(
+        all(&[asked, old], Some(Version::NEWEST)),
+        [(true, why.to_owned())]
+    );
     // And the other way round.
     let long = "x".repeat(64);
-    let found = check([("NCCL_IB_HCA", format!("^{long}")), ("NCCL_VERSION", "2.30.4".to_owned())], &node, None);
+    let found = check(
+        [
+            ("NCCL_IB_HCA", format!("^{long}")),
+            ("NCCL_VERSION", "2.30.4".to_owned()),
+        ],
+        &node,
+        None,
+    );
     let overrun: Vec<&Warning> = found.iter().filter(|w| w.trap == Trap::Overrun).collect();
     assert!(overrun.len() == 1 && !overrun[0].fatal, "{found:?}");
-    assert!(overrun[0].text.ends_with("if that is what runs, use another: not so in NCCL 2.32.3"), "{overrun:?}");
+    assert!(
+        overrun[0]
+            .text
+            .ends_with("if that is what runs, use another: not so in NCCL 2.32.3"),
+        "{overrun:?}"
+    );
 }

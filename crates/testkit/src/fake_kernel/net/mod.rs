@@ -11,7 +11,9 @@ use anyhow::{Result, ensure};
 use ipnet::IpNet;
 use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT, EOPNOTSUPP};
 use rdma_model::ids::{IfName, Mac};
-use rdma_model::snapshot::{Address, Hop, LinkOptions, Neighbour, Netdev, Nexthop, Program, Route, Rule, Snapshot};
+use rdma_model::snapshot::{
+    Address, Hop, LinkOptions, Neighbour, Netdev, Nexthop, Program, Route, Rule, Snapshot,
+};
 use rdma_model::step::{Settings, Step};
 use rdma_netlink::nexthop::tell_legs;
 
@@ -69,7 +71,9 @@ pub fn default_sysctls() -> BTreeMap<String, String> {
         ("ipv6/conf/keep_addr_on_down", "0"),
         ("ipv6/neigh/gc_stale_time", "60"),
     ];
-    all.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    all.into_iter()
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 fn is_ll(ip: IpAddr) -> bool {
@@ -77,15 +81,30 @@ fn is_ll(ip: IpAddr) -> bool {
 }
 
 fn subnet(a: &Address) -> IpNet {
-    IpNet::new(a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address), a.prefix).unwrap().trunc()
+    IpNet::new(
+        a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address),
+        a.prefix,
+    )
+    .unwrap()
+    .trunc()
 }
 
 fn host_net(ip: IpAddr) -> IpNet {
     IpNet::from(ip)
 }
 
-fn by_kernel(destination: IpNet, table: u32, kind: u8, scope: u8, metric: Option<u32>, dev: &IfName) -> Route {
-    let hop = Hop { dev: Some(dev.clone()), ..Hop::default() };
+fn by_kernel(
+    destination: IpNet,
+    table: u32,
+    kind: u8,
+    scope: u8,
+    metric: Option<u32>,
+    dev: &IfName,
+) -> Route {
+    let hop = Hop {
+        dev: Some(dev.clone()),
+        ..Hop::default()
+    };
     Route {
         destination,
         source: None,
@@ -116,17 +135,41 @@ impl Space {
             flags: 0,
             other: BTreeMap::new(),
         };
-        let rules = [(4, 0, 255), (4, 32766, 254), (4, 32767, 253), (6, 0, 255), (6, 32766, 254)]
-            .map(|(f, p, t)| rule(f, p, t));
+        let rules = [
+            (4, 0, 255),
+            (4, 32766, 254),
+            (4, 32767, 253),
+            (6, 0, 255),
+            (6, 32766, 254),
+        ]
+        .map(|(f, p, t)| rule(f, p, t));
         let leaves = ["arp_announce", "arp_filter", "arp_ignore", "rp_filter"];
-        let all = leaves.map(|l| (format!("ipv4/conf/{l}"), "0".to_owned())).into();
+        let all = leaves
+            .map(|l| (format!("ipv4/conf/{l}"), "0".to_owned()))
+            .into();
         let (routes, nexthops) = (Vec::new(), Vec::new());
-        Space { netns, links: Vec::new(), routes, nexthops, rules: rules.into(), defaults: default_sysctls(), all }
+        Space {
+            netns,
+            links: Vec::new(),
+            routes,
+            nexthops,
+            rules: rules.into(),
+            defaults: default_sysctls(),
+            all,
+        }
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        let index = |id: u64| self.links.iter().find(|l| l.id == id).map(|l| l.dev.ifindex);
-        let dev = |l: &Link| Netdev { link: l.over.and_then(index), ..l.dev.clone() };
+        let index = |id: u64| {
+            self.links
+                .iter()
+                .find(|l| l.id == id)
+                .map(|l| l.dev.ifindex)
+        };
+        let dev = |l: &Link| Netdev {
+            link: l.over.and_then(index),
+            ..l.dev.clone()
+        };
         let mut netdevs: Vec<Netdev> = self.links.iter().map(dev).collect();
         netdevs.sort_by_key(|d| d.ifindex);
         for dev in &mut netdevs {
@@ -140,7 +183,10 @@ impl Space {
             routes: self.routes.clone(),
             nexthops: self.nexthops.clone(),
             rules: self.rules.clone(),
-            sysctls: self.shared("all", &self.all).chain(self.shared("default", &self.defaults)).collect(),
+            sysctls: self
+                .shared("all", &self.all)
+                .chain(self.shared("default", &self.defaults))
+                .collect(),
             ..Snapshot::default()
         }
     }
@@ -150,14 +196,22 @@ impl Space {
         who: &'a str,
         of: &'a BTreeMap<String, String>,
     ) -> impl Iterator<Item = (String, String)> + 'a {
-        let place = move |key: &String| key.rsplit_once('/').map(|(folder, leaf)| format!("{folder}/{who}/{leaf}"));
-        of.iter().filter_map(move |(key, value)| Some((place(key)?, value.clone())))
+        let place = move |key: &String| {
+            key.rsplit_once('/')
+                .map(|(folder, leaf)| format!("{folder}/{who}/{leaf}"))
+        };
+        of.iter()
+            .filter_map(move |(key, value)| Some((place(key)?, value.clone())))
     }
 
     /// By name or alternative name, as `__dev_get_by_name` does.
     pub fn id(&self, name: &IfName) -> Result<u64> {
         let named = |d: &Netdev| d.name == *name || d.altnames.iter().any(|a| a == name.as_str());
-        self.links.iter().find(|l| named(&l.dev)).map(|l| l.id).ok_or_else(no_link)
+        self.links
+            .iter()
+            .find(|l| named(&l.dev))
+            .map(|l| l.id)
+            .ok_or_else(no_link)
     }
 
     pub fn link(&mut self, id: u64) -> &mut Link {
@@ -173,7 +227,9 @@ impl Space {
     }
 
     pub fn taken(&self, name: &str) -> bool {
-        self.links.iter().any(|l| l.dev.name.as_str() == name || l.dev.altnames.iter().any(|a| a == name))
+        self.links
+            .iter()
+            .any(|l| l.dev.name.as_str() == name || l.dev.altnames.iter().any(|a| a == name))
     }
 
     pub fn has_index(&self, index: u32) -> bool {
@@ -181,7 +237,11 @@ impl Space {
     }
 
     pub fn free_index(&self, wanted: u32) -> u32 {
-        if self.has_index(wanted) { (1..).find(|i| !self.has_index(*i)).unwrap() } else { wanted }
+        if self.has_index(wanted) {
+            (1..).find(|i| !self.has_index(*i)).unwrap()
+        } else {
+            wanted
+        }
     }
 
     pub fn take(&mut self, id: u64) -> Link {
@@ -196,7 +256,9 @@ impl Space {
         link.dev.qdiscs = Some(Vec::new());
         link.dev.sysctls = self.defaults.clone().into();
         let mtu = link.dev.mtu;
-        link.dev.sysctls.insert("ipv6/conf/mtu".into(), mtu.to_string());
+        link.dev
+            .sysctls
+            .insert("ipv6/conf/mtu".into(), mtu.to_string());
         if mtu < MIN_MTU_IPV6 {
             link.dev.sysctls.retain(|k, _| !k.starts_with("ipv6/"));
         }
@@ -209,8 +271,10 @@ impl Space {
         let name = self.dev(id).name.clone();
         let addresses = std::mem::take(&mut self.dev(id).addresses);
         let over = |r: &Route| r.hops.iter().any(|h| h.dev.as_ref() == Some(&name));
-        // IPv4: one leg takes the whole route along (fib_sync_down_dev); IPv6: only the leg (fib6_ifdown).
-        self.routes.retain(|r| r.destination.addr().is_ipv6() || !over(r) || r.nexthop().is_some());
+        // IPv4: one leg takes the whole route along (fib_sync_down_dev); IPv6: only the leg
+        // (fib6_ifdown).
+        self.routes
+            .retain(|r| r.destination.addr().is_ipv6() || !over(r) || r.nexthop().is_some());
         self.drop_legs(&name);
         addresses.iter().for_each(|a| self.address_gone(a.address));
         self.let_go(id);
@@ -230,9 +294,19 @@ impl Space {
         let dev = self.dev(id);
         dev.up = false;
         dev.neighbours.clear();
-        let keep = dev.sysctls.get("ipv6/conf/keep_addr_on_down").is_some_and(|v| v == "1");
-        dev.addresses.retain(|a| a.address.is_ipv4() || (keep && !is_ll(a.address) && a.valid_lft.is_none()));
-        let up: Vec<IfName> = self.links.iter().filter(|l| l.dev.up).map(|l| l.dev.name.clone()).collect();
+        let keep = dev
+            .sysctls
+            .get("ipv6/conf/keep_addr_on_down")
+            .is_some_and(|v| v == "1");
+        dev.addresses.retain(|a| {
+            a.address.is_ipv4() || (keep && !is_ll(a.address) && a.valid_lft.is_none())
+        });
+        let up: Vec<IfName> = self
+            .links
+            .iter()
+            .filter(|l| l.dev.up)
+            .map(|l| l.dev.name.clone())
+            .collect();
         let alive = |h: &Hop| h.dev.as_ref().is_some_and(|d| up.contains(d));
         let own = |r: &Route| r.table == LOCAL && r.destination.addr().is_ipv4() && r.kind == 2;
         self.routes.retain(|r| own(r) || r.hops.iter().any(alive));
@@ -252,11 +326,17 @@ impl Space {
     fn sysctl(&mut self, id: u64, key: &str, value: &str) -> Result<()> {
         let dev = self.dev(id);
         let mtu = dev.mtu;
-        let Some(old) = dev.sysctls.get_mut(key) else { return Err(errno(ENOENT)) };
+        let Some(old) = dev.sysctls.get_mut(key) else {
+            return Err(errno(ENOENT));
+        };
         if old == value {
             return Ok(());
         }
-        if key == "ipv6/conf/mtu" && !value.parse().is_ok_and(|v: u32| (MIN_MTU_IPV6..=mtu).contains(&v)) {
+        if key == "ipv6/conf/mtu"
+            && !value
+                .parse()
+                .is_ok_and(|v: u32| (MIN_MTU_IPV6..=mtu).contains(&v))
+        {
             return Err(errno(EINVAL));
         }
         *old = value.to_owned();
@@ -287,14 +367,16 @@ impl Space {
         let defaults = self.defaults.clone();
         let dev = self.dev(id);
         if old < MIN_MTU_IPV6 {
-            dev.sysctls.extend(defaults.into_iter().filter(|(k, _)| k.starts_with("ipv6/")));
+            dev.sysctls
+                .extend(defaults.into_iter().filter(|(k, _)| k.starts_with("ipv6/")));
         }
-        dev.sysctls.insert("ipv6/conf/mtu".into(), s.mtu.to_string());
+        dev.sysctls
+            .insert("ipv6/conf/mtu".into(), s.mtu.to_string());
         self.link_local(id);
     }
 
-    /// What is absent is left as it is. Neighbours go with a change of IFF_NOARP (arp_netdev_event and ndisc_netdev_event) and with
-    /// a broadcast address, as with another link-layer address.
+    /// What is absent is left as it is. Neighbours go with a change of IFF_NOARP (arp_netdev_event
+    /// and ndisc_netdev_event) and with a broadcast address, as with another link-layer address.
     fn options(&mut self, id: u64, new: &LinkOptions) {
         let dev = self.dev(id);
         let old = dev.options.clone().unwrap_or_default();
@@ -324,16 +406,41 @@ impl Space {
         }
         let dev = self.dev(id);
         dev.name = name.clone();
-        for (i, a) in dev.addresses.iter_mut().filter(|a| a.address.is_ipv4()).enumerate() {
-            let tail = a.label.as_deref().and_then(|l| l.split_once(':')).map(|(_, tail)| tail.to_owned());
-            let tail = if i == 0 { None } else { Some(tail.unwrap_or((i + 1).to_string())) };
+        for (i, a) in dev
+            .addresses
+            .iter_mut()
+            .filter(|a| a.address.is_ipv4())
+            .enumerate()
+        {
+            let tail = a
+                .label
+                .as_deref()
+                .and_then(|l| l.split_once(':'))
+                .map(|(_, tail)| tail.to_owned());
+            let tail = if i == 0 {
+                None
+            } else {
+                Some(tail.unwrap_or((i + 1).to_string()))
+            };
             a.label = Some(tail.map_or(name.to_string(), |t| format!("{name}:{t}")));
         }
-        for hop in self.routes.iter_mut().flat_map(|r| &mut r.hops).filter(|h| h.dev.as_ref() == Some(&old)) {
+        for hop in self
+            .routes
+            .iter_mut()
+            .flat_map(|r| &mut r.hops)
+            .filter(|h| h.dev.as_ref() == Some(&old))
+        {
             hop.dev = Some(name.clone());
         }
-        self.nexthops.iter_mut().filter(|n| n.dev.as_ref() == Some(&old)).for_each(|n| n.dev = Some(name.clone()));
-        for link in self.links.iter_mut().filter(|l| l.dev.master.as_ref() == Some(&old)) {
+        self.nexthops
+            .iter_mut()
+            .filter(|n| n.dev.as_ref() == Some(&old))
+            .for_each(|n| n.dev = Some(name.clone()));
+        for link in self
+            .links
+            .iter_mut()
+            .filter(|l| l.dev.master.as_ref() == Some(&old))
+        {
             link.dev.master = Some(name.clone());
         }
         Ok(())
@@ -344,7 +451,8 @@ impl Space {
         if n.address.is_ipv6() && !dev.sysctls.contains_key("ipv6/conf/disable_ipv6") {
             return Err(errno(EINVAL));
         }
-        dev.neighbours.retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
+        dev.neighbours
+            .retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
         dev.neighbours.push(n.clone());
         Ok(())
     }
@@ -373,7 +481,10 @@ impl Space {
         let all = self.programs(id);
         let is_behind = |p: &Program| p.hook == program.hook && Some(p.id) == before;
         let at = match before {
-            Some(_) => all.iter().position(is_behind).ok_or_else(|| errno(ENOENT))?,
+            Some(_) => all
+                .iter()
+                .position(is_behind)
+                .ok_or_else(|| errno(ENOENT))?,
             None => all.len(),
         };
         all.insert(at, program.clone());
@@ -384,7 +495,9 @@ impl Space {
     pub fn act(&mut self, id: u64, step: &Step) -> Result<()> {
         match step {
             Step::Rename { name, .. } => return self.rename(id, name),
-            Step::AltnamesDelete { altnames, .. } => self.dev(id).altnames.retain(|a| !altnames.contains(a)),
+            Step::AltnamesDelete { altnames, .. } => {
+                self.dev(id).altnames.retain(|a| !altnames.contains(a))
+            }
             Step::AltnameAdd { altname, .. } => {
                 if self.taken(altname) {
                     return Err(errno(EEXIST));
@@ -396,14 +509,26 @@ impl Space {
             }
             Step::XdpDetach { .. } => self.dev(id).xdp = false,
             Step::ProgramDetach { program, .. } => self.programs(id).retain(|p| p != program),
-            Step::ProgramAttach { program, before, .. } => return self.program_attach(id, program, *before),
-            Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),
+            Step::ProgramAttach {
+                program, before, ..
+            } => return self.program_attach(id, program, *before),
+            Step::Sysctls { values, .. } => {
+                return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v));
+            }
             Step::Settings { settings, .. } => self.settings(id, settings),
             // A driver refuses what it cannot set, and sets the rest.
             Step::Device { values, .. } => {
                 let device = self.dev(id).device.get_or_insert_default();
-                device.extend(values.clone().into_iter().filter(|(key, _)| !key.contains("fixed")));
-                ensure!(values.keys().all(|key| !key.contains("fixed")), errno(EOPNOTSUPP));
+                device.extend(
+                    values
+                        .clone()
+                        .into_iter()
+                        .filter(|(key, _)| !key.contains("fixed")),
+                );
+                ensure!(
+                    values.keys().all(|key| !key.contains("fixed")),
+                    errno(EOPNOTSUPP)
+                );
             }
             Step::QdiscAdd { qdisc, .. } => {
                 let all = self.dev(id).qdiscs.get_or_insert_default();
@@ -412,7 +537,10 @@ impl Space {
                 all.sort_by_key(|q| std::cmp::Reverse(q.parent));
             }
             Step::QdiscDelete { qdisc, .. } => {
-                self.dev(id).qdiscs.get_or_insert_default().retain(|q| q.parent != qdisc.parent);
+                self.dev(id)
+                    .qdiscs
+                    .get_or_insert_default()
+                    .retain(|q| q.parent != qdisc.parent);
             }
             Step::Token { token, .. } => {
                 if !self.dev(id).sysctls.contains_key("ipv6/conf/disable_ipv6") {
@@ -431,7 +559,9 @@ impl Space {
             Step::Link { up: false, .. } => self.down(id),
             Step::NeighbourAdd { neighbour, .. } => return self.neighbour_add(id, neighbour),
             Step::NeighbourDelete { neighbour: n, .. } => {
-                self.dev(id).neighbours.retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
+                self.dev(id)
+                    .neighbours
+                    .retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
             }
             _ => return Err(errno(EINVAL)),
         }

@@ -31,19 +31,25 @@ impl Space {
             named.is_none() || named == has
         }
         let found = self.rules.iter().position(|r| {
-            (r.family, r.priority, r.table, r.action) == (rule.family, rule.priority, rule.table, rule.action)
+            (r.family, r.priority, r.table, r.action)
+                == (rule.family, rule.priority, rule.table, rule.action)
                 && fits(&rule.source, &r.source)
                 && fits(&rule.destination, &r.destination)
                 && fits(&rule.iif, &r.iif)
                 && fits(&rule.oif, &r.oif)
                 && (rule.tos == 0 || rule.tos == r.tos)
-                && rule.other.iter().all(|(kind, value)| r.other.get(kind) == Some(value))
+                && rule
+                    .other
+                    .iter()
+                    .all(|(kind, value)| r.other.get(kind) == Some(value))
         });
         found.into_iter().for_each(|at| drop(self.rules.remove(at)));
     }
 
     pub(super) fn local(&self, ip: IpAddr) -> bool {
-        self.links.iter().any(|l| l.dev.addresses.iter().any(|a| a.address == ip))
+        self.links
+            .iter()
+            .any(|l| l.dev.addresses.iter().any(|a| a.address == ip))
     }
 
     /// fib_check_nh: what a gateway is reached by, over that very device.
@@ -52,7 +58,9 @@ impl Space {
             r.kind == 1
                 && (r.table == MAIN || r.table == table)
                 && r.destination.contains(&gateway)
-                && r.hops.iter().any(|h| h.dev.as_ref() == Some(dev) && h.gateway.is_none())
+                && r.hops
+                    .iter()
+                    .any(|h| h.dev.as_ref() == Some(dev) && h.gateway.is_none())
         };
         self.routes.iter().any(|r| direct(&r))
     }
@@ -63,29 +71,51 @@ impl Space {
         let direct = |route: &Route| route.hops.iter().all(|h| h.gateway.is_none());
         let named = |n: &Option<String>| n.as_ref().is_none_or(|n| n == dev.as_str());
         let asks = |r: &&Rule| {
-            let whole = r.family == 6 && r.action == 1 && r.source.is_none() && r.iif.is_none() && r.other.is_empty();
+            let whole = r.family == 6
+                && r.action == 1
+                && r.source.is_none()
+                && r.iif.is_none()
+                && r.other.is_empty();
             whole && named(&r.oif) && r.destination.is_none_or(|net| net.contains(&gateway))
         };
         let found = |table: u32| self.best(table, gateway, over);
-        let by_rules = || self.rules.iter().filter(asks).find_map(|rule| found(rule.table));
+        let by_rules = || {
+            self.rules
+                .iter()
+                .filter(asks)
+                .find_map(|rule| found(rule.table))
+        };
         found(table).is_some_and(direct) || by_rules().is_some_and(direct)
     }
 
     /// ip6_route_check_nh_onlink: main, where a route over another device must not cover it.
     fn onlink6(&self, dev: &IfName, gateway: IpAddr) -> bool {
-        let Some(best) = self.best(MAIN, gateway, |_| true) else { return true };
+        let Some(best) = self.best(MAIN, gateway, |_| true) else {
+            return true;
+        };
         let over = |r: &Route| r.kind == 1 && r.hops.iter().any(|h| h.dev.as_ref() == Some(dev));
-        let mut equals = self.routes.iter().filter(|r| r.table == MAIN && r.destination == best.destination);
+        let mut equals = self
+            .routes
+            .iter()
+            .filter(|r| r.table == MAIN && r.destination == best.destination);
         best.destination.prefix_len() == 0 || equals.any(over)
     }
 
     fn best(&self, table: u32, to: IpAddr, fits: impl Fn(&&Route) -> bool) -> Option<&Route> {
-        let all = self.routes.iter().filter(|r| r.table == table && r.destination.contains(&to));
-        all.filter(fits).min_by_key(|r| (Reverse(r.destination.prefix_len()), r.metric))
+        let all = self
+            .routes
+            .iter()
+            .filter(|r| r.table == table && r.destination.contains(&to));
+        all.filter(fits)
+            .min_by_key(|r| (Reverse(r.destination.prefix_len()), r.metric))
     }
 
     pub(super) fn leg(&self, hop: &Hop, table: u32) -> Result<()> {
-        let dev = hop.dev.as_ref().and_then(|d| self.dev_named(d)).ok_or_else(no_link)?;
+        let dev = hop
+            .dev
+            .as_ref()
+            .and_then(|d| self.dev_named(d))
+            .ok_or_else(no_link)?;
         if !dev.up {
             return Err(errno(ENETDOWN));
         }
@@ -93,13 +123,19 @@ impl Space {
         match hop.gateway {
             Some(gateway) if self.local(gateway) => Err(errno(EINVAL)),
             Some(gateway) if is_ll(gateway) => Ok(()),
-            Some(gateway @ IpAddr::V4(_)) if !onlink && !self.reaches(&dev.name, gateway, table) => {
+            Some(gateway @ IpAddr::V4(_))
+                if !onlink && !self.reaches(&dev.name, gateway, table) =>
+            {
                 Err(errno(ENETUNREACH))
             }
-            Some(gateway @ IpAddr::V6(_)) if !onlink && !self.reaches6(&dev.name, gateway, table) => {
+            Some(gateway @ IpAddr::V6(_))
+                if !onlink && !self.reaches6(&dev.name, gateway, table) =>
+            {
                 Err(errno(EHOSTUNREACH))
             }
-            Some(gateway @ IpAddr::V6(_)) if onlink && !self.onlink6(&dev.name, gateway) => Err(errno(EINVAL)),
+            Some(gateway @ IpAddr::V6(_)) if onlink && !self.onlink6(&dev.name, gateway) => {
+                Err(errno(EINVAL))
+            }
             _ => Ok(()),
         }
     }
@@ -107,13 +143,17 @@ impl Space {
     /// fib6_nh_init (net/ipv6/route.c).
     fn has_ipv6(&self, dev: &Option<IfName>) -> Result<()> {
         let dev = dev.as_ref().and_then(|d| self.dev_named(d));
-        match dev.and_then(|d| d.sysctls.get("ipv6/conf/disable_ipv6")).map(String::as_str) {
+        match dev
+            .and_then(|d| d.sysctls.get("ipv6/conf/disable_ipv6"))
+            .map(String::as_str)
+        {
             Some("1") => Err(errno(EACCES)),
             _ => Ok(()),
         }
     }
 
-    /// nexthop_flush_dev: objects over a link go with it, out of their groups, and a group with its last member.
+    /// nexthop_flush_dev: objects over a link go with it, out of their groups, and a group with its
+    /// last member.
     pub(super) fn flush_nexthops(&mut self, name: &IfName) {
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
         let gone: Vec<u32> = self.nexthops.iter().filter(over).map(|n| n.id).collect();
@@ -122,11 +162,18 @@ impl Space {
 
     /// remove_nexthop: and what leads through it alone.
     pub fn nexthop_delete(&mut self, id: u32) {
-        let with_it: Vec<u32> =
-            self.nexthops.iter().filter(|n| n.group.iter().any(|m| m.id == id)).map(|n| n.id).collect();
+        let with_it: Vec<u32> = self
+            .nexthops
+            .iter()
+            .filter(|n| n.group.iter().any(|m| m.id == id))
+            .map(|n| n.id)
+            .collect();
         self.nexthops.retain(|n| n.id != id);
-        self.nexthops.iter_mut().for_each(|n| n.group.retain(|m| m.id != id));
-        self.nexthops.retain(|n| !n.group.is_empty() || !with_it.contains(&n.id));
+        self.nexthops
+            .iter_mut()
+            .for_each(|n| n.group.retain(|m| m.id != id));
+        self.nexthops
+            .retain(|n| !n.group.is_empty() || !with_it.contains(&n.id));
         self.routes_through_nexthops();
     }
 
@@ -134,13 +181,20 @@ impl Space {
         let all = self.nexthops.clone();
         let there = |id: u32| all.iter().any(|n| n.id == id);
         self.routes.retain(|r| r.nexthop().is_none_or(there));
-        self.routes.iter_mut().filter(|r| r.nexthop().is_some()).for_each(|r| r.hops.clear());
+        self.routes
+            .iter_mut()
+            .filter(|r| r.nexthop().is_some())
+            .for_each(|r| r.hops.clear());
         tell_legs(&mut self.routes, &all);
     }
 
     /// rtm_new_nexthop with NLM_F_REPLACE.
     pub fn nexthop_add(&mut self, new: &Nexthop) -> Result<()> {
-        let known = |id: u32| self.nexthops.iter().any(|n| n.id == id && n.group.is_empty());
+        let known = |id: u32| {
+            self.nexthops
+                .iter()
+                .any(|n| n.id == id && n.group.is_empty())
+        };
         if new.group.iter().any(|m| !known(m.id)) {
             return Err(errno(EINVAL));
         }
@@ -150,7 +204,15 @@ impl Space {
                 self.has_ipv6(&dev)?;
             }
             // No table of its own.
-            self.leg(&Hop { dev, gateway, flags, ..Hop::default() }, 0)?;
+            self.leg(
+                &Hop {
+                    dev,
+                    gateway,
+                    flags,
+                    ..Hop::default()
+                },
+                0,
+            )?;
         }
         self.nexthops.retain(|n| n.id != new.id);
         self.nexthops.push(new.clone());
@@ -171,8 +233,16 @@ impl Space {
         if v6 && legs.any(|n| n.family == 4) {
             return Err(errno(EINVAL));
         }
-        let metric = if v6 { route.metric.or(Some(1024)) } else { route.metric };
-        let mut copies = [Route { metric, hops: Vec::new(), ..route.clone() }];
+        let metric = if v6 {
+            route.metric.or(Some(1024))
+        } else {
+            route.metric
+        };
+        let mut copies = [Route {
+            metric,
+            hops: Vec::new(),
+            ..route.clone()
+        }];
         tell_legs(&mut copies, &self.nexthops);
         copies.into_iter().for_each(|r| self.put(r));
         Ok(())
@@ -206,17 +276,26 @@ impl Space {
         for hop in &new.hops {
             let (dev, gateway) = (&hop.dev, hop.gateway);
             let alike = |r: &&mut Route| key(r) == key(&new) && r.nexthop().is_none();
-            // fib6_add_rt2node: the same next hop is a duplicate whatever else differs, and a multipath route that meets
-            // one takes back the legs that it added before.
-            if routes.iter_mut().filter(alike).any(|r| r.hops.iter().any(|h| (&h.dev, h.gateway) == (dev, gateway))) {
+            // fib6_add_rt2node: the same next hop is a duplicate whatever else differs, and a
+            // multipath route that meets one takes back the legs that it added before.
+            if routes
+                .iter_mut()
+                .filter(alike)
+                .any(|r| r.hops.iter().any(|h| (&h.dev, h.gateway) == (dev, gateway)))
+            {
                 return Ok(());
             }
             let ecmp = |r: &&mut Route| {
-                gateway.is_some() && r.nexthop().is_none() && r.hops.iter().all(|h| h.gateway.is_some())
+                gateway.is_some()
+                    && r.nexthop().is_none()
+                    && r.hops.iter().all(|h| h.gateway.is_some())
             };
             match routes.iter_mut().filter(alike).find(ecmp) {
                 Some(sibling) => sibling.hops.push(hop.clone()),
-                None => routes.push(Route { hops: vec![hop.clone()], ..new.clone() }),
+                None => routes.push(Route {
+                    hops: vec![hop.clone()],
+                    ..new.clone()
+                }),
             }
         }
         self.routes = routes;
@@ -228,7 +307,11 @@ impl Space {
         let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
         let count = self.routes.len();
         self.route_add(route)?;
-        let first = self.routes.iter().position(|r| key(r) == key(route)).unwrap();
+        let first = self
+            .routes
+            .iter()
+            .position(|r| key(r) == key(route))
+            .unwrap();
         if self.routes.len() > count {
             let new = self.routes.pop().unwrap();
             self.routes.insert(first.min(count), new);
