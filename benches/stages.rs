@@ -77,7 +77,6 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
             cni: None,
         }],
         given: None,
-        given_sysfs: None,
         held_back: Vec::new(),
         awaits: Vec::new(),
         host_rules: Vec::new(),

@@ -214,7 +214,7 @@ pub fn record_of<'r>(
     state: &State,
     cni: Option<&Attachment>,
 ) -> Option<&'r Record> {
-    let mut away = records.current().filter(|r| !r.is_back());
+    let mut away = records.readable().filter(|r| !r.is_back());
     away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
@@ -230,7 +230,7 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
             && machine.is_alive(r, m)
     };
     records
-        .current()
+        .readable()
         .any(|r| r.members.iter().any(|m| is_other(r, m)))
 }
 
@@ -354,8 +354,7 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
             .notes
             .push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !hook.is_for(m));
-        outcome.notes.extend(records.save_later(&record)?);
-        return Ok(());
+        return records.save(&record);
     }
     if let Some(pid) = record
         .hold

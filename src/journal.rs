@@ -1,8 +1,7 @@
 //! The write-ahead record: everything that restoring NICs takes, written before the first of them
-//! moves; one per container namespace. It is replaced as a whole, so it is valid at every instant;
-//! another schema is refused by name rather than guessed at. Within a schema fields are added,
-//! never required: an older rdmaprep restores what a newer one took away, without what it does not
-//! know. A required field is a new schema.
+//! moves; one per container namespace. It is replaced as a whole, so it is valid at every instant.
+//! Another schema is refused by name rather than guessed at: a field that is added or goes makes a
+//! new one.
 
 mod salvage;
 
@@ -15,14 +14,13 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Rule;
 use serde::{Deserialize, Serialize};
 
-use crate::config::sysfs_mode::SysfsMode;
 use crate::handle::Handle;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 
 pub use salvage::{PartialRecord, salvage};
 
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The kernel numbers namespaces by 32 bits (`ns_common.inum` in include/linux/ns_common.h).
 const LAST_NETNS: u64 = u32::MAX as u64;
@@ -85,7 +83,7 @@ pub struct HeldNetns {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub schema: u32,
-    /// Boot during which it was written: one of another boot is never applied by itself.
+    /// Boot during which it was written: since the next one no NIC is away.
     pub boot_id: String,
     /// Inode of the namespace that holds the NICs.
     pub netns: u64,
@@ -97,9 +95,6 @@ pub struct Record {
     /// The plan that was carried out: a further container in the namespace gets the rest of it,
     /// too.
     pub given: Option<Box<Plan>>,
-    /// The mode of `given` where older versions do not know it: there it is `off`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given_sysfs: Option<SysfsMode>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
@@ -114,7 +109,7 @@ pub struct Record {
     /// link appears.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_rules: Vec<Rule>,
-    /// The order that the host's equal routes and rules had; that of older versions has none.
+    /// The order that the host's equal routes and rules had.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,
 }
@@ -139,7 +134,6 @@ impl Record {
             netns: number,
             phase: Phase::Restoring,
             given: None,
-            given_sysfs: None,
             held_back: Vec::new(),
             hold: None,
             held: self
@@ -179,34 +173,6 @@ impl Record {
 
     pub fn print(&self) -> Result<String> {
         serde_json::to_string(self).context("writing the record as JSON")
-    }
-
-    /// What `given` and `given_sysfs` are of a plan.
-    pub fn giving(plan: Plan) -> (Box<Plan>, Option<SysfsMode>) {
-        let mode = Some(plan.sysfs).filter(|mode| mode.is_proxy());
-        let view = plan.view.clone();
-        (
-            Box::new(if mode.is_some() {
-                plan.with_sysfs(SysfsMode::Off, view)
-            } else {
-                plan
-            }),
-            mode,
-        )
-    }
-
-    /// The plan that was carried out, with its mode.
-    pub fn given_plan(&self) -> Option<Plan> {
-        let given = Plan::clone(self.given.as_deref()?);
-        let (mode, view) = (self.given_sysfs.unwrap_or(given.sysfs), given.view.clone());
-        Some(given.with_sysfs(mode, view))
-    }
-
-    /// Whether both are about the same move of the same NICs.
-    pub fn is_of(&self, other: &Record) -> bool {
-        self.boot_id == other.boot_id
-            && self.host_netns == other.host_netns
-            && self.names().eq(other.names())
     }
 
     pub fn has(&self, id: &str) -> bool {

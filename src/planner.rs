@@ -247,7 +247,7 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
 
 pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     let mut all = Vec::new();
-    for record in records.current().filter(|r| !r.is_back()) {
+    for record in records.readable().filter(|r| !r.is_back()) {
         let holder = record
             .members
             .iter()

@@ -96,7 +96,7 @@ impl Host {
     }
 
     fn held(&self, rail: &RailName, records: &Records) -> Option<Held> {
-        let record = records.current().find(|record| record_has(record, rail))?;
+        let record = records.readable().find(|record| record_has(record, rail))?;
         let nic = record
             .held
             .iter()

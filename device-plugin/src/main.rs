@@ -65,9 +65,6 @@ struct Args {
     /// /run/rdmaprep]
     #[arg(long, value_name = "FOLDER", env = "RDMAPREP_RUN_DIR")]
     run_dir: Option<PathBuf>,
-    /// Where rdmaprep keeps copies of records [default: as above, or /var/lib/rdmaprep]
-    #[arg(long, value_name = "FOLDER", env = "RDMAPREP_STATE_DIR")]
-    state_dir: Option<PathBuf>,
     /// Print the resources and their rails, and end
     #[arg(long)]
     check: bool,
@@ -95,8 +92,8 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     let pools = Pools::read(args.config.as_deref())?;
-    let (run, state) = folders(args)?;
-    let store = Store::new(&run, &state);
+    let run = run_dir(args)?;
+    let store = Store::new(&run);
     let node = |store| Node::new(Arc::new(Host::new(args.cdi.clone(), store)?), pools, log);
     if args.check {
         let shown = node(store)?.shown();
@@ -120,14 +117,9 @@ fn run(args: &Args) -> Result<()> {
         .unwrap_or(Path::new("."))
         .to_owned();
     let config = Path::new(host::CONFIG).parent().map(Path::to_owned);
-    let folders = [
-        run.join("records"),
-        run.join("plans"),
-        state.join("records"),
-        cdi,
-    ]
-    .into_iter()
-    .chain(config);
+    let folders = [run.join("records"), run.join("plans"), cdi]
+        .into_iter()
+        .chain(config);
     runtime.block_on(serve(args, &node, &folders.collect::<Vec<_>>()))
 }
 
@@ -173,24 +165,15 @@ async fn serve(args: &Args, node: &Arc<Node>, folders: &[PathBuf]) -> Result<()>
 }
 
 /// Where rdmaprep keeps its records here.
-fn folders(args: &Args) -> Result<(PathBuf, PathBuf)> {
+fn run_dir(args: &Args) -> Result<PathBuf> {
     let path = Path::new(host::CONFIG);
     let doing = || format!("reading {}", path.display());
     let folders = match files::read_through(path).class(ErrorClass::Usage, doing())? {
         Some(text) => ConfigFile::new(&text).folders(),
         None => host::Config::default(),
     };
-    let run = args
-        .run_dir
-        .clone()
-        .or(folders.run_dir)
-        .unwrap_or_else(|| host::RUN.into());
-    let state = args
-        .state_dir
-        .clone()
-        .or(folders.state_dir)
-        .unwrap_or_else(|| host::STATE.into());
-    Ok((run, state))
+    let named = args.run_dir.clone().or(folders.run_dir);
+    Ok(named.unwrap_or_else(|| host::RUN.into()))
 }
 
 fn json(shown: &Shown) -> Result<String> {

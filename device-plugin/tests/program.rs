@@ -40,8 +40,6 @@ impl Tree {
         program
             .arg("--run-dir")
             .arg(at("run"))
-            .arg("--state-dir")
-            .arg(at("state"))
             .arg("--kubelet-dir")
             .arg(at("kubelet"));
         let done = program.output().unwrap();
@@ -132,7 +130,7 @@ ip link add nowhere0 type veth peer name peer0
 ip address add 192.0.2.1/24 dev nowhere0
 ip link set nowhere0 up
 ip link set peer0 up
-"$PLUGIN" --config config.toml --cdi cdi/cdi.json --run-dir run --state-dir state --kubelet-dir kubelet 2> log &
+"$PLUGIN" --config config.toml --cdi cdi/cdi.json --run-dir run --kubelet-dir kubelet 2> log &
 plugin=$!
 trap 'kill $plugin' EXIT
 expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'

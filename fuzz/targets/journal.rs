@@ -5,7 +5,6 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdmaprep::journal::{Record, salvage};
 use rdmaprep::plan::rails;
-use rdmaprep::restore::after_reboot::plan_after_reboot;
 use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::verify;
 use serde::Deserialize;
@@ -51,7 +50,6 @@ fuzz_target!(|data: &[u8]| {
         for inside in [None, case.inside.as_ref(), Some(&there)] {
             plan_restore(&record.held, host, inside, Goal::Exact);
         }
-        plan_after_reboot(&record.held, host, |_| None);
         verify::rdma_drift(&record.held, host);
     }
     let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();

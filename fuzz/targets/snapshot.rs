@@ -10,7 +10,6 @@ use rdmaprep::attach::attach;
 use rdmaprep::drawing::{self, picture};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::{Plan, rdma_mode};
-use rdmaprep::restore::after_reboot::plan_after_reboot;
 use rdmaprep::restore::plan::{Goal, plan_restore};
 use rdmaprep::select::{BusyNic, Selection, judge};
 use rdmaprep::{report, verify};
@@ -96,5 +95,4 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     plan_restore(&attach.held, seen, Some(&Snapshot::default()), Goal::Exact);
     plan_restore(&attach.held, &Snapshot::default(), Some(seen), Goal::Exact);
     plan_restore(&attach.held, seen, None, Goal::Exact);
-    plan_after_reboot(&attach.held, seen, |_| None);
 }

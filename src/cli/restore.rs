@@ -32,9 +32,6 @@ pub struct RestoreHow {
     /// Only NICs in namespaces without a process; silent if none, for a timer
     #[arg(long, conflicts_with = "id")]
     pub stale: bool,
-    /// Add addresses, routes, rules and sysctls that the last reboot lost
-    #[arg(long)]
-    pub after_reboot: bool,
     /// Archive a record whose NICs are gone for good, and show what is lost
     #[arg(long, conflicts_with_all = ["all", "plan", "dry_run"])]
     pub forget: bool,

@@ -182,7 +182,7 @@ fn source(
 /// The rails that containers hold, as far as they would be chosen by their names.
 fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> {
     let records = Records::read(store, &boot_id()?)?;
-    let given = records.current().filter_map(|r| r.given.as_deref());
+    let given = records.readable().filter_map(|r| r.given.as_deref());
     let chosen = |rail: &Rail| {
         let netdev = match &rail.name {
             RailName::Netdev(netdev) => Some(netdev),

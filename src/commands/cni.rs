@@ -281,7 +281,7 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
     let (store, machine) = (store(&host), ThisMachine::new()?);
     let records = Records::read(&store, machine.boot_id())?;
     let members = records
-        .current()
+        .readable()
         .flat_map(|r| &r.members)
         .filter_map(|m| Some((m.id.clone(), m.cni.clone()?)));
     let is_valid =

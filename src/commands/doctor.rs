@@ -172,21 +172,24 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
         .map(|m| m.id.clone())
         .unwrap_or_default();
     let alive = record.members.iter().any(|m| machine.is_alive(record, m));
-    let stale = match record.boot_id == machine.boot_id() {
-        false => Some(Stale::EarlierBoot),
-        true if record.is_back() => None,
-        true if machine.is_abandoned(record) => Some(Stale::Abandoned),
+    let stale = if record.is_back() {
+        None
+    } else if machine.is_abandoned(record) {
+        Some(Stale::Abandoned)
+    } else if !alive && record.hold.is_none() {
         // A container that has joined a hold keeps the NICs when that ends.
-        true if !alive && record.hold.is_none() => Some(Stale::Lingering),
-        true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
-        true => None,
+        Some(Stale::Lingering)
+    } else if alive && record.phase != Phase::Attached {
+        Some(Stale::Unfinished)
+    } else {
+        None
     };
     let (advice, id) = (
         advice(machine, record, &id, alive),
         short_id(&id).to_owned(),
     );
     let nics = record.names().map(ToString::to_string).collect();
-    let away = if stale == Some(Stale::EarlierBoot) || record.is_back() {
+    let away = if record.is_back() {
         &[]
     } else {
         record.held.as_slice()

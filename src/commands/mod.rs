@@ -122,7 +122,7 @@ fn is_stored(plan: &str) -> String {
 }
 
 fn store(host: &Host) -> Store {
-    Store::new(&host.run_dir, &host.state_dir)
+    Store::new(&host.run_dir)
 }
 
 fn busy_nics(store: &Store) -> Result<Vec<BusyNic>> {

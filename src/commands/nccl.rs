@@ -93,7 +93,7 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
     let planned = running
         .record
         .as_ref()
-        .and_then(|r| r.given_plan()?.nccl_version);
+        .and_then(|r| r.given.as_ref()?.nccl_version);
     Ok(Inside {
         settings: found.settings,
         snapshot,

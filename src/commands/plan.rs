@@ -82,7 +82,7 @@ fn line(name: &str, store: &Store, records: &Records) -> Option<PlanLine> {
 
 /// Containers that have NICs by that plan.
 fn containers(plan: &str, records: &Records) -> Vec<String> {
-    let having = records.current().filter(|r| r.plan == plan);
+    let having = records.readable().filter(|r| r.plan == plan);
     having
         .flat_map(|r| &r.members)
         .map(|m| m.id.clone())

@@ -34,7 +34,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
         .transpose()?;
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     if args.output.dry_run {
-        return foretell(&machine, &records, args, &found);
+        return foretell(&machine, &records, &found);
     }
     // A timer that finds no record does not wait for the lock. It only removes the settings of
     // gVisor's containers that have ended.
@@ -53,9 +53,9 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
-    warn(&store.sweep());
     // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;
+    warn(&records.sweep());
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     let done = act(&machine, &mut records, args, found);
     if args.output.json {
@@ -73,7 +73,6 @@ fn nothing(args: &RestoreArgs) -> Result<()> {
     match &args.plan {
         _ if args.output.json => say("[]"),
         _ if args.how.stale => Ok(()),
-        _ if args.how.after_reboot => say("No record is of an earlier boot."),
         Some(plan) => say(&format!("No container of plan {plan} holds a NIC.")),
         None => say("No container holds a NIC."),
     }
@@ -139,11 +138,6 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
-    for (path, record) in found.past {
-        done.attempt(Some(&record), |report| {
-            unrestorable::settle(records, &path, &record, args.how.after_reboot, report)
-        });
-    }
     for path in found.now {
         // Read again: restoring another container may have changed this record.
         let Some(Ok(record)) = records.at(&path) else {
@@ -183,9 +177,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
 /// What `restore` is about: one container's records, or all.
 #[derive(Default)]
 struct Found {
-    /// Paths of records of this boot.
     now: Vec<PathBuf>,
-    past: Vec<(PathBuf, Record)>,
     damaged: Vec<(PathBuf, String)>,
 }
 
@@ -207,9 +199,6 @@ impl Found {
                 Ok(r)
                     if !asked(&|id| r.has(id))
                         || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
-                Ok(r) if r.boot_id != machine.boot_id() => {
-                    found.past.push((path.to_owned(), r.clone()))
-                }
                 Ok(_) => found.now.push(path.to_owned()),
                 // With --plan, a damaged record counts only if it names that plan: an epilogue must
                 // not fail for another job's.
@@ -234,35 +223,21 @@ impl Found {
             return Err(ErrorClass::Usage.error(text));
         }
         if args.how.stale {
-            // A record of an earlier boot is for a person to decide on, not for a timer.
-            found.past.clear();
             let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
             found
                 .now
                 .retain(|path| record(path).is_some_and(|record| machine.is_abandoned(record)));
         }
-        if args.how.after_reboot {
-            found.now.clear();
-        }
         Ok(found)
     }
 
     fn is_empty(&self) -> bool {
-        self.now.is_empty() && self.past.is_empty() && self.damaged.is_empty()
+        self.now.is_empty() && self.damaged.is_empty()
     }
 }
 
-fn foretell(
-    machine: &ThisMachine,
-    records: &Records,
-    args: &RestoreArgs,
-    found: &Found,
-) -> Result<()> {
+fn foretell(machine: &ThisMachine, records: &Records, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
-    found
-        .past
-        .iter()
-        .try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;
     for record in found
         .now
         .iter()

@@ -158,7 +158,7 @@ fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
     } else {
         whole_id(&records, asked)?
     };
-    for record in records.current() {
+    for record in records.readable() {
         if let Some(member) = record
             .members
             .iter()
@@ -183,7 +183,7 @@ fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
     };
     ensure!(
         !records
-            .current()
+            .readable()
             .flat_map(|r| &r.members)
             .any(|m| m.id == id),
         by_cni()

@@ -229,7 +229,7 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         );
         return Err(ErrorClass::Refused.error(text));
     }
-    Ok(record.given_plan())
+    Ok(record.given.as_deref().cloned())
 }
 
 /// The flags of the create hook for plan `auto`: the NICs of this plan, and all flags given here.

@@ -104,12 +104,6 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
-    if record.boot_id != machine.boot_id() {
-        return format!(
-            "nothing: since the reboot none is away; {restore} archives the record, {restore} \
-            --after-reboot also adds what the system has not configured"
-        );
-    }
     if record.is_back() {
         return "nothing: the timer looks again, as does rdmaprep restore --all; a container may \
             have it"

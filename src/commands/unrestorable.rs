@@ -1,9 +1,7 @@
-//! Records that restore no NIC: those of an earlier boot, damaged ones, and those of NICs that are
-//! gone for good.
+//! Records that restore no NIC: damaged ones, and those of NICs that are gone for good.
 
 use rdma_model::moved_nic::MovedNic;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
@@ -11,91 +9,17 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{Side, Step};
 
-use super::say;
-use crate::apply::apply_all;
 use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::records::Records;
-use crate::kernel::{Defaults, Kernel, Namespaces, Scope, Sysctls, World, link_managers};
+use crate::kernel::{Kernel, Namespaces, Scope, World};
 use crate::plan::rdma_mode;
 use crate::report::Report;
-use crate::restore::SETTLE;
-use crate::restore::after_reboot::{RebootPlan, plan_after_reboot};
 use crate::restore::plan::{Goal, RestorePlan, plan_restore};
 use crate::restore::run;
 
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_INFINIBAND: u16 = 32;
-
-/// A record of an earlier boot: adds what is missing where that is asked for, and puts the record
-/// aside. The flag is the word that the network is up: a default route is no sign of it, as it may
-/// be one of the routes that are missing.
-pub(super) fn settle(
-    records: &mut Records,
-    path: &Path,
-    record: &Record,
-    apply: bool,
-    report: &mut Report,
-) -> Result<()> {
-    report.notes.push(describe_record(record));
-    if apply {
-        let mut world = Kernel::open(Netns::current()?, None)?;
-        let plan = reboot_plan(&mut world, record)?;
-        let errors = apply_all(&plan.steps, &mut world, Instant::now() + SETTLE);
-        report.steps_done = plan.steps.len() - errors.len();
-        report.notes.extend(
-            plan.notes
-                .into_iter()
-                .chain(plan.steps.iter().map(Step::to_string)),
-        );
-        if !errors.is_empty() {
-            let errors: Vec<String> = errors.iter().map(|e| format!("{e:#}")).collect();
-            return Err(ErrorClass::Incomplete.error(format!(
-                "{}; the record stays for another try",
-                errors.join("; ")
-            )));
-        }
-    }
-    put_aside(records, path, Some(&record.boot_id), report)
-}
-
-pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
-    say(&describe_record(record))?;
-    if !apply {
-        return Ok(());
-    }
-    let plan = reboot_plan(&mut Kernel::open(Netns::current()?, None)?, record)?;
-    plan.notes.iter().try_for_each(|line| say(line))?;
-    plan.steps
-        .iter()
-        .try_for_each(|step| say(&step.to_string()))
-}
-
-fn describe_record(record: &Record) -> String {
-    let nics = record
-        .names()
-        .map(IfName::as_str)
-        .collect::<Vec<_>>()
-        .join(" ");
-    format!(
-        "of an earlier boot, {}: {nics} never left after the reboot; there is nothing to restore",
-        record.boot_id
-    )
-}
-
-fn reboot_plan(world: &mut dyn World, record: &Record) -> Result<RebootPlan> {
-    let host = world.observe(
-        Side::Host,
-        &Scope {
-            sysctls: Sysctls::All,
-            defaults: Defaults::All,
-            ..Scope::links()
-        },
-    )?;
-    Ok(plan_after_reboot(&record.held, &host, |dev| {
-        link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)
-    }))
-}
 
 fn put_aside(
     records: &mut Records,

@@ -27,9 +27,7 @@ pub struct Global {
     /// If the flag is given, the file must exist.
     #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Copies of the records [default: /var/lib/rdmaprep]
-    ///
-    /// Where the run folder is no tmpfs, the records themselves are here.
+    /// What `install` edited [default: /var/lib/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Plans, records, lock, pins [default: /run/rdmaprep]

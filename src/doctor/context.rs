@@ -8,7 +8,6 @@ use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 use rdma_model::values::Family;
 use rdma_model::values::GidTimeout;
 
-use super::facts::Stale;
 use super::{Check, Examination, Finding, Rule};
 use crate::config::request::Request;
 use crate::kernel::probe::access::NodeAccess;
@@ -258,12 +257,8 @@ impl<'a> CheckContext<'a> {
     /// Whether NICs of this node are with containers: with them go their routes, and in exclusive
     /// mode their HCAs.
     pub(super) fn lends(&self) -> bool {
-        let away = self
-            .of
-            .traces
-            .iter()
-            .any(|t| t.stale != Some(Stale::EarlierBoot));
-        !self.is_inside() && (away || !self.of.held.is_empty())
+        let lent = &self.of;
+        !self.is_inside() && (!lent.traces.is_empty() || !lent.held.is_empty())
     }
 
     /// Whether addresses and routes were looked at: a captured tree has none.

@@ -137,7 +137,6 @@ pub enum Stale {
     Unfinished,
     /// A hook, or another rdmaprep that changes something, is at work at this moment.
     AtWork,
-    EarlierBoot,
 }
 
 /// PCI_EXT_CAP_ID_ACS, and where its Control register is (include/uapi/linux/pci_regs.h).

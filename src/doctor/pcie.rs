@@ -7,7 +7,6 @@ use nccl_rules::levels::{Distance, Levels};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{PciFunction, RdmaMode, Snapshot};
 
-use super::facts::Stale;
 use super::{Check, CheckContext, Finding, Severity, join};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR,
@@ -48,12 +47,7 @@ pub(super) fn places<'a>(context: &CheckContext<'a>) -> Option<Vec<(&'a IfName, 
     if !context.lends() {
         return Some(all);
     }
-    let mut away = context
-        .of
-        .traces
-        .iter()
-        .filter(|t| t.stale != Some(Stale::EarlierBoot))
-        .flat_map(|t| &t.nics);
+    let mut away = context.of.traces.iter().flat_map(|t| &t.nics);
     if !away.all(|name| held.iter().any(|h| h.netdev.as_str() == name)) {
         return None;
     }

@@ -55,14 +55,6 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
                 ),
                 "where they are is known when it is done",
             ),
-            Stale::EarlierBoot => (
-                Severity::Warning,
-                format!(
-                    "the record of container {} ({nics}) is of an earlier boot",
-                    t.id
-                ),
-                "nothing is away, but what is not configured at boot is missing since",
-            ),
         };
         let (seen, why) = held_back(t).unwrap_or((seen, why));
         let command = match t.stale {
@@ -70,10 +62,6 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             Some(Stale::Lingering | Stale::Unfinished) => {
                 Some(format!("rdmaprep restore {}", shell_word(&t.id)))
             }
-            Some(Stale::EarlierBoot) => Some(format!(
-                "rdmaprep restore {} --after-reboot",
-                shell_word(&t.id)
-            )),
             _ => None,
         };
         let fix = match t.stale {

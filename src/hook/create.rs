@@ -176,17 +176,15 @@ impl<'a> Create<'a> {
         let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
         let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
         self.outcome.watch.lap(PhaseName::Plan);
-        let (given, given_sysfs) = Record::giving(plan);
         let record = Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
             netns,
             host_netns: attempt.host_netns,
             phase: Phase::Attaching,
-            plan: given.name.clone(),
+            plan: plan.name.clone(),
             members: vec![member(hook, attempt.container)?],
-            given: Some(given),
-            given_sysfs,
+            given: Some(Box::new(plan)),
             held_back: Vec::new(),
             awaits: Vec::new(),
             host_rules: Vec::new(),
@@ -252,16 +250,13 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        if let Err(e) = attempt.records.save_first(&record) {
-            // A record whose folder could not be synced is there, and speaks of NICs that never
-            // left. What stays of it is harmless.
+        if let Err(e) = attempt.records.save(&record) {
+            // What stays of it speaks of NICs that never left: it is harmless.
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        self.outcome
-            .notes
-            .extend(replace_returned(&mut attempt.records, &record)?);
-        let result = self.move_and_copy(&mut attempt, &mut record, steps, setup);
+        replace_returned(&mut attempt.records, &record)?;
+        let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
         self.outcome.watch.lap(PhaseName::Journal);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
@@ -281,24 +276,16 @@ impl<'a> Create<'a> {
         }
     }
 
-    /// Moves while the record's copy is written: it is on disk before the hook ends.
-    fn move_and_copy(
+    fn move_and_verify(
         &mut self,
         attempt: &mut Attempt,
         record: &mut Record,
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        let copy = attempt.records.begin_copy(Record {
-            phase: Phase::Attached,
-            ..record.clone()
-        })?;
-        let moved = self.move_in(attempt, record, steps, setup);
-        // Also before an undo, which removes it.
-        let copied = copy.map_or(Ok(()), |copy| copy.end(self.hook.deadline));
-        moved.and(copied)?;
+        self.move_in(attempt, record, steps, setup)?;
         record.phase = Phase::Attached;
-        attempt.records.save_first(record)
+        attempt.records.save(record)
     }
 
     /// Pins the namespace, moves and verifies. What the container shall find is put there while the
@@ -373,7 +360,7 @@ fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
     let name = &held.nic.identity.name;
     let state = &mut held.before;
     let earlier = records
-        .current()
+        .readable()
         .filter(|r| r.is_back())
         .flat_map(|r| &r.held);
     for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
@@ -403,9 +390,12 @@ fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
 }
 
 /// The record of these NICs replaces those of earlier restores.
-fn replace_returned(records: &mut Records, record: &Record) -> Result<Vec<String>> {
-    let mut unsaved = Vec::new();
-    let back: Vec<Record> = records.current().filter(|r| r.is_back()).cloned().collect();
+fn replace_returned(records: &mut Records, record: &Record) -> Result<()> {
+    let back: Vec<Record> = records
+        .readable()
+        .filter(|r| r.is_back())
+        .cloned()
+        .collect();
     for earlier in back {
         let rest: Vec<IfName> = earlier
             .names()
@@ -416,13 +406,13 @@ fn replace_returned(records: &mut Records, record: &Record) -> Result<Vec<String
             continue;
         }
         let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
-        unsaved.extend(if rest.is_empty() {
-            records.forget(&earlier)?
+        if rest.is_empty() {
+            records.forget(&earlier)?;
         } else {
-            records.save_later(&smaller)?
-        });
+            records.save(&smaller)?;
+        }
     }
-    Ok(unsaved)
+    Ok(())
 }
 
 impl Create<'_> {

@@ -1,4 +1,4 @@
-//! systemd: the timer and the boot unit, and what keeps the file of devices as the rails are;
+//! systemd: the timer, and what keeps the file of devices as the rails are;
 //! enabled as `systemctl enable` would.
 
 use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
@@ -10,12 +10,7 @@ const PACKAGED: &str = "/usr/lib/systemd/system";
 /// A unit: its name, its text, and who wants it.
 type Unit = (&'static str, &'static str, Option<&'static str>);
 
-const UNITS: [Unit; 3] = [
-    (
-        "rdmaprep-boot.service",
-        include_str!("../../hooks/systemd/rdmaprep-boot.service"),
-        Some("multi-user.target"),
-    ),
+const UNITS: [Unit; 2] = [
     (
         "rdmaprep-stale.service",
         include_str!("../../hooks/systemd/rdmaprep-stale.service"),
@@ -27,7 +22,7 @@ const UNITS: [Unit; 3] = [
         Some("timers.target"),
     ),
 ];
-/// Started at once; boot units run at the next boot.
+/// Started at once.
 const TIMER: &str = "rdmaprep-stale.timer";
 
 const DEVICES: [Unit; 2] = [

@@ -25,7 +25,6 @@ pub mod netns;
 pub mod probe;
 pub mod process;
 pub mod rdma;
-mod record_copy;
 pub mod records;
 pub mod store;
 pub mod sysctl;

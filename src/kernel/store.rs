@@ -1,8 +1,6 @@
-//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below
-//! the state folder. Where the run folder is a tmpfs, a record is there as well, and that one
-//! counts: a NIC is away only until the next boot, so what is written before the first move has to
-//! outlive rdmaprep, not the machine. The copy below the state folder says after a reboot which
-//! NICs were away. It is written beside the moves.
+//! What rdmaprep keeps below its run folder: plans, pins, reports and records. A NIC is away only
+//! until the next boot, so a record has to outlive rdmaprep, not the machine: none is synced to
+//! disk, and one of an earlier boot is nothing.
 
 mod cleanup;
 mod damaged;
@@ -27,13 +25,8 @@ use crate::kernel::faults;
 use crate::kernel::host::files::{self, Lock};
 use crate::kernel::host::shared_folder;
 use crate::kernel::process::pidfd_getfd;
-use crate::kernel::record_copy::{self, RunningCopy};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
-
-/// In place of `json`, beside the live records: the copy of that name could not be removed, and
-/// does not count in this boot.
-const RETURNED: &str = "returned";
 
 /// The report of a container whose id is unknown: no id becomes this name.
 const UNKNOWN: &str = "unknown@.json";
@@ -41,16 +34,13 @@ const UNKNOWN: &str = "unknown@.json";
 #[derive(Clone, Debug)]
 pub struct Store {
     run: PathBuf,
-    state: PathBuf,
     handed: BTreeMap<String, Handle>,
 }
 
 impl Store {
-    /// `run` is for what a reboot may forget, `state` for what it must not.
-    pub fn new(run: &Path, state: &Path) -> Store {
+    pub fn new(run: &Path) -> Store {
         Store {
             run: run.to_owned(),
-            state: state.to_owned(),
             handed: BTreeMap::new(),
         }
     }
@@ -70,10 +60,9 @@ impl Store {
             &self.reports(),
             &self.views(),
             &self.profiles(),
+            &self.records(),
         ];
-        let records = [&self.live_records(), &self.state, &self.records()];
         run.into_iter()
-            .chain(records)
             .try_for_each(|folder| files::private_dir(folder))
     }
 
@@ -107,19 +96,7 @@ impl Store {
     }
 
     fn records(&self) -> PathBuf {
-        self.state.join("records")
-    }
-
-    fn live_records(&self) -> PathBuf {
         self.run.join("records")
-    }
-
-    fn first_records(&self) -> PathBuf {
-        if files::is_in_memory(&self.run) {
-            self.live_records()
-        } else {
-            self.records()
-        }
     }
 
     /// Whether the run folder is on a read-only file system: what is needed there can be read
@@ -278,41 +255,30 @@ impl Store {
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
-        let folders = [self.records(), self.live_records()];
+        let mut all = Vec::new();
+        for path in self.record_paths()? {
+            // One that went in between is none.
+            let Some(text) = files::read(&path).transpose() else {
+                continue;
+            };
+            let record = text.and_then(|text| Record::parse(&text));
+            let record = record.with_context(|| format!("reading {}", path.display()));
+            all.push((path, record));
+        }
+        Ok(all)
+    }
+
+    fn record_paths(&self) -> Result<Vec<PathBuf>> {
         // Write access there decides what the host gets back.
-        [&self.state]
-            .into_iter()
-            .chain(&folders)
-            .try_for_each(|folder| files::owned(folder))?;
-        let is_record = |name: &String| name.ends_with(".json");
-        let (copies, live) = (files::list(&folders[0])?, files::list(&folders[1])?);
-        let is_returned = |name: &String| {
-            live.iter()
-                .any(|other| Path::new(other) == Path::new(name).with_extension(RETURNED))
-        };
-        let copies = copies
-            .into_iter()
-            .filter(|name| is_record(name) && !is_returned(name));
-        let mut paths: BTreeMap<String, PathBuf> = copies
-            .map(|name| (name.clone(), folders[0].join(name)))
-            .collect();
-        paths.extend(
-            live.iter()
-                .filter(|name| is_record(name))
-                .map(|name| (name.clone(), folders[1].join(name))),
-        );
-        Ok(paths
-            .into_values()
-            .filter_map(|path| {
-                let record = self.parsed(&path, files::read(&path).transpose()?);
-                let record = record.with_context(|| format!("reading {}", path.display()));
-                Some((path, record))
-            })
-            .collect())
+        files::owned(&self.run)?;
+        files::owned(&self.records())?;
+        let names = files::list(&self.records())?;
+        let records = names.iter().filter(|name| name.ends_with(".json"));
+        Ok(records.map(|name| self.records().join(name)).collect())
     }
 
     pub fn record_path(&self, record: &Record) -> PathBuf {
-        self.first_records().join(record.file_name())
+        self.records().join(record.file_name())
     }
 
     pub fn netns_of(&self, path: &Path) -> Option<u64> {
@@ -323,95 +289,14 @@ impl Store {
         salvage(&files::read(path).ok().flatten().unwrap_or_default())
     }
 
-    /// Writes a record to all of its places; nothing that it speaks of may happen before this
-    /// returns.
-    pub fn save(&self, record: &Record, text: &str) -> Result<()> {
-        if self.first_records() != self.records() {
-            let path = self.records().join(record.file_name());
-            faults::around(record_copy::WRITING, || {
-                files::replace(&path, text.as_bytes(), 0o600)
-            })?;
-        }
-        self.save_first(record, text)
-    }
-
-    /// As [`Store::save`], for a crash of rdmaprep alone: after a reboot, the copy that is there
-    /// says enough.
-    pub fn save_first(&self, record: &Record, text: &str) -> Result<()> {
-        let (folder, name) = (self.first_records(), record.file_name());
-        let replace = if folder == self.records() {
-            files::replace
-        } else {
-            files::replace_unsynced
-        };
+    /// Replaces a record; nothing that it speaks of may happen before this returns.
+    pub fn save(&self, record: &Record) -> Result<()> {
         // An administrator may have removed it while containers run.
-        files::private_dir(&folder)?;
+        files::private_dir(&self.records())?;
+        let text = record.print()?;
         faults::around("writing the record", || {
-            replace(&folder.join(&name), text.as_bytes(), 0o600)
-        })?;
-        let returned = self.live_records().join(name).with_extension(RETURNED);
-        if returned.exists() {
-            files::remove(&returned)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// As [`Store::save`], where NICs have returned already: that the copy cannot be written must
-    /// not keep the rest from being done. Returns why it was not.
-    pub fn save_later(&self, record: &Record, text: &str) -> Result<Option<String>> {
-        self.save_first(record, text)?;
-        if self.first_records() == self.records() {
-            return Ok(None);
-        }
-        let path = self.records().join(record.file_name());
-        let copied = faults::around(record_copy::WRITING, || {
-            files::replace(&path, text.as_bytes(), 0o600)
-        });
-        Ok(copied.err().map(|e| format!("{e:#}")))
-    }
-
-    /// Begins to print and write the copy of a record that [`Store::save_first`] has written;
-    /// nothing where that was all.
-    pub fn begin_copy(
-        &self,
-        name: &str,
-        print: impl FnOnce() -> Result<String> + Send + 'static,
-    ) -> Result<Option<RunningCopy>> {
-        if self.first_records() == self.records() {
-            return Ok(None);
-        }
-        Ok(Some(RunningCopy::begin(self.records().join(name), print)?))
-    }
-
-    /// The new text of a record whose file has what only a later version knows: that is kept.
-    /// Nothing where it has not.
-    pub fn carried(&self, record: &Record) -> Result<Option<String>> {
-        let Some(old) = files::read(&self.found(record)).ok().flatten() else {
-            return Ok(None);
-        };
-        let earlier = Record::parse(&old)
-            .ok()
-            .filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
-        let text = earlier
-            .map(|earlier| strict_json::carried(&old, &earlier, record))
-            .transpose();
-        text.context("writing the record as JSON")
-    }
-
-    /// Where a record was read: an earlier version has written the copy alone.
-    fn found(&self, record: &Record) -> PathBuf {
-        Some(self.record_path(record))
-            .filter(|p| p.exists())
-            .unwrap_or_else(|| self.records().join(record.file_name()))
-    }
-
-    pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
-        let text = files::read(&self.found(record))?;
-        Ok(text
-            .map(|text| strict_json::unheard(&text, record))
-            .transpose()?
-            .unwrap_or_default())
+            files::replace_unsynced(&self.record_path(record), text.as_bytes(), 0o600)
+        })
     }
 
     pub fn pin(&self, netns: u64) -> PathBuf {

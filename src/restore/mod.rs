@@ -1,6 +1,5 @@
 //! Restoring NICs to the host: the plan, made from a record and a fresh look, and its execution.
 
-pub mod after_reboot;
 pub mod arrange;
 mod children;
 mod diff;

@@ -2,7 +2,6 @@
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -117,7 +116,6 @@ fn restore_all(
     let begun = SystemTime::now()
         .checked_sub(CLOCK)
         .unwrap_or(SystemTime::UNIX_EPOCH);
-    let unheard = records.store().unheard(&record).unwrap_or_default();
     let mut managers = Managers::of(machine.root());
     // Before it was attached, no program of the container has run.
     let first = record.phase == Phase::Attached;
@@ -127,7 +125,7 @@ fn restore_all(
         record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
     }
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
-    let unsaved = records.save_first(&record).err();
+    let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
     let siblings = if had_tenant && !record.is_back() {
@@ -197,16 +195,11 @@ fn restore_all(
     // Where steps failed, a link manager need not be the reason.
     let fought = fought.filter(|_| errors.is_empty());
     if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
-        let mut unsaved = hand_over(records, &absent, &record, others)?;
+        hand_over(records, &absent, &record, others)?;
         let awaits: Vec<String> = waiting.iter().map(|w| w.why.clone()).collect();
-        unsaved.extend(await_managers(machine, records, &record, &waiting)?);
+        await_managers(machine, records, &record, &waiting)?;
         let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
-        let made = notes
-            .into_iter()
-            .chain(made)
-            .chain(fought)
-            .chain(unknown_fields(&unheard))
-            .chain(unsaved);
+        let made = notes.into_iter().chain(made).chain(fought);
         let notes = made.chain(awaits.iter().cloned()).collect();
         return Ok(Restored {
             steps: done.len() + arranged.steps,
@@ -259,7 +252,7 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
         what.join("; ")
     );
     record.held_back = what;
-    let _ = records.save_first(&record);
+    let _ = records.save(&record);
     ErrorClass::Incomplete.error(text)
 }
 
@@ -269,7 +262,7 @@ fn await_managers(
     records: &mut Records,
     record: &Record,
     waiting: &[Waiting],
-) -> Result<Vec<String>> {
+) -> Result<()> {
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
     let is_free = |number: &u64| records.of_netns(*number).is_none();
     let number = if record.is_back() {
@@ -282,17 +275,16 @@ fn await_managers(
         &nics,
         waiting.iter().map(|w| w.why.clone()).collect(),
     );
-    let mut unsaved = Vec::new();
     if !nics.is_empty() && rest != *record {
-        unsaved.extend(records.save_later(&rest)?);
+        records.save(&rest)?;
     }
     if !record.is_back() {
         release_netns(machine, records.store(), record)?;
     }
     if nics.is_empty() || !record.is_back() {
-        unsaved.extend(records.forget(record)?);
+        records.forget(record)?;
     }
-    Ok(unsaved)
+    Ok(())
 }
 
 /// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
@@ -315,9 +307,7 @@ fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing
 /// is known.
 fn other_records(records: &Records, record: &Record) -> Vec<Record> {
-    let other = |r: &&Record| {
-        r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns
-    };
+    let other = |r: &&Record| r.netns != record.netns && r.host_netns == record.host_netns;
     records.readable().filter(other).cloned().collect()
 }
 
@@ -338,14 +328,13 @@ fn hand_over(
     absent: &AbsentNics,
     record: &Record,
     others: Vec<Record>,
-) -> Result<Vec<String>> {
-    let mut unsaved = Vec::new();
+) -> Result<()> {
     for mut other in others {
         if absent.hand_over(record, &mut other) {
-            unsaved.extend(records.save_later(&other)?);
+            records.save(&other)?;
         }
     }
-    Ok(unsaved)
+    Ok(())
 }
 
 /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are
@@ -364,7 +353,7 @@ fn put_in_order(
     let mut unsaved = None;
     if met != record.precedence {
         record.precedence = met;
-        unsaved = records.save_first(record).err();
+        unsaved = records.save(record).err();
     }
     // A manager's own come in the order that it chooses, and not yet.
     let first = owed(&record.held, &unseen(&record.held), &host);
@@ -372,20 +361,6 @@ fn put_in_order(
     let mut arranged = arrange(world, Side::Host, &order, &host)?;
     arranged.errors.extend(unsaved);
     Ok(arranged)
-}
-
-/// What a later version recorded of the NICs, and this one cannot restore.
-fn unknown_fields(unheard: &[String]) -> Option<String> {
-    // The same of each NIC.
-    let names: BTreeSet<&str> = unheard
-        .iter()
-        .filter_map(|place| place.rsplit('.').next())
-        .collect();
-    let fields = names.into_iter().collect::<Vec<_>>().join(", ");
-    let text = format!(
-        "a later rdmaprep has written the record: what it knew besides is not given back ({fields})"
-    );
-    (!unheard.is_empty()).then_some(text)
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.
@@ -588,16 +563,7 @@ pub fn reclaim(
             None => continue,
         };
         known.push(record.netns);
-        let spared = spare(record);
-        if record.boot_id != records.boot_id() {
-            // A namespace of today has its number, and is about to get a record of its own.
-            if spared {
-                let boot_id = record.boot_id.clone();
-                records.archive(&path, Some(&boot_id))?;
-            }
-            continue;
-        }
-        if spared || !machine.is_abandoned(record) {
+        if spare(record) || !machine.is_abandoned(record) {
             continue;
         }
         let nics = nic_names(&record.held)
@@ -617,7 +583,7 @@ pub fn reclaim(
             Err(e) => notes.push(format!("{nics}: {e:#}")),
         }
     }
-    notes.extend(store.sweep());
+    notes.extend(records.sweep());
     for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
         let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
         let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");

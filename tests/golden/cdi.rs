@@ -847,7 +847,7 @@ fn with_nodes(host: &Host) {
 }
 
 fn members(host: &Host) -> Vec<String> {
-    let files = fs::read_dir(host.state.join("records"))
+    let files = fs::read_dir(host.run.join("records"))
         .unwrap()
         .map(|e| fs::read_to_string(e.unwrap().path()).unwrap());
     let records: Vec<Value> = files

@@ -821,7 +821,7 @@ fn the_exit_code_is_by_the_worst() {
 fn what_others_named_is_printed_as_text() {
     let trace: Trace = serde_json::from_value(json!({
         "id": "c\u{1b}[2J\nbreaks a job: \
-            0", "nics": ["rdma0"], "stale": "earlier_boot", "advice": "a\u{202e}b",
+            0", "nics": ["rdma0"], "stale": "at_work", "advice": "a\u{202e}b",
     }))
     .unwrap();
     let d = diagnosis(

@@ -209,7 +209,7 @@ fn every_flag_has_a_variable_and_help_the_exit_codes() {
     {
         let flags = sub.get_arguments().filter(|a| a.get_long().is_some());
         // No variable restores every container or gives up a NIC: it could be left set in a shell.
-        let bare = ["help", "version", "all", "stale", "after_reboot", "forget"];
+        let bare = ["help", "version", "all", "stale", "forget"];
         let whose = |id: &str| sub.get_name() == "restore" && id == "plan";
         let flags =
             flags.filter(|a| !bare.contains(&a.get_id().as_str()) && !whose(a.get_id().as_str()));

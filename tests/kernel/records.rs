@@ -9,48 +9,6 @@ fn stale(host: &Host) -> String {
     host.rdmaprep(&["restore", "--all", "--stale"]).ok().out
 }
 
-/// The copy of the record cannot be removed; what an administrator sets after the stop stays all
-/// the same.
-#[test]
-fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
-    alone(|host| {
-        host.rails(1);
-        host.prepare("r0");
-        let before = host.look();
-        let mut c = Container::new("c");
-        c.create(host).ok();
-        let copies = host.state.join("records");
-        let copies = copies.display();
-        sh(&format!(
-            "touch {copies}/.new-left; mount --bind {copies} {copies}; mount -o remount,bind,ro \
-            {copies}"
-        ));
-        c.stop(host).ok();
-        host.is_as(&before);
-        let notes = host.report("c")["notes"].to_string();
-        assert!(
-            notes.contains("Read-only file system") && notes.contains("it does not count"),
-            "{notes}"
-        );
-        host.ip("address add 10.77.0.1/24 dev r0");
-        assert_eq!(stale(host), "");
-        host.rdmaprep(&["restore", "--all"]).ok();
-        assert!(sh("ip -o address show dev r0").contains("10.77.0.1"));
-        host.ip("address delete 10.77.0.1/24 dev r0");
-        // No container is without its record, so none starts.
-        Container::new("next")
-            .create(host)
-            .fails(1, &["Read-only file system"]);
-        sh(&format!("umount {copies}"));
-        // What could not be removed is removed as soon as it can be.
-        let mut next = Container::new("next");
-        next.create(host).ok();
-        next.stop(host).ok();
-        host.is_as(&before);
-        host.is_clean();
-    });
-}
-
 /// The hook of a pod's container was killed before the NICs were attached. The pod's sandbox, which
 /// lives on, was promised none.
 #[test]

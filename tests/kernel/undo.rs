@@ -462,7 +462,7 @@ fn a_killed_hooks_container_may_try_again() {
 fn without_room_for_the_record_nothing_moves() {
     alone(|host| {
         let before = prepared(host, 2);
-        let records = host.state.join("records");
+        let records = host.run.join("records");
         sh(&format!(
             "mount -t tmpfs -o size=16k,mode=700 tmpfs {}",
             records.display()

@@ -10,7 +10,6 @@
 mod exclusive;
 mod nldev;
 mod rails;
-mod reboot;
 mod roundtrip;
 mod settle;
 mod topo_forest;

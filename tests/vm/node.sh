@@ -5,7 +5,7 @@
 # each with soft-RoCE of its own, in this order; and what the host's network must equal after every case.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-reference=/run/cases/reference records=/var/lib/rdmaprep/records live=/run/rdmaprep/records pins=/run/rdmaprep/netns
+reference=/run/cases/reference records=/run/rdmaprep/records pins=/run/rdmaprep/netns
 # Whatever a case breaks, this sets the node up again: reloaded drivers reset all settings of their NICs.
 node() {
   modprobe -a rdma_rxe rdma_ucm
@@ -54,7 +54,7 @@ undo() { :; }
 # clean: nothing of ours is left over and the host's network is what it was at boot.
 clean() {
   local left
-  left=$(find "$records" "$live" "$pins" -mindepth 1 2>/dev/null) || true
+  left=$(find "$records" "$pins" -mindepth 1 2>/dev/null) || true
   left+=$(grep ' /run/rdmaprep' /proc/mounts) || true
   [ -z "$left" ] || die "left over: $left"
   same "$reference"

@@ -41,20 +41,6 @@ pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     Ok(places)
 }
 
-/// The new text of something that was read from `old` as `known`, with its unknown fields where
-/// they still have a place: lists that have become longer or shorter have lost it.
-pub fn carried<T: Serialize>(old: &str, known: &T, new: &T) -> Result<String> {
-    let read = serde_json::to_string(known)?;
-    let text = serde_json::to_string(new)?;
-    let mut value = serde_json::from_str(&text)?;
-    carry(
-        &serde_json::from_str(old)?,
-        &serde_json::from_str(&read)?,
-        &mut value,
-    );
-    serde_json::to_string(&value)
-}
-
 /// Whether a text is what a value prints, as all is that this version has written. Nothing is
 /// printed for it: a record of 512 NICs has 5 MB, and ten times that as [`Value`].
 pub fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
@@ -82,29 +68,6 @@ impl Write for Rest<'_> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-fn carry(json: &Value, known: &Value, new: &mut Value) {
-    match (json, known, new) {
-        (Value::Object(json), Value::Object(known), Value::Object(new)) => {
-            for (key, json) in json {
-                match (known.get(key), new.get_mut(key)) {
-                    (Some(known), Some(new)) => carry(json, known, new),
-                    (None, None) => drop(new.insert(key.clone(), json.clone())),
-                    _ => {}
-                }
-            }
-        }
-        (Value::Array(json), Value::Array(known), Value::Array(new))
-            if json.len() == known.len() && json.len() == new.len() =>
-        {
-            json.iter()
-                .zip(known)
-                .zip(new)
-                .for_each(|((json, known), new)| carry(json, known, new));
-        }
-        _ => {}
     }
 }
 

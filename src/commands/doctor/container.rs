@@ -28,7 +28,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     } = &running;
     let (pid, record) = (*pid, running.record.as_ref());
     let limits = collect::limits(pid)?;
-    let plan = record.and_then(|r| r.given_plan());
+    let plan = record.and_then(|r| r.given.as_deref().cloned());
     let given = plan.as_ref();
     let snapshot = &usable(&running, given, &limits);
     let mut tried = tried(pid, snapshot, given, sandbox.as_ref(), &limits);

@@ -52,7 +52,7 @@ impl SandboxedContainer {
             .as_ref()
             .ok()
             .and_then(|config| config.part(&["annotations"]).ok().flatten());
-        let by_plan = record.and_then(|r| r.given_sysfs);
+        let by_plan = record.and_then(|r| r.given.as_ref()).map(|plan| plan.sysfs);
         let kind = Sandbox::of_both(Some(by_command), &annotations.unwrap_or_default());
         let kind = if by_plan.is_some() {
             Sandbox::RdmaProxy

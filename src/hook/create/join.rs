@@ -93,7 +93,7 @@ impl Create<'_> {
     /// for the NICs of its devices, where it has any, else for all that the first one asked for. It
     /// is a member only then.
     pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
-        if let Some(given) = &record.given_plan() {
+        if let Some(given) = record.given.as_deref() {
             let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
             let host = if given.ib.is_empty() {
                 None

@@ -5,13 +5,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -201,32 +199,9 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_as(path, content, &New::Mode(mode), &named(mode))
 }
 
-/// As [`replace`], unless another thread sets `unwanted` before the rename.
-pub fn replace_unless(
-    unwanted: &Mutex<bool>,
-    path: &Path,
-    content: &[u8],
-    mode: u32,
-) -> Result<()> {
-    put(
-        path,
-        content,
-        &New::Mode(mode),
-        &named(mode),
-        Some(unwanted),
-        true,
-    )
-}
-
 /// As [`replace`], for a tmpfs, where nothing is to be synced.
 pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    put(path, content, &New::Mode(mode), &named(mode), None, false)
-}
-
-/// Whether a folder is on a tmpfs: what is written there takes no disk's time, and is gone after a
-/// reboot.
-pub fn is_in_memory(folder: &Path) -> bool {
-    statfs(folder).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
+    put(path, content, &New::Mode(mode), &named(mode), false)
 }
 
 /// Whether what a folder is on was mounted read-only, or is so by itself.
@@ -259,7 +234,7 @@ pub(super) fn replace_as(
     new: &New,
     named: &tempfile::Builder<'_, '_>,
 ) -> Result<()> {
-    put(path, content, new, named, None, true)
+    put(path, content, new, named, true)
 }
 
 /// As [`replace`]; `synced` false: no fsync.
@@ -268,7 +243,6 @@ pub(super) fn put(
     content: &[u8],
     new: &New,
     named: &tempfile::Builder<'_, '_>,
-    unwanted: Option<&Mutex<bool>>,
     synced: bool,
 ) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
@@ -287,15 +261,7 @@ pub(super) fn put(
         temporary.as_file().sync_all().with_context(doing)?;
     }
     faults::point(format_args!("while writing {}", path.display()))?;
-    {
-        let unwanted = unwanted.map(|u| u.lock().unwrap_or_else(PoisonError::into_inner));
-        ensure!(
-            !unwanted.is_some_and(|u| *u),
-            "{}: not wanted any more",
-            path.display()
-        );
-        temporary.persist(path).with_context(doing)?;
-    }
+    temporary.persist(path).with_context(doing)?;
     if synced {
         open_folder(folder)
             .and_then(|f| f.sync_all())
@@ -337,20 +303,20 @@ pub fn remove_all(path: &Path) -> Result<()> {
     removed.with_context(|| format!("removing {}", path.display()))
 }
 
-/// Renames a file of ours into another folder, for us alone to read, and makes sure that it is
-/// there after a crash.
+/// Removes what killed writers left.
+pub fn sweep(folder: &Path) -> Result<()> {
+    let names = list(folder)?;
+    let mut unfinished = names.iter().filter(|name| name.starts_with(UNFINISHED));
+    unfinished.try_for_each(|name| remove(&folder.join(name)))
+}
+
+/// Renames a file of ours into another folder, for us alone to read.
 pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
     let doing = || format!("keeping {} as {}", from.display(), to.display());
     if fs::symlink_metadata(from).with_context(doing)?.is_file() {
         fs::set_permissions(from, Permissions::from_mode(0o600)).with_context(doing)?;
     }
-    fs::rename(from, to).with_context(doing)?;
-    for folder in [to, from].into_iter().filter_map(Path::parent) {
-        open_folder(folder)
-            .and_then(|f| f.sync_all())
-            .with_context(doing)?;
-    }
-    Ok(())
+    fs::rename(from, to).with_context(doing)
 }
 
 pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {

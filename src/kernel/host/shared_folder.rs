@@ -44,7 +44,7 @@ pub(in crate::kernel) fn replace(
         .suffix(NAME)
         .rand_bytes(0)
         .permissions(Permissions::from_mode(mode));
-    files::put(path, content, &New::Mode(mode), &named, None, synced)
+    files::put(path, content, &New::Mode(mode), &named, synced)
 }
 
 pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {

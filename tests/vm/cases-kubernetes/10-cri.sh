@@ -163,7 +163,7 @@ case_a_pause_that_is_killed() {
   pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
   "$kubelet" container "$pod" first -- sleep 1000 > /dev/null
   # shellcheck disable=SC2154 # of node.sh
-  kill -KILL "$(jq -r .members[0].pid "$live"/*.json)"
+  kill -KILL "$(jq -r .members[0].pid "$records"/*.json)"
   # The shim may be about to end, too: containerd answers with an error then, and the kubelet asks again.
   until_true 20 "$kubelet" stop-pod "$pod"
   settles

@@ -2,7 +2,7 @@
 # The units of hooks/systemd, as they are, in a real systemd.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
-units=(rdmaprep-stale.timer rdmaprep-stale.service rdmaprep-boot.service)
+units=(rdmaprep-stale.timer rdmaprep-stale.service)
 
 installed() {
   mkdir -p /tmp/ctr
@@ -52,30 +52,7 @@ case_the_timer_restores_what_a_killed_runtime_left() {
 
 case_units_may_do_little_more_than_their_work() {
   local unit
-  for unit in rdmaprep-stale rdmaprep-boot rdmaprep-cdi; do
+  for unit in rdmaprep-stale rdmaprep-cdi; do
     said=$(systemd-analyze security --no-pager --offline=true --threshold=55 "/repo/hooks/systemd/$unit.service") || die "$said"
   done
-}
-
-case_the_boot_unit_adds_what_is_not_configured() {
-  local kept=/run/cases/record
-  installed
-  bundle before
-  prepare before rdma0
-  start runc before
-  jq -c '.boot_id = "00000000-1111-2222-3333-444444444444"' "$(record before)" > "$kept"
-  stop runc before "$runner"
-  until_true 20 whole
-  # As a boot leaves it where no network manager configures the network; the record is what was on the disk.
-  ip route delete 203.0.113.0/24
-  ip address delete 192.0.2.1/24 dev rdma0
-  install -D -m 600 "$kept" "$records/$(jq .netns "$kept").json"
-  systemctl start rdmaprep-boot.service || { journalctl --output cat --unit rdmaprep-boot.service; die "it failed"; }
-  said=$(journalctl --output cat --unit rdmaprep-boot.service)
-  says "of an earlier boot"
-  says "192.0.2.1/24"
-  says "203.0.113.0/24"
-  # Which of equal routes is first, each boot decides by itself: here the other NIC's come after it again.
-  ip address delete 192.0.2.2/24 dev rdma1
-  ip address add 192.0.2.2/24 brd + dev rdma1
 }
