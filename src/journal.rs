@@ -143,7 +143,6 @@ impl Record {
                 .cloned()
                 .collect(),
             awaits,
-            host_rules: Vec::new(),
             ..self.clone()
         }
     }

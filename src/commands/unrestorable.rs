@@ -15,8 +15,8 @@ use crate::kernel::records::Records;
 use crate::kernel::{Kernel, Namespaces, Scope, World};
 use crate::plan::rdma_mode;
 use crate::report::Report;
+use crate::restore::forget::release_netns;
 use crate::restore::plan::{Goal, RestorePlan, plan_restore};
-use crate::restore::run;
 
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_INFINIBAND: u16 = 32;
@@ -103,7 +103,7 @@ pub(super) fn forget(
             .iter()
             .map(|why| format!("not restored: {why}")),
     );
-    run::release_netns(machine, records.store(), record)?;
+    release_netns(machine, records.store(), record)?;
     put_aside(records, path, Some(&record.boot_id), report)
 }
 

@@ -11,7 +11,7 @@ use rdma_model::effect::{compare_rules, missing_addresses, missing_routes};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 
 use crate::apply::apply;
@@ -187,7 +187,7 @@ impl<'a> Create<'a> {
             given: Some(Box::new(plan)),
             held_back: Vec::new(),
             awaits: Vec::new(),
-            host_rules: Vec::new(),
+            host_rules: due_rules(&attempt.records, &held),
             hold: hook.keeper.map(|keeper| keeper.hold.clone()),
             held,
             precedence,
@@ -386,7 +386,41 @@ fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
         state.netdev.addresses.extend(addresses);
         state.routes.extend(routes);
         state.rules.extend(rules);
+        take_over_the_rest(earlier, state, host);
+        held.stand_ins.extend(earlier.stand_ins.iter().cloned());
     }
+}
+
+/// What a manager never owns.
+fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot) {
+    let was = &earlier.before;
+    let is_missing = |n: &&Neighbour| {
+        !state
+            .netdev
+            .neighbours
+            .iter()
+            .any(|has| has.address == n.address)
+    };
+    let neighbours: Vec<Neighbour> = was
+        .netdev
+        .neighbours
+        .iter()
+        .filter(is_missing)
+        .cloned()
+        .collect();
+    let is_free = |n: &&Nexthop| !host.nexthops.iter().any(|has| has.id == n.id);
+    let objects: Vec<Nexthop> = was.nexthops.iter().filter(is_free).cloned().collect();
+    state.netdev.neighbours.extend(neighbours);
+    state.nexthops.extend(objects);
+}
+
+/// Rules of the host that an earlier restore of these NICs has yet to put back.
+fn due_rules(records: &Records, held: &[MovedNic]) -> Vec<Rule> {
+    let names = nic_names(held);
+    let earlier = records
+        .readable()
+        .filter(|r| r.is_back() && r.names().any(|name| names.contains(name)));
+    earlier.flat_map(|r| r.host_rules.clone()).collect()
 }
 
 /// The record of these NICs replaces those of earlier restores.

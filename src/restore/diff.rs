@@ -134,7 +134,8 @@ pub(super) fn difference(
         .collect();
     if side == Side::Host {
         let rules = compare_rules(&want.rules, &observed.rules);
-        steps.extend(rules.double.iter().map(|r| Step::RuleDelete {
+        let double = rules.double.iter().filter(|_| goal == Goal::Managed);
+        steps.extend(double.map(|r| Step::RuleDelete {
             side,
             rule: Rule::clone(r),
         }));
@@ -145,6 +146,41 @@ pub(super) fn difference(
     add.netdev
         .neighbours
         .retain(|n| !have.netdev.neighbours.contains(n));
+    Some((steps, add))
+}
+
+/// What a NIC lacks in effect, as [`difference`] gives it; nothing that is there changes.
+pub(super) fn additions(
+    side: Side,
+    wanted: &NicState,
+    observed: &Snapshot,
+) -> Option<(Vec<Step>, NicState)> {
+    let now = NicState::of(observed, &wanted.netdev.name)?;
+    let (want, have) = verify::beside(wanted, &now);
+    let (was, is) = (&wanted.netdev, &now.netdev);
+    let mut add = wanted.clone();
+    let is_missing = |a: &Address| {
+        want.netdev.addresses.contains(&verify::address(a))
+            && !is.addresses.iter().any(|there| same_address(there, a))
+    };
+    add.netdev.addresses.retain(is_missing);
+    add.routes = missing_of(&want, &have, &[], Goal::Effect);
+    add.nexthops.retain(|n| !have.nexthops.contains(n));
+    add.rules = compare_rules(&want.rules, &observed.rules)
+        .missing
+        .into_iter()
+        .cloned()
+        .collect();
+    add.netdev
+        .neighbours
+        .retain(|n| !have.netdev.neighbours.contains(n));
+    (add.netdev.up, add.netdev.qdiscs, add.netdev.token) = (false, None, None);
+    // The one sysctl that an earlier restore may have left to the manager.
+    let key = "ipv6/conf/disable_ipv6";
+    let withheld = was.sysctls.get_key_value(key);
+    let sysctls = withheld.filter(|_| was.sysctls.get(key) != is.sysctls.get(key));
+    let sysctls = sysctls.map(|(k, v)| (k.clone(), v.clone()));
+    let steps = configure(side, &add, sysctls.into_iter().collect());
     Some((steps, add))
 }
 

@@ -1,8 +1,10 @@
 //! Restoring NICs to the host: the plan, made from a record and a fresh look, and its execution.
 
 pub mod arrange;
+mod awaited;
 mod children;
 mod diff;
+pub mod forget;
 mod legs;
 mod locate;
 pub mod owed;
@@ -20,6 +22,17 @@ use rdma_model::moved_nic::MovedNic;
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to
 /// settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
+
+/// What a restore did.
+#[derive(Debug, Default)]
+pub struct Restored {
+    pub steps: usize,
+    /// Remarks: what a container had done to its NICs, and what was done to them when they were
+    /// back.
+    pub notes: Vec<String>,
+    /// NICs whose manager has still to configure them, a sentence for each.
+    pub awaits: Vec<String>,
+}
 
 /// Names of NICs on the host.
 pub fn nic_names(held: &[MovedNic]) -> Vec<IfName> {

@@ -10,7 +10,7 @@ use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Snapshot};
+use rdma_model::snapshot::{Address, Nexthop, Snapshot};
 use rdma_model::step::NicState;
 
 use crate::kernel::link_managers::Word;
@@ -69,14 +69,15 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .sysctls
             .retain(|key, _| key != "ipv6/conf/mtu");
     }
-    match (is_done, has_begun) {
-        (true, _) => leave_own(before, managed, is_same),
-        (_, true) => leave_own(before, managed, false),
-        _ => {
-            strip(before);
-            // Until the whole routes are back.
-            owed.stand_ins.clear();
-        }
+    if is_done || has_begun {
+        leave_own(before, managed, is_done && is_same);
+        before
+            .nexthops
+            .retain(|n| !has_equal_object(managed, n, host));
+    } else {
+        strip(before);
+        // Until the whole routes are back.
+        owed.stand_ins.clear();
     }
     owed
 }
@@ -92,6 +93,30 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
     state.nexthops.retain(|n| !managed.owns_nexthop(n));
     let has = |id: u32| state.nexthops.iter().any(|n| n.id == id);
     state.routes.retain(|r| r.nexthop().is_none_or(has));
+}
+
+/// Whether networkd has made such an object again under another number: it numbers those that have
+/// none in their file at each return (`Id=` in systemd.network(5)).
+fn has_equal_object(managed: &Managed, object: &Nexthop, host: &Snapshot) -> bool {
+    let is_equal = |other: &Nexthop| {
+        other.group.is_empty()
+            && (&other.dev, &other.gateway) == (&object.dev, &object.gateway)
+            && other.protocol == object.protocol
+    };
+    managed.by == Manager::Networkd
+        && object.group.is_empty()
+        && !host
+            .nexthops
+            .iter()
+            .any(|other| other.id == object.id && is_equal(other))
+        && host.nexthops.iter().any(is_equal)
+}
+
+/// Whether all that its manager gave a NIC for good is there: it has the same profile.
+pub fn is_configured_as_before(held: &MovedNic, host: &Snapshot) -> bool {
+    let now = NicState::of(host, &held.nic.identity.name);
+    let managed = held.managed.as_ref();
+    managed.is_none_or(|managed| has_its_addresses(held, managed, now.as_ref()))
 }
 
 fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {

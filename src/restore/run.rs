@@ -16,34 +16,25 @@ use crate::journal::{Phase, Record};
 use crate::kernel::host::files;
 use crate::kernel::link_managers::{Managers, Word};
 use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
+use crate::restore::forget::await_managers;
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
-use crate::restore::{SETTLE, nic_names};
+use crate::restore::{Restored, SETTLE, nic_names};
 use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
+use crate::restore::awaited;
 use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
-use crate::restore::settle::{Returned, Settled, Waiting, settle};
+use crate::restore::settle::{Returned, Settled, settle};
 use crate::restore::siblings::{self, Siblings};
 
 /// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
 const EACH: Duration = Duration::from_millis(100);
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
 const CLOCK: Duration = Duration::from_millis(10);
-
-#[derive(Debug, Default)]
-pub struct Restored {
-    pub steps: usize,
-    /// Remarks: what a container had done to its NICs, and what was done to them when they were
-    /// back.
-    pub notes: Vec<String>,
-    /// NICs whose manager has still to configure them, a sentence for each.
-    pub awaits: Vec<String>,
-}
 
 /// Opens both namespaces of a record and restores its NICs.
 pub fn restore(
@@ -97,7 +88,12 @@ pub fn restore_with(
     record: Record,
     patience: Duration,
 ) -> Result<Restored> {
-    restore_all(machine, world, records, record, patience).or_else(|e| match ErrorClass::of(&e) {
+    let restored = if record.is_back() {
+        awaited::resume(machine, world, records, &record, patience)
+    } else {
+        restore_all(machine, world, records, record, patience)
+    };
+    restored.or_else(|e| match ErrorClass::of(&e) {
         ErrorClass::Other => Err(e).class(
             ErrorClass::Incomplete,
             "restoring NICs; `rdmaprep restore --all` tries again",
@@ -121,14 +117,18 @@ fn restore_all(
     let first = record.phase == Phase::Attached;
     let had_tenant = record.phase != Phase::Attaching;
     record.phase = Phase::Restoring;
-    if managers.may_delete_rules() && record.host_rules.is_empty() && !record.is_back() {
+    // A restore that came to its end has put them back. One that was killed may have left NICs on
+    // the host, and rules deleted.
+    let is_first_or_ended = record.host_rules.is_empty() || !record.held_back.is_empty();
+    if managers.may_delete_rules() && is_first_or_ended {
         record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
     }
+    record.held_back.clear();
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
-    let siblings = if had_tenant && !record.is_back() {
+    let siblings = if had_tenant {
         siblings::delete(world, &record, &others)?
     } else {
         Siblings::default()
@@ -164,14 +164,11 @@ fn restore_all(
     let Children {
         notes: deleted,
         mut remaining,
-    } = match record.is_back() {
-        true => Children::default(),
-        false => children::delete(
-            world,
-            &here,
-            &children::links_owners(&done, &record.held, first),
-        )?,
-    };
+    } = children::delete(
+        world,
+        &here,
+        &children::links_owners(&done, &record.held, first),
+    )?;
     remaining.extend(siblings.remaining);
     let back = Returned {
         held: &here,
@@ -256,37 +253,6 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
     ErrorClass::Incomplete.error(text)
 }
 
-/// Forgets a record whose NICs are back, but for those that wait for their managers.
-fn await_managers(
-    machine: &dyn Namespaces,
-    records: &mut Records,
-    record: &Record,
-    waiting: &[Waiting],
-) -> Result<()> {
-    let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
-    let is_free = |number: &u64| records.of_netns(*number).is_none();
-    let number = if record.is_back() {
-        record.netns
-    } else {
-        record.numbers_when_back().find(is_free).unwrap_or_default()
-    };
-    let rest = record.waiting(
-        number,
-        &nics,
-        waiting.iter().map(|w| w.why.clone()).collect(),
-    );
-    if !nics.is_empty() && rest != *record {
-        records.save(&rest)?;
-    }
-    if !record.is_back() {
-        release_netns(machine, records.store(), record)?;
-    }
-    if nics.is_empty() || !record.is_back() {
-        records.forget(record)?;
-    }
-    Ok(())
-}
-
 /// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
 /// record's NICs.
 fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
@@ -361,22 +327,6 @@ fn put_in_order(
     let mut arranged = arrange(world, Side::Host, &order, &host)?;
     arranged.errors.extend(unsaved);
     Ok(arranged)
-}
-
-/// Drops what keeps a record's namespace, and what was written for its containers.
-pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
-    // While ours still keeps it, its number is no other namespace's.
-    let unpin = |pin| machine.unpin(pin, record.netns);
-    record
-        .hold
-        .iter()
-        .try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
-    unpin(Pin::Own(&store.pin(record.netns)))?;
-    record
-        .members
-        .iter()
-        .try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
-    files::remove(&store.profile(record.netns))
 }
 
 /// Stand-ins that are there still beside the whole routes; a delete that failed is tried again.
@@ -489,6 +439,9 @@ pub fn preview(
     records: &Records,
     record: &Record,
 ) -> Result<RestorePlan> {
+    if record.is_back() {
+        return awaited::preview(machine, world, record);
+    }
     let absent = absent_nics(world, &other_records(records, record))?;
     let mut managers = Managers::of(machine.root());
     Ok(plan_now(world, &mut managers, &absent.view(record))?.0)
@@ -574,11 +527,11 @@ pub fn reclaim(
         let record = record.clone();
         let was_back = record.is_back();
         match restore_again(machine, records, record) {
-            Ok(done) if was_back => notes.extend(
-                done.awaits
-                    .is_empty()
-                    .then(|| format!("{nics}: configured again")),
-            ),
+            Ok(done) if was_back && done.awaits.is_empty() => {
+                notes.push(format!("{nics}: configured again"));
+                notes.extend(done.notes);
+            }
+            Ok(_) if was_back => {}
             Ok(_) => notes.push(format!("restored {nics}: their container has died")),
             Err(e) => notes.push(format!("{nics}: {e:#}")),
         }

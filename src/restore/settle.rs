@@ -10,12 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use rdma_model::effect::compare_rules;
 use rdma_model::ids::IfName;
-use rdma_model::manager::Manager;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 
 use super::arrange::arrange;
-use super::owed::{Words, has_its_own, order_of, owed};
+use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
@@ -73,6 +72,8 @@ pub struct Settled {
 pub struct Waiting {
     pub nic: IfName,
     pub why: String,
+    /// Whether its manager has begun: what that took for foreign is gone by now.
+    pub has_begun: bool,
 }
 
 impl<'a> Returned<'a> {
@@ -126,6 +127,7 @@ pub fn settle(
         patience,
         watched,
         begun: Instant::now(),
+        waited: Duration::ZERO,
         last: None,
         looks: 0,
         device_notes: None,
@@ -144,6 +146,8 @@ struct Settling<'a> {
     patience: Duration,
     watched: bool,
     begun: Instant,
+    /// How long the last look is after that: all that follows from one look is of one time.
+    waited: Duration,
     /// What the last look showed, and since when.
     last: Option<(Look, Instant)>,
     looks: usize,
@@ -187,7 +191,7 @@ impl Settling<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.begun.elapsed() >= self.patience
+        self.waited >= self.patience
     }
 
     /// A device has five files for each queue to be read: no other part of an observation takes as
@@ -199,6 +203,7 @@ impl Settling<'_> {
 
     fn observe(&mut self) -> Result<Snapshot> {
         self.looks += 1;
+        self.waited = self.begun.elapsed();
         let whole = Scope {
             defaults: Defaults::Unread,
             ..Scope::for_nics(nic_names(self.back.held))
@@ -231,11 +236,8 @@ impl Settling<'_> {
 
     fn words(&mut self, host: &Snapshot) -> Words {
         let mut words = self.back.words(self.managers, host);
-        if self.is_over() || self.begun.elapsed() >= OWN {
-            let can_be_asked = self.managers.can_be_asked();
-            words
-                .values_mut()
-                .for_each(|word| *word = last_word(*word, can_be_asked));
+        if self.is_over() || self.waited >= OWN {
+            last_words(&mut words, self.managers.can_be_asked());
         }
         words
     }
@@ -270,7 +272,7 @@ impl Settling<'_> {
 
     /// Whether udev or networkd may yet take a NIC that no manager had.
     fn is_busy(&self, host: &Snapshot) -> bool {
-        let (root, waited) = (self.managers.root(), self.begun.elapsed());
+        let (root, waited) = (self.managers.root(), self.waited);
         let free = self
             .back
             .held
@@ -283,7 +285,7 @@ impl Settling<'_> {
     }
 
     fn is_awaited(&self, host: &Snapshot, words: &Words) -> bool {
-        let waited = self.begun.elapsed();
+        let waited = self.waited;
         let limit = |name: &IfName, word: Word| match word {
             // It may be restarting.
             Word::Absent => OWN,
@@ -299,9 +301,8 @@ impl Settling<'_> {
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
         let is_double = |h: &MovedNic| {
-            !compare_rules(&h.before.rules, &host.rules)
-                .double
-                .is_empty()
+            let rules = compare_rules(&h.before.rules, &host.rules);
+            h.managed.is_some() && !rules.double.is_empty()
         };
         if lacking.is_empty() && !owed.iter().any(is_double) {
             return Ok(Next::End(lacking));
@@ -396,32 +397,58 @@ impl Settling<'_> {
             }
             _ => None,
         };
-        let unsettled = words.iter().filter(|(_, word)| !is_last(**word));
-        let by = |name: &IfName| {
-            self.back
-                .held
-                .iter()
-                .find(|h| h.nic.identity.name == *name)?
-                .managed
-                .as_ref()
-        };
-        let waiting = unsettled.filter_map(|(name, _)| Some(waiting(name, by(name)?.by, host)));
+        let waiting = self
+            .back
+            .held
+            .iter()
+            .filter_map(|held| waiting(held, words, host));
+        let waiting = waiting.collect();
+        let (drift, left_out): (Vec<Drift>, Vec<Drift>) = drift
+            .into_iter()
+            .partition(|d| !self.is_excused(d, words, host));
+        let notes = left_out.iter().map(|d| {
+            format!(
+                "{} left out: {} is configured otherwise now",
+                d.field, d.dev
+            )
+        });
+        let notes = self.device_notes.iter().flatten().cloned().chain(notes);
         Settled {
             drift,
             fought,
-            waiting: waiting.collect(),
-            notes: self.device_notes.unwrap_or_default(),
+            waiting,
+            notes: notes.collect(),
         }
+    }
+
+    /// Whether a route leads where nothing is, since its NIC's manager is done and has configured
+    /// it otherwise.
+    fn is_excused(&self, drift: &Drift, words: &Words, host: &Snapshot) -> bool {
+        let held = self
+            .back
+            .held
+            .iter()
+            .find(|h| h.nic.identity.name.as_str() == drift.dev);
+        let is_done = |h: &&MovedNic| {
+            let word = words.get(&h.nic.identity.name);
+            matches!(word, Some(Word::Done | Word::Begun))
+        };
+        drift.field.starts_with("route ")
+            && held
+                .filter(is_done)
+                .is_some_and(|h| !is_configured_as_before(h, host))
     }
 }
 
-/// What a word means when it is not waited for any longer: a manager that cannot be asked and says
+/// What words mean when they are not waited for any longer: a manager that cannot be asked and says
 /// nothing does not run.
-fn last_word(word: Word, can_be_asked: bool) -> Word {
-    match word {
-        Word::Unseen if !can_be_asked => Word::Absent,
-        Word::Idle => Word::GivenUp,
-        word => word,
+pub fn last_words(words: &mut Words, can_be_asked: bool) {
+    for word in words.values_mut() {
+        *word = match *word {
+            Word::Unseen if !can_be_asked => Word::Absent,
+            Word::Idle => Word::GivenUp,
+            word => word,
+        };
     }
 }
 
@@ -431,20 +458,25 @@ fn is_settled(word: Word) -> bool {
 }
 
 /// Whether nothing more is to come.
-fn is_last(word: Word) -> bool {
+pub fn is_last(word: Word) -> bool {
     matches!(word, Word::Done | Word::GivenUp | Word::Absent)
 }
 
-fn waiting(name: &IfName, by: Manager, host: &Snapshot) -> Waiting {
+/// A NIC whose manager is not done.
+pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
+    let name = &held.nic.identity.name;
+    let word = words.get(name).filter(|word| !is_last(**word))?;
+    let by = held.managed.as_ref()?.by;
     let carrier = if has_carrier(host, name) {
         ""
     } else {
         ", which has no carrier"
     };
-    Waiting {
+    Some(Waiting {
         nic: name.clone(),
         why: format!("{name} is back; {} is configuring it{carrier}", by.name()),
-    }
+        has_begun: word.has_begun(),
+    })
 }
 
 fn has_carrier(host: &Snapshot, name: &IfName) -> bool {

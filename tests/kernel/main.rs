@@ -8,6 +8,7 @@
 )]
 
 mod apply_mounts;
+mod awaited;
 mod away;
 mod bootstrap;
 mod bpf;

@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use crate::alone;
 use testkit::{Container, Host, Look, sh, until};
 
-fn state_file(index: &str) -> PathBuf {
+pub fn state_file(index: &str) -> PathBuf {
     PathBuf::from("/run/systemd/netif/links").join(index)
 }
 
-fn says(index: &str, state: &str) {
+pub fn says(index: &str, state: &str) {
     fs::create_dir_all("/run/systemd/netif/links").unwrap();
     fs::write(state_file(index), format!("ADMIN_STATE={state}\n")).unwrap();
 }
 
-fn index() -> String {
+pub fn index() -> String {
     sh("ip -o link show dev r0 | cut -d: -f1").trim().to_owned()
 }
 
 /// r0 is the manager's, and in a container; the manager has taken its file away, as networkd does.
-fn away(host: &Host, id: &str) -> (Container, Look) {
+pub fn away(host: &Host, id: &str) -> (Container, Look) {
     host.rails(1);
     host.ip(
         "route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 \
@@ -39,7 +39,7 @@ fn away(host: &Host, id: &str) -> (Container, Look) {
 }
 
 /// Stops the container; when its NIC is back the manager says that.
-fn stop_beside(host: &Host, c: &mut Container, state: &str) {
+pub fn stop_beside(host: &Host, c: &mut Container, state: &str) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             until("the NIC is back", || {

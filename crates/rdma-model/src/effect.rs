@@ -4,6 +4,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::ids::IfName;
 use crate::snapshot::{Address, FRA_PROTOCOL, Route, Rule};
 
@@ -44,6 +46,27 @@ pub fn same_rule(a: &Rule, b: &Rule) -> bool {
     plain(a) == plain(b)
 }
 
+/// Whether a rule that other traffic of theirs may take comes between two that do the same.
+fn is_between(a: &Rule, b: &Rule, all: &[Rule]) -> bool {
+    let (first, last) = (a.priority.min(b.priority), a.priority.max(b.priority));
+    all.iter().any(|rule| {
+        first < rule.priority
+            && rule.priority < last
+            && rule.family == a.family
+            && !same_rule(rule, a)
+            && meet(rule.source, a.source)
+            && meet(rule.destination, a.destination)
+    })
+}
+
+/// Whether two selectors have an address in common; one that is absent has all.
+fn meet(a: Option<IpNet>, b: Option<IpNet>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.contains(&b) || b.contains(&a),
+        _ => true,
+    }
+}
+
 pub fn missing_addresses<'a>(wanted: &'a [Address], have: &[Address]) -> Vec<&'a Address> {
     wanted
         .iter()
@@ -78,7 +101,8 @@ pub struct Rules<'a> {
 pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule]) -> Rules<'a> {
     let mut others: Vec<&Rule> = have.iter().filter(|h| !wanted.contains(h)).collect();
     let mut has_other = |want: &Rule| {
-        let found = others.iter().position(|other| same_rule(other, want));
+        let stands_for = |other: &&Rule| same_rule(other, want) && !is_between(other, want, have);
+        let found = others.iter().position(stands_for);
         found.map(|at| others.swap_remove(at)).is_some()
     };
     let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| have.contains(w));

@@ -127,6 +127,13 @@ pub enum Word {
     Absent,
 }
 
+impl Word {
+    /// Whether what the manager takes for foreign is gone by now.
+    pub fn has_begun(self) -> bool {
+        !matches!(self, Word::Unseen | Word::Idle)
+    }
+}
+
 /// The managers of a host, asked by their files and on its bus.
 pub struct Managers {
     root: PathBuf,

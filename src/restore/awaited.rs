@@ -1,0 +1,174 @@
+//! NICs that are on the host and wait for their manager: what they lack is added when it has begun.
+//! All else is the host's by now: an administrator may have set it up otherwise, or given it away.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rdma_model::effect::{compare_rules, same_address};
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Address, Netdev, Snapshot};
+use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
+
+use super::diff::additions;
+use super::forget::await_managers;
+use super::owed::{Words, owed};
+use super::plan::{RestorePlan, superseded, without};
+use super::settle::{Returned, Waiting, last_words, waiting};
+use super::{Restored, SETTLE, nic_names};
+use crate::apply::apply_all;
+use crate::journal::Record;
+use crate::kernel::link_managers::Managers;
+use crate::kernel::records::Records;
+use crate::kernel::{Namespaces, Scope, World};
+use crate::precedence::Precedence;
+
+/// Between two looks at a manager that is not done.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// Adds what the NICs of a waiting record lack, as far as their managers have begun by the end of
+/// `patience`. Nothing that is there changes, and nothing is missing for ever: what cannot be added
+/// beside a manager that is done is a note.
+pub fn resume(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    records: &mut Records,
+    record: &Record,
+    patience: Duration,
+) -> Result<Restored> {
+    let mut managers = Managers::of(machine.root());
+    let deadline = Instant::now() + patience;
+    let mut steps = 0;
+    loop {
+        let host = observe(world, record)?;
+        let (here, mut notes) = waiting_still(record, &host, &mut managers);
+        let is_over = Instant::now() >= deadline;
+        let mut words = words(&here, &host, &mut managers);
+        if is_over {
+            last_words(&mut words, managers.can_be_asked());
+        }
+        let missing = missing(record, &here, &words, &host);
+        let errors = apply_all(&missing, world, Instant::now() + SETTLE);
+        steps += missing.len() - errors.len();
+        let unsettled: Vec<Waiting> = here
+            .iter()
+            .filter_map(|held| waiting(held, &words, &host))
+            .collect();
+        if unsettled.is_empty() || is_over {
+            notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
+            await_managers(machine, records, record, &unsettled)?;
+            let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
+            notes.extend(awaits.iter().cloned());
+            return Ok(Restored {
+                steps,
+                notes,
+                awaits,
+            });
+        }
+        sleep(MOMENT);
+    }
+}
+
+/// What [`resume`] would do now.
+pub fn preview(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    record: &Record,
+) -> Result<RestorePlan> {
+    let mut managers = Managers::of(machine.root());
+    let host = observe(world, record)?;
+    let (here, notes) = waiting_still(record, &host, &mut managers);
+    let words = words(&here, &host, &mut managers);
+    Ok(RestorePlan {
+        steps: missing(record, &here, &words, &host),
+        notes,
+        ..RestorePlan::default()
+    })
+}
+
+fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
+    world.observe(Side::Host, &Scope::for_nics(nic_names(&record.held)))
+}
+
+fn words(here: &[MovedNic], host: &Snapshot, managers: &mut Managers) -> Words {
+    Returned::earlier(here, &Precedence::default()).words(managers, host)
+}
+
+/// The steps that add what is missing: nothing of a NIC whose manager has not begun.
+fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<Step> {
+    let owed = owed(here, words, host);
+    let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = owed
+        .iter()
+        .filter_map(|held| additions(Side::Host, &held.before, host))
+        .unzip();
+    let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+    steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
+    steps.extend(superseded(&owed, host).map(without));
+    if words.values().all(|word| word.has_begun()) {
+        let missing = compare_rules(&record.host_rules, &host.rules).missing;
+        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
+            side: Side::Host,
+            rule: rule.clone(),
+        }));
+    }
+    steps
+}
+
+/// The NICs that nobody but their manager has taken up since, and a sentence for each other one.
+fn waiting_still(
+    record: &Record,
+    host: &Snapshot,
+    managers: &mut Managers,
+) -> (Vec<MovedNic>, Vec<String>) {
+    let (mut here, mut notes) = (Vec::new(), Vec::new());
+    for held in &record.held {
+        match taken_up(held, host, managers) {
+            None => here.push(held.clone()),
+            Some(why) => {
+                let name = &held.nic.identity.name;
+                notes.push(format!("{name} {why}: what it lacked is given up"));
+            }
+        }
+    }
+    (here, notes)
+}
+
+/// Why a NIC is no matter of the record any more.
+fn taken_up(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option<String> {
+    let was = &held.before.netdev;
+    let Some(dev) = host.netdev(&was.name).filter(|dev| is_same_nic(was, dev)) else {
+        return Some("is not on the host any more".to_owned());
+    };
+    if let Some(master) = dev.master.as_ref().filter(|_| dev.master != was.master) {
+        return Some(format!("belongs to {master} now"));
+    }
+    if was.up && !dev.up {
+        return Some("is down now".to_owned());
+    }
+    let unknown = strange_address(was, dev, host, managers)?;
+    Some(format!("has {}/{} now", unknown.address, unknown.prefix))
+}
+
+fn is_same_nic(was: &Netdev, dev: &Netdev) -> bool {
+    was.permanent_mac == dev.permanent_mac && was.kind == dev.kind && was.pci == dev.pci
+}
+
+/// An address that neither the record knows nor a manager has given.
+fn strange_address<'a>(
+    was: &Netdev,
+    dev: &'a Netdev,
+    host: &Snapshot,
+    managers: &mut Managers,
+) -> Option<&'a Address> {
+    let state = NicState::of(host, &dev.name)?;
+    let managed = managers.managed(&state);
+    // Of a manager that cannot be asked it is not known what it has given.
+    if managed.as_ref().is_some_and(|m| m.foreign.is_none()) {
+        return None;
+    }
+    let is_known = |a: &Address| was.addresses.iter().any(|known| same_address(known, a));
+    let is_managers = |a: &Address| managed.as_ref().is_some_and(|m| m.owns_address(a));
+    dev.addresses.iter().find(|a| {
+        a.valid_lft.is_none() && !kernel_address(a, dev) && !is_known(a) && !is_managers(a)
+    })
+}

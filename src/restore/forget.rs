@@ -1,0 +1,66 @@
+//! What goes with a record whose NICs are back, and what stays of it.
+
+use anyhow::Result;
+use rdma_model::ids::IfName;
+
+use super::settle::Waiting;
+use crate::journal::Record;
+use crate::kernel::host::files;
+use crate::kernel::records::Records;
+use crate::kernel::store::Store;
+use crate::kernel::{Namespaces, Pin};
+
+/// Forgets a record whose NICs are back, but for those that wait for their managers.
+pub fn await_managers(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    record: &Record,
+    waiting: &[Waiting],
+) -> Result<()> {
+    let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
+    let awaits = waiting.iter().map(|w| w.why.clone()).collect();
+    let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
+    if waiting.iter().all(|w| w.has_begun) {
+        rest.host_rules.clear();
+    }
+    if !nics.is_empty() && rest != *record {
+        records.save(&rest)?;
+    }
+    if !record.is_back() {
+        release_netns(machine, records.store(), record)?;
+    }
+    if nics.is_empty() || !record.is_back() {
+        records.forget(record)?;
+    }
+    Ok(())
+}
+
+/// That of an earlier try which could not forget the record of these NICs, or one that is free.
+fn number_when_back(records: &Records, record: &Record, nics: &[IfName]) -> u64 {
+    if record.is_back() {
+        return record.netns;
+    }
+    let is_of_them = |r: &&Record| r.is_back() && r.names().eq(nics);
+    let earlier = records.readable().find(is_of_them);
+    let is_free = |number: &u64| records.of_netns(*number).is_none();
+    earlier.map_or_else(
+        || record.numbers_when_back().find(is_free).unwrap_or_default(),
+        |earlier| earlier.netns,
+    )
+}
+
+/// Drops what keeps a record's namespace, and what was written for its containers.
+pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
+    // While ours still keeps it, its number is no other namespace's.
+    let unpin = |pin| machine.unpin(pin, record.netns);
+    record
+        .hold
+        .iter()
+        .try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
+    unpin(Pin::Own(&store.pin(record.netns)))?;
+    record
+        .members
+        .iter()
+        .try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
+    files::remove(&store.profile(record.netns))
+}

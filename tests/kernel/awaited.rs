@@ -1,0 +1,186 @@
+//! NICs that are back and wait for their manager: an administrator may do what he likes with them.
+
+use std::fs;
+
+use crate::alone;
+use serde_json::Value;
+
+use crate::managed::{away, index, says, state_file, stop_beside};
+use testkit::{Container, Host, sh};
+
+fn stale(host: &Host) -> String {
+    host.rdmaprep(&["restore", "--all", "--stale"]).ok().out
+}
+
+/// r0 is back, and its manager has not configured it.
+fn waiting(host: &Host) {
+    let (mut c, _) = away(host, "first");
+    stop_beside(host, &mut c, "configuring");
+    assert_eq!(host.records().len(), 1);
+}
+
+#[test]
+fn a_waiting_nic_that_is_set_up_otherwise_is_left_alone() {
+    alone(|host| {
+        waiting(host);
+        says(&index(), "unmanaged");
+        host.ip("address flush dev r0\naddress add 10.5.0.1/24 dev r0\nroute add 10.9.0.0/16 via 10.5.0.9");
+        let now = host.look();
+        let said = stale(host);
+        assert!(said.contains("r0 has 10.5.0.1/24 now"), "{said}");
+        host.is_as(&now);
+        host.is_clean();
+        assert_eq!(stale(host), "");
+        let mut next = Container::new("next");
+        host.prepare("r0");
+        next.create(host).ok();
+        next.stop(host).ok();
+        host.is_as(&now);
+    });
+}
+
+#[test]
+fn settings_of_a_waiting_nic_are_the_administrators() {
+    alone(|host| {
+        waiting(host);
+        host.ip("link set r0 mtu 1400 alias mine\nlink property add dev r0 altname hers");
+        sh("sysctl -qw net.ipv4.conf.r0.rp_filter=2");
+        let link = || sh("ip -d link show dev r0; sysctl net.ipv4.conf.r0.rp_filter");
+        let now = link();
+        stale(host);
+        assert_eq!(link(), now);
+        host.ip("address add 10.0.0.1/24 dev r0");
+        says(&index(), "configured");
+        stale(host);
+        assert_eq!(link(), now);
+        assert!(sh("ip route; ip rule").contains("10.20.0.0/16 via 10.0.0.9"));
+        host.is_clean();
+    });
+}
+
+fn is_given_up(host: &Host, gone: &str, words: &str) {
+    waiting(host);
+    sh(gone);
+    let said = host.rdmaprep(&["restore", "--all"]).ok().out;
+    assert!(said.contains(words), "{said}");
+    host.is_clean();
+    assert_eq!(stale(host), "");
+}
+
+#[test]
+fn a_waiting_nic_that_was_deleted_is_given_up() {
+    alone(|host| is_given_up(host, "ip link delete r0", "r0 is not on the host any more"));
+}
+
+#[test]
+fn a_waiting_nic_in_a_bridge_is_given_up() {
+    alone(|host| {
+        is_given_up(
+            host,
+            "ip link add br0 type bridge; ip link set r0 master br0",
+            "r0 belongs to br0 now",
+        )
+    });
+}
+
+#[test]
+fn a_waiting_nic_that_was_set_down_is_given_up() {
+    alone(|host| is_given_up(host, "ip link set r0 down", "r0 is down now"));
+}
+
+/// networkd deletes rules that it has not made when it begins with a link, which may be after the
+/// stop.
+#[test]
+fn rules_of_the_host_come_back_when_networkd_begins_late() {
+    alone(|host| {
+        host.ip("rule add from 198.51.100.0/24 table 500 priority 900");
+        let has = || sh("ip rule").contains("198.51.100.0/24");
+        let (mut c, before) = away(host, "first");
+        let record = fs::read_to_string(host.records().remove(0)).unwrap();
+        let mut rule =
+            serde_json::from_str::<Value>(&record).unwrap()["held"][0]["before"]["rules"][0]
+                .clone();
+        rule["source"] = "198.51.100.0/24".into();
+        rule["table"] = 500.into();
+        rule["priority"] = 900.into();
+        stop_beside(host, &mut c, "configuring");
+        // As where it had not begun by the end of the stop.
+        let path = host.records().remove(0);
+        let mut waiting: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        waiting["host_rules"] = vec![rule].into();
+        fs::write(&path, waiting.to_string()).unwrap();
+        host.ip("rule delete priority 900");
+        stale(host);
+        assert!(has());
+        host.ip("rule delete priority 900\naddress add 10.0.0.1/24 dev r0");
+        says(&index(), "configured");
+        stale(host);
+        assert!(!has(), "it was put back once");
+        host.ip("rule add from 198.51.100.0/24 table 500 priority 900");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn rules_that_were_deleted_after_a_failed_stop_stay_deleted() {
+    alone(|host| {
+        host.ip("rule add from 198.51.100.0/24 table 500 priority 900");
+        let (mut c, _) = away(host, "first");
+        host.ip("link add r0 type bridge");
+        c.stop(host).fails(8, &["r0"]);
+        host.ip("rule delete priority 900\nlink delete r0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(!sh("ip rule").contains("198.51.100.0/24"));
+        host.is_clean();
+    });
+}
+
+/// What comes between two rules decides where traffic goes.
+#[test]
+fn a_rule_behind_a_stricter_one_does_not_stand_for_it() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("rule add from 10.0.0.1 table 100 priority 100\n\
+             rule add from 10.0.0.0/24 prohibit priority 150");
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("rule add from 10.0.0.1 table 100 priority 200");
+        c.stop(host).ok();
+        let rules = sh("ip rule");
+        assert!(rules.contains("100:\tfrom 10.0.0.1 "), "{rules}");
+        host.is_clean();
+    });
+}
+
+/// A lease or a profile of today has other addresses: a route by hand with yesterday's as its source
+/// leads nowhere.
+#[test]
+fn a_route_whose_source_has_gone_is_left_out_with_a_note() {
+    alone(|host| {
+        let (mut c, _) = away(host, "first");
+        c.stop(host).ok();
+        host.ip("route add 10.30.0.0/16 via 10.0.0.9 src 10.0.0.1");
+        says(&index(), "configured");
+        host.prepare("r0");
+        let was = index();
+        let mut again = Container::new("again");
+        again.create(host).ok();
+        fs::remove_file(state_file(&was)).unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                testkit::until("the NIC is back", || {
+                    fs::read_to_string("/proc/thread-self/net/dev")
+                        .unwrap()
+                        .contains("r0:")
+                });
+                sh("ip address add 10.0.0.7/24 dev r0");
+                says(&index(), "configured");
+            });
+            again.stop(host);
+        });
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+    });
+}
