@@ -148,28 +148,35 @@ fn host(count: usize) -> Result<Snapshot> {
         .collect();
     let netdev = |i: usize| {
         json!({
-            "name": format!("rdma{i}"), "ifindex": i + 3, "link_type": 1, "mac": mac(i), "permanent_mac": mac(i), "mtu": 9000,
-            "txqlen": 1000, "up": true, "running": true, "operstate": "up", "pci": pci(i), "dev_port": 0, "driver": "mlx5_core",
-            "addresses": [{"address": address(i), "prefix": 24, "label": format!("rdma{i}"), "flags": 128}],
+            "name": format!("rdma{i}"), "ifindex": i + 3, "link_type": 1, "mac": mac(i),
+            "permanent_mac": mac(i), "mtu": 9000,
+            "txqlen": 1000, "up": true, "running": true, "operstate": "up", "pci": pci(i),
+            "dev_port": 0, "driver": "mlx5_core",
+            "addresses": [{"address": address(i), "prefix": 24, "label": format!("rdma{i}"),
+                "flags": 128}],
             "sysctls": sysctls,
         })
     };
     let hca = |i: usize| {
         let gid = json!({
-            "index": 3, "address": format!("::ffff:{}", address(i)), "kind": "RoCE v2", "netdev": format!("rdma{i}"),
+            "index": 3, "address": format!("::ffff:{}", address(i)), "kind": "RoCE v2",
+            "netdev": format!("rdma{i}"),
         });
         json!({
-            "name": format!("mlx5_{i}"), "index": i, "driver": "mlx5_core", "protocol": "roce", "pci": pci(i),
+            "name": format!("mlx5_{i}"), "index": i, "driver": "mlx5_core", "protocol": "roce",
+            "pci": pci(i),
             "node_guid": format!("0000:0000:0000:{:04x}", i + 1),
             "uverbs": {"name": format!("uverbs{i}"), "major": 231, "minor": 192 + i},
             "ports": [{
-                "number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "netdev": format!("rdma{i}"), "gids": [gid],
+                "number": 1, "state": "ACTIVE", "link_layer": "Ethernet",
+                "netdev": format!("rdma{i}"), "gids": [gid],
             }],
         })
     };
     let route = |i: usize| {
         json!({
-            "destination": format!("{}.0/24", subnet(i)), "table": 254, "protocol": 2, "scope": 253, "kind": 1,
+            "destination": format!("{}.0/24", subnet(i)), "table": 254, "protocol": 2, "scope": 253,
+            "kind": 1,
             "prefsrc": address(i), "hops": [{"dev": format!("rdma{i}")}],
         })
     };
@@ -183,7 +190,8 @@ fn host(count: usize) -> Result<Snapshot> {
     netdevs
         .push(json!({"name": "uplink", "ifindex": 2, "link_type": 1, "up": true, "running": true}));
     let text = json!({
-        "schema": 1, "boot_id": "b", "netns": 1, "hcas": all(&hca), "netdevs": netdevs, "routes": routes,
+        "schema": 1, "boot_id": "b", "netns": 1, "hcas": all(&hca), "netdevs": netdevs,
+        "routes": routes,
         "paths": {"paths": []},
     });
     Ok(serde_json::from_value(text)?)

@@ -42,7 +42,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "the order of links in lists of the kernel's",
-        "a link that comes back is the last; nothing goes by it",
+        "a link that comes back is listed last; nothing depends on that",
     ),
     (
         "operstate, running, port state",

@@ -304,7 +304,8 @@ mod tests {
         let slice = uid.replace('-', "_");
         let pods = [
             format!(
-                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{slice}.slice/cri-containerd-1.scope"
+                "0::/kubepods.slice/kubepods-besteffort.slice/\
+                 kubepods-besteffort-pod{slice}.slice/cri-containerd-1.scope"
             ),
             format!("0::/kubepods/burstable/pod{uid}/123"),
             format!("12:cpu:/kubelet/kubepods/pod{uid}/123\n0::/"),

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let pools = Pools::read(args.config.as_deref())?;
     let run = run_dir(args)?;
-    let store = Store::new(&run);
+    let store = Store::new(&run, Path::new(host::STATE));
     let node = |store| Node::new(Arc::new(Host::new(args.cdi.clone(), store)?), pools, log);
     if args.check {
         let shown = node(store)?.shown();

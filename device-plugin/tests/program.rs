@@ -13,8 +13,11 @@ use tempfile::TempDir;
 
 const CDI: &str = r#"{"cdiVersion": "0.3.0", "kind": "rdmaprep.io/rail", "devices": [
   {"name": "nowhere0", "containerEdits": {"env": ["RDMAPREP_RAIL_nowhere0=mlx5_900"],
-    "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "args": ["rdmaprep", "hook", "createRuntime", "--plan", "cdi", "--rail", "nowhere0"]}]}},
-  {"name": "all", "containerEdits": {"hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "args": ["--rail", "nowhere0"]}]}}]}"#;
+    "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep",
+      "args": ["rdmaprep", "hook", "createRuntime", "--plan", "cdi", "--rail", "nowhere0"]}]}},
+  {"name": "all", "containerEdits": {"hooks": [
+    {"hookName": "createRuntime", "path": "/usr/bin/rdmaprep",
+      "args": ["--rail", "nowhere0"]}]}}]}"#;
 
 struct Tree(TempDir);
 
@@ -125,12 +128,16 @@ fn help_has_an_example_within_100_columns() {
 const CHANGES: &str = r#"
 set -e
 mkdir cdi && mv cdi.json cdi
-expect() { for _ in {1..400}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done; cat log; echo "no: $1"; exit 1; }
+expect() {
+  for _ in {1..400}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done
+  cat log; echo "no: $1"; exit 1
+}
 ip link add nowhere0 type veth peer name peer0
 ip address add 192.0.2.1/24 dev nowhere0
 ip link set nowhere0 up
 ip link set peer0 up
-"$PLUGIN" --config config.toml --cdi cdi/cdi.json --run-dir run --kubelet-dir kubelet 2> log &
+"$PLUGIN" --config config.toml --cdi cdi/cdi.json --run-dir run \
+  --kubelet-dir kubelet 2> log &
 plugin=$!
 trap 'kill $plugin' EXIT
 expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'

@@ -122,7 +122,7 @@ fn is_stored(plan: &str) -> String {
 }
 
 fn store(host: &Host) -> Store {
-    Store::new(&host.run_dir)
+    Store::new(&host.run_dir, &host.state_dir)
 }
 
 fn busy_nics(store: &Store) -> Result<Vec<BusyNic>> {
@@ -264,6 +264,10 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             (host, ended)
         }
     };
+    let ended = ended.map_err(|mut failed| {
+        failed.error = store(&host).with_space(failed.error);
+        failed
+    });
     let result = Outcome::conclude(ended, &mut report);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         let store = store(&host);
@@ -403,11 +407,7 @@ fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
         files::append(log, &report.line())
     };
     let report = report.with_notes_of(|| store.report(id?).ok()?);
-    let save = || {
-        store
-            .prepare()
-            .and_then(|()| store.save_report(id, &report::json(&report)?))
-    };
+    let save = || store.save_report(id, &report::json(&report)?);
     // Where that is the reason of a failure, the message says so.
     let kept = if store.is_read_only() { Ok(()) } else { save() };
     for e in [logged.err(), kept.err()].into_iter().flatten() {

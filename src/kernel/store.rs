@@ -1,6 +1,7 @@
-//! What rdmaprep keeps below its run folder: plans, pins, reports and records. A NIC is away only
-//! until the next boot, so a record has to outlive rdmaprep, not the machine: none is synced to
-//! disk, and one of an earlier boot is nothing.
+//! What rdmaprep keeps below its run folder: plans, pins, reports and records; of reports what does
+//! not fit in there is below the state folder. A NIC is away only until the next boot, so a record
+//! has to outlive rdmaprep, not the machine: none is synced to disk, and one of an earlier boot is
+//! nothing.
 
 mod cleanup;
 mod damaged;
@@ -28,19 +29,24 @@ use crate::kernel::process::pidfd_getfd;
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
+/// How many reports are kept on disk.
+const REPORTS_ON_DISK: usize = 32;
+
 /// The report of a container whose id is unknown: no id becomes this name.
 const UNKNOWN: &str = "unknown@.json";
 
 #[derive(Clone, Debug)]
 pub struct Store {
     run: PathBuf,
+    state: PathBuf,
     handed: BTreeMap<String, Handle>,
 }
 
 impl Store {
-    pub fn new(run: &Path) -> Store {
+    pub fn new(run: &Path, state: &Path) -> Store {
         Store {
             run: run.to_owned(),
+            state: state.to_owned(),
             handed: BTreeMap::new(),
         }
     }
@@ -316,25 +322,55 @@ impl Store {
 
     /// All reports, each with its file.
     pub fn all_reports(&self) -> Result<Vec<(PathBuf, String)>> {
-        let is_report = |name: &String| name.ends_with(".json");
-        let paths = files::list(&self.reports())?
-            .into_iter()
-            .filter(is_report)
-            .map(|name| self.reports().join(name));
-        // One that went in between, or that is no plain file, is not shown.
-        Ok(paths
-            .filter_map(|path| files::read(&path).ok()?.map(|text| (path, text)))
-            .collect())
+        let mut all = Vec::new();
+        for folder in [self.reports(), self.reports_on_disk()] {
+            for name in files::list(&folder)? {
+                let path = folder.join(name);
+                let is_report = path.extension().is_some_and(|e| e == "json");
+                // One that went in between, or that is no plain file, is not shown.
+                if let Some(text) = files::read(&path).ok().flatten().filter(|_| is_report) {
+                    all.push((path, text));
+                }
+            }
+        }
+        Ok(all)
     }
 
-    /// The `id` may be unknown.
+    /// The `id` may be unknown. Where the run folder is full, the report goes to the disk, so that
+    /// `status` says why the hook failed.
     pub fn save_report(&self, id: Option<&str>, json: &str) -> Result<()> {
-        let path = self
-            .reports()
-            .join(id.map_or(UNKNOWN.to_owned(), report_name));
+        let name = id.map_or(UNKNOWN.to_owned(), report_name);
         // No fsync: a report is news, not truth. The name is the container's id: a link of that
         // name is replaced, not followed.
-        shared_folder::replace(&path, json.as_bytes(), 0o600, false)
+        let save = |folder: PathBuf| {
+            shared_folder::replace(&folder.join(&name), json.as_bytes(), 0o600, false)
+        };
+        let on_disk = self.reports_on_disk();
+        match self.prepare().and_then(|()| save(self.reports())) {
+            Ok(()) => {
+                // What it said of that container before.
+                let _ = std::fs::remove_file(on_disk.join(&name));
+                Ok(())
+            }
+            Err(e) => files::private_dir(&self.state)
+                .and_then(|()| files::private_dir(&on_disk))
+                .and_then(|()| save(on_disk.clone()))
+                .and_then(|()| files::keep_newest(&on_disk, REPORTS_ON_DISK))
+                .map_err(|_| e),
+        }
+    }
+
+    fn reports_on_disk(&self) -> PathBuf {
+        self.state.join("reports")
+    }
+
+    /// The kernel names no folder that is full.
+    pub fn with_space(&self, e: anyhow::Error) -> anyhow::Error {
+        // Of an error before an undo there is the text alone.
+        if !format!("{e:#}").contains("No space left on device") {
+            return e;
+        }
+        e.context([&self.run, &self.state].map(|f| files::space(f)).join("; "))
     }
 }
 

@@ -65,7 +65,10 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
     let mut seen = Snapshot::default();
     let mut nics = Vec::new();
     for (name, bus, physfn, gids) in hcas {
-        let gid = |(index, address): &(u32, &str)| json!({"index": index, "address": address, "kind": "RoCE v2"});
+        let gid = |(index, address): &(u32, &str)| {
+            json!({"index": index, "address": address,
+                "kind": "RoCE v2"})
+        };
         let gids: Vec<Value> = gids.iter().map(gid).collect();
         let port = json!({"number": 1, "gids": gids});
         seen.hcas

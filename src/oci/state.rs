@@ -98,7 +98,8 @@ mod tests {
     fn states_of_all_runtimes_are_read() {
         for text in [
             r#"{"ociVersion":"1.0.2","id":"a","status":"creating","pid":7,"bundle":"/b"}"#,
-            r#"{"ociVersion":"1.0","id":"a","pid":7,"root":"/r","bundle":"/b","created":"x","status":"created"}"#,
+            r#"{"ociVersion":"1.0","id":"a","pid":7,"root":"/r","bundle":"/b","created":"x",
+                "status":"created"}"#,
             r#"{"id":"a","pid":7,"bundle":"/b","annotations":null,"unknown":[1]}"#,
         ] {
             assert_eq!(fault(text), None, "{text}");

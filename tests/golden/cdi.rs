@@ -224,7 +224,10 @@ fn inject(config: &mut Value, spec: &Spec, asked: &[&str]) {
         for node in device_nodes {
             let list = config["linux"]["devices"].as_array_mut().unwrap();
             list.retain(|d| d["path"] != json!(node.path));
-            list.push(json!({"path": node.path, "type": node.kind, "major": node.major, "minor": node.minor}));
+            list.push(
+                json!({"path": node.path, "type": node.kind, "major": node.major,
+                    "minor": node.minor}),
+            );
         }
         for hook in hooks {
             let list = &mut config["hooks"][hook.hook_name.name()];
@@ -318,32 +321,38 @@ proptest! {
         let mut config = config();
         inject(&mut config, &spec, &names);
         let all = asked.contains(&5);
-        let want: BTreeSet<String> = (0..5).filter(|i| all || asked.contains(i)).map(|i| format!("r{i}")).collect();
+        let want: BTreeSet<String> = (0..5).filter(|i| all || asked.contains(i))
+            .map(|i| format!("r{i}")).collect();
         let calls = calls(&config);
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
-            let turn = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), mine).unwrap();
+            let turn = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime,
+                Some("default"), mine).unwrap();
             // A device that was asked for twice has two hooks with the same words: the second finds
             // the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
-            let got: Option<BTreeSet<String>> = turn.map(|a| a.netdevs().map(ToString::to_string).collect());
+            let got: Option<BTreeSet<String>> = turn
+                .map(|a| a.netdevs().map(ToString::to_string).collect());
             prop_assert!(got.is_none_or(|got| got == want));
         }
         let env = config["process"]["env"].as_array().unwrap();
         let rails: BTreeSet<String> = env.iter().filter_map(|e| {
-            Some(e.as_str().unwrap().strip_prefix("RDMAPREP_RAIL_")?.split_once('=').unwrap().0.to_owned())
+            Some(e.as_str().unwrap().strip_prefix("RDMAPREP_RAIL_")?.split_once('=').unwrap().0
+                .to_owned())
         }).collect();
         prop_assert_eq!(&rails, &want, "no device overwrites another one's variable");
         prop_assert!(!config.to_string().contains("NCCL_"), "what depends on all of them is no \
             device's to say");
-        let nodes: BTreeSet<&str> = config["linux"]["devices"].as_array().unwrap().iter().map(|d| d["path"].as_str().unwrap()).collect();
+        let nodes: BTreeSet<&str> = config["linux"]["devices"].as_array().unwrap().iter()
+            .map(|d| d["path"].as_str().unwrap()).collect();
         prop_assert_eq!(nodes.len(), want.len() + 1, "{:?}", nodes);
     }
 
     /// No text is a panic, and none is believed that does not have the very hook that runs.
     #[test]
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
-        let result = DeviceRequest::first(&text, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]);
+        let result = DeviceRequest::first(&text, Stage::CreateRuntime, Some("default"),
+            &["r0".to_owned()]);
         let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
         prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }
@@ -422,7 +431,8 @@ fn only_hooks_of_this_stage_and_plan_count() {
         ["r0"]
     );
     // A word that is no name is not passed over: something else than was asked for would be given.
-    let bad = json!({"path": "/x", "args": ["x", "hook", "createRuntime", "--plan", "default", FLAG, "a/b"]});
+    let bad = json!({"path": "/x",
+        "args": ["x", "hook", "createRuntime", "--plan", "default", FLAG, "a/b"]});
     config["hooks"]["createRuntime"]
         .as_array_mut()
         .unwrap()

@@ -101,7 +101,8 @@ fn hook_alone_is_read_as_by_the_whole_command() {
         "--config hook --state-dir /s hook prestart --plan p --deadline 5 --ifaces r0,r1",
         "hook createRuntime --rail r0 --rail hca:mlx5_0 --handles=a=b,c=d --exclude= --ib \
         --no-auto-skip",
-        "hook poststart --wait 3 --agreed x --hook-timeout 60 --allow-bootstrap-iface=0 --exclude -x",
+        "hook poststart --wait 3 --agreed x --hook-timeout 60 --allow-bootstrap-iface=0 \
+        --exclude -x",
         "hook",
         "hook nonsense",
         "hook createRuntime --nonsense",
@@ -175,7 +176,9 @@ fn a_state_that_no_runtime_would_write_is_refused() {
         let c = Container::new("bad");
         let before = all(host);
         let state = |pid: Value| {
-            json!({"id": "bad", "pid": pid, "bundle": "/b", "annotations": {"rdmaprep.io/plan": "default"}}).to_string()
+            json!({"id": "bad", "pid": pid, "bundle": "/b",
+                "annotations": {"rdmaprep.io/plan": "default"}})
+            .to_string()
         };
         let dead = {
             let mut child = Command::new("true").spawn().unwrap();
@@ -299,8 +302,10 @@ fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
         host.prepare(&rails);
         let log = || fs::read_to_string(&host.log).unwrap_or_default();
         let spec = |annotations: Value| {
-            let config = json!({"ociVersion": "1.2.0", "annotations": annotations, "root": {"path": "rootfs"},
-                "process": {"args": ["sh"], "cwd": "/"}, "linux": {"namespaces": [{"type": "mount"}]}});
+            let config = json!({"ociVersion": "1.2.0", "annotations": annotations,
+                "root": {"path": "rootfs"},
+                "process": {"args": ["sh"], "cwd": "/"},
+                "linux": {"namespaces": [{"type": "mount"}]}});
             run(&mut host.command(&["spec"]), &config.to_string())
         };
         spec(json!({})).ok();
@@ -376,9 +381,11 @@ fn status_shows_why_hooks_failed_lately() {
         assert!(rest.lines().all(|line| line.len() <= 100), "{rest}");
         // What `spec` refuses has the id that the engine made.
         let id = "0123456789abcdef".repeat(4);
-        let config = json!({"ociVersion": "1.2.0", "annotations": {"rdmaprep.io/plan": "default"}, "root": {"path": "rootfs"},
+        let config = json!({"ociVersion": "1.2.0", "annotations": {"rdmaprep.io/plan": "default"},
+            "root": {"path": "rootfs"},
             "process": {"args": ["sh"], "cwd": "/"},
-            "linux": {"namespaces": [{"type": "network"}], "cgroupsPath": format!("machine.slice:libpod:{id}")}});
+            "linux": {"namespaces": [{"type": "network"}],
+                "cgroupsPath": format!("machine.slice:libpod:{id}")}});
         run(&mut host.command(&["spec"]), &config.to_string()).fails(3, &[]);
         assert!(
             failures()
@@ -428,7 +435,9 @@ fn a_bundle_that_cannot_be_prepared_is_left_alone() {
     alone(|host| {
         let rails = host.rails(1);
         let config = |linux: Value| {
-            json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"}, "linux": linux}).to_string()
+            json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"},
+                "root": {"path": "r"}, "linux": linux})
+            .to_string()
         };
         let network =
             |path: &str| config(json!({"namespaces": [{"type": "network", "path": path}]}));

@@ -205,14 +205,22 @@ fn nothing_is_wrong_with_a_healthy_node() {
 /// A job runs: with its NICs go their routes, and in exclusive mode their HCAs.
 #[test]
 fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
-    let held = |netdev: &str, hca: &str| json!({ "netdev": netdev, "hca": hca, "port": 1, "by": "container c1" });
-    let trace = |nics: Value| json!([{ "id": "c1", "nics": nics, "stale": null, "advice": "", "tables": [100] }]);
+    let held = |netdev: &str, hca: &str| {
+        json!({ "netdev": netdev, "hca": hca, "port": 1,
+            "by": "container c1" })
+    };
+    let trace = |nics: Value| {
+        json!([{ "id": "c1", "nics": nics, "stale": null, "advice": "",
+            "tables": [100] }])
+    };
     // The second rail: the one next to a GPU; a rule of its subnet stays, and a list for the whole
     // node.
     let gone = json!({
-        "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null, "/netdevs/2/addresses": [],
+        "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null,
+        "/netdevs/2/addresses": [],
         "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null,
-        "/rules/-": { "family": 4, "priority": 1000, "source": "198.51.100.0/24", "table": 100, "action": 1 },
+        "/rules/-": { "family": 4, "priority": 1000, "source": "198.51.100.0/24", "table": 100,
+            "action": 1 },
     });
     let one = json!({
         "snapshot": gone, "held": [held("rdma1", "mlx5_1")], "traces": trace(json!(["rdma1"])),
@@ -232,7 +240,8 @@ fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
         .unwrap()
         .retain(|key, _| !key.starts_with("/hcas/"));
     let every = json!({
-        "snapshot": all, "held": [held("rdma0", "mlx5_0"), held("rdma1", "mlx5_1")], "traces": trace(json!(["rdma0", "rdma1"])),
+        "snapshot": all, "held": [held("rdma0", "mlx5_0"), held("rdma1", "mlx5_1")],
+        "traces": trace(json!(["rdma0", "rdma1"])),
     });
     // Where the rail is that is away is known by its HCA, while that stays.
     for (planted, not_checked) in [(one, &[][..]), (every, &[Check::Numa][..])] {
@@ -271,7 +280,8 @@ fn no_command_loses_what_a_plan_has() {
     let faults = [
         (
             Check::Plans,
-            json!({ "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null }),
+            json!({ "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99",
+                "/netdevs/2/pci": null }),
         ),
         (Check::Uplink, json!({ "/routes/-": uplink })),
         (
@@ -307,7 +317,8 @@ fn no_command_loses_what_a_plan_has() {
         [again.clone(), again.clone(), again]
     );
     let agreement = json!({
-        "run": "r1", "rank": 0, "nodes": 2, "policy": { "match": "name", "family": "4" }, "nonces": "0".repeat(64), "digest": "0".repeat(64),
+        "run": "r1", "rank": 0, "nodes": 2, "policy": { "match": "name", "family": "4" },
+        "nonces": "0".repeat(64), "digest": "0".repeat(64),
         "rails": [["rdma0", "rdma0"], ["rdma1", "rdma1"]],
     });
     let variable = json!({ "name": "NCCL_DEBUG", "value": "INFO", "why": "--debug-all" });
@@ -335,8 +346,10 @@ fn no_command_loses_what_a_plan_has() {
     let three = json!({ "ifaces": "rdma0 rdma1 \
         eth0", "flags": "--allow-bootstrap-iface", "planted": { "/allow_bootstrap": false } });
     let lent = json!({ "plans": { "a": three }, "snapshot": {
-        "/netdevs/1/name": "other8", "/netdevs/1/permanent_mac": "02:00:00:00:00:98", "/netdevs/1/pci": null,
-        "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null,
+        "/netdevs/1/name": "other8", "/netdevs/1/permanent_mac": "02:00:00:00:00:98",
+        "/netdevs/1/pci": null,
+        "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99",
+        "/netdevs/2/pci": null,
     }, "held": [{ "netdev": "rdma0", "hca": "mlx5_0", "port": 1, "by": "container c1" }] });
     let d = diagnosis(&serde_json::from_value(lent).unwrap(), "", true);
     assert!(d.findings.iter().any(|f| f.check == Check::Plans), "{d:?}");
@@ -413,8 +426,14 @@ fn ordinary_differences_are_no_findings() {
     let apart = json!({ "a": { "ifaces": "rdma0" }, "b": { "ifaces": "rdma1" } });
     healthy(json!({ "snapshot": slow, "plans": apart }), "");
     // One of IPv6 rails, whatever counts by default.
-    let six = |n: u8| json!([{ "address": format!("2001:db8:{n}::1"), "prefix": 64, "scope": 0, "flags": 128 }]);
-    let gid = |n: u8, dev: &str| json!([{ "index": 0, "address": format!("2001:db8:{n}::1"), "kind": "RoCE v2", "netdev": dev }]);
+    let six = |n: u8| {
+        json!([{ "address": format!("2001:db8:{n}::1"), "prefix": 64, "scope": 0,
+            "flags": 128 }])
+    };
+    let gid = |n: u8, dev: &str| {
+        json!([{ "index": 0, "address": format!("2001:db8:{n}::1"),
+            "kind": "RoCE v2", "netdev": dev }])
+    };
     let snapshot = json!({
         "/netdevs/1/addresses": six(1), "/hcas/0/ports/0/gids": gid(1, "rdma0"),
         "/netdevs/2/addresses": six(2), "/hcas/1/ports/0/gids": gid(2, "rdma1"),
@@ -422,7 +441,8 @@ fn ordinary_differences_are_no_findings() {
     let plans6 = json!({ "a": { "ifaces": "rdma0 rdma1", "family": "6" } });
     healthy(json!({ "well": snapshot, "plans": plans6 }), "");
     // Network managers configure the NICs of a host without a plan.
-    let managers = json!([{ "manager": "network_manager", "spares": [] }, { "manager": "networkd", "spares": [] }]);
+    let managers = json!([{ "manager": "network_manager", "spares": [] },
+        { "manager": "networkd", "spares": [] }]);
     healthy(json!({ "machine": { "/managers": managers } }), "");
     // Or those that are in no plan.
     let managers = json!([{ "manager": "network_manager", "spares": ["rdma0", "rdma1"] }]);
@@ -458,13 +478,16 @@ fn ordinary_differences_are_no_findings() {
     // IP over InfiniBand, beside RoCE.
     let mut fabric = infiniband("mlx5_3", "ACTIVE");
     fabric["ports"][0]["netdev"] = json!("ib0");
-    let ib0 = json!({ "name": "ib0", "ifindex": 9, "link_type": 32, "mtu": 2044, "up": true, "running": true,
+    let ib0 = json!({ "name": "ib0", "ifindex": 9, "link_type": 32, "mtu": 2044, "up": true,
+        "running": true,
         "addresses": [{ "address": "100.64.0.1", "prefix": 24, "scope": 0 }] });
-    let ipoib = json!({ "snapshot": { "/hcas/-": fabric, "/netdevs/-": ib0 }, "machine": { "/nodes/uverbs3": "opened" } });
+    let ipoib = json!({ "snapshot": { "/hcas/-": fabric, "/netdevs/-": ib0 },
+        "machine": { "/nodes/uverbs3": "opened" } });
     healthy(ipoib, "--ib\n--ifaces=rdma0,rdma1,ib0");
     // Ports that no plan has, and no address.
     let ib = infiniband("mlx5_3", "DOWN");
-    let dark = json!({ "/hcas/1/ports/0/state": "DOWN", "/netdevs/2/addresses": [], "/hcas/-": ib, "/pci": [] });
+    let dark = json!({ "/hcas/1/ports/0/state": "DOWN", "/netdevs/2/addresses": [], "/hcas/-": ib,
+        "/pci": [] });
     healthy(
         json!({ "snapshot": dark, "plans": { "a": { "ifaces": "rdma0" } } }),
         "",
@@ -490,8 +513,10 @@ fn ordinary_differences_are_no_findings() {
     );
     // A NIC of a plan that a container has.
     let away = json!({ "id": "c1", "nics": ["rdma1"], "stale": null, "advice": "" });
-    let gone = json!({ "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null,
-        "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null, "/netdevs/2/addresses": [], "/pci": [] });
+    let gone = json!({ "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9",
+        "/netdevs/2/mac": null, "/netdevs/2/permanent_mac": "02:00:00:00:00:99",
+        "/netdevs/2/pci": null,
+        "/netdevs/2/addresses": [], "/pci": [] });
     healthy(
         json!({ "snapshot": gone, "traces": [away], "plans": plans }),
         "",
@@ -500,7 +525,8 @@ fn ordinary_differences_are_no_findings() {
     let inside =
         json!({ "/hcas": [infiniband("mlx5_3", "ACTIVE")], "/netdevs/1/name": "eth9", "/pci": [] });
     healthy(
-        json!({ "snapshot": inside, "container": "c1", "machine": { "/nodes": { "uverbs3": "opened" } } }),
+        json!({ "snapshot": inside, "container": "c1",
+            "machine": { "/nodes": { "uverbs3": "opened" } } }),
         "",
     );
 }
@@ -513,7 +539,8 @@ fn x710() -> Value {
 /// As nldev and sysfs tell an InfiniBand HCA.
 fn infiniband(name: &str, state: &str) -> Value {
     json!({
-        "name": name, "driver": "mlx5_core", "protocol": "ib", "uverbs": { "name": "uverbs3", "major": 231, "minor": 195 },
+        "name": name, "driver": "mlx5_core", "protocol": "ib",
+        "uverbs": { "name": "uverbs3", "major": 231, "minor": 195 },
         "ports": [{ "number": 1, "state": state, "link_layer": "InfiniBand", "rate": "400 Gb/sec \
             (4X NDR)" }],
     })

@@ -202,7 +202,8 @@ fn common_failures_are_reported_in_one_line_each() {
 #[test]
 fn a_bundles_environment_is_asked_about() {
     let bundle = tempfile::tempdir().unwrap();
-    let config = json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1", "NCCL_IB_HCA==rxe0"]}});
+    let config = json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1",
+        "NCCL_IB_HCA==rxe0"]}});
     fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
     let said = explain(&[
         "--json",
@@ -546,15 +547,18 @@ fn a_bundle_is_refused_where_the_crash_is_certain() {
     let snapshot = work.path().join("snapshot.json");
     // A card that is no rail of its own: NCCL_IB_HCA of the image names it beside soft-RoCE.
     let mut node = with_card();
-    let mut port = json!({"name": "card0", "ifindex": 77, "link_type": 1, "mtu": 9000, "up": true, "running": true,
-        "operstate": "up", "pci": "0000:05:00.0", "addresses": [{"address": "198.51.100.77", "prefix": 24}]});
+    let mut port = json!({"name": "card0", "ifindex": 77, "link_type": 1, "mtu": 9000, "up": true,
+        "running": true,
+        "operstate": "up", "pci": "0000:05:00.0",
+        "addresses": [{"address": "198.51.100.77", "prefix": 24}]});
     port["mac"] = json!("02:00:00:00:00:77");
     node["netdevs"].as_array_mut().unwrap().push(port);
     (
         node["hcas"][2]["driver"],
         node["hcas"][2]["ports"][0]["netdev"],
     ) = (json!("mlx5_core"), json!("card0"));
-    node["hcas"][2]["ports"][0]["gids"] = json!([{"index": 0, "address": "::ffff:198.51.100.77", "kind": "RoCE v2", "netdev": "card0"}]);
+    node["hcas"][2]["ports"][0]["gids"] = json!([{"index": 0, "address": "::ffff:198.51.100.77",
+        "kind": "RoCE v2", "netdev": "card0"}]);
     fs::write(&snapshot, node.to_string()).unwrap();
     let bundle = work.path().join("bundle");
     let edited = |command: &str, own: &[&str], more: &[&str]| {

@@ -47,7 +47,8 @@ fn rail(k: u32, netdev: &str, hca: &str) -> (Hca, Netdev) {
     let pci = format!("0000:{:02x}:00.0", 0x19 + k);
     let driver = "mlx5_core";
     let hca = json!({
-        "name": hca, "node_guid": format!("0c42:a103:00fe:{k:04x}"), "driver": driver, "pci": pci, "numa": k % 2,
+        "name": hca, "node_guid": format!("0c42:a103:00fe:{k:04x}"), "driver": driver, "pci": pci,
+        "numa": k % 2,
         "uverbs": {"name": format!("uverbs{k}"), "major": 231, "minor": 192 + k},
         "ports": [{
             "number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "rate": "400 Gb/sec (4X \
@@ -55,13 +56,16 @@ fn rail(k: u32, netdev: &str, hca: &str) -> (Hca, Netdev) {
             "gids": [
                 {"index": 0, "address": "fe80::1", "kind": "IB/RoCE v1", "netdev": netdev},
                 {"index": 1, "address": "fe80::1", "kind": "RoCE v2", "netdev": netdev},
-                {"index": 2, "address": format!("::ffff:10.{k}.0.1"), "kind": "IB/RoCE v1", "netdev": netdev},
-                {"index": 3, "address": format!("::ffff:10.{k}.0.1"), "kind": "RoCE v2", "netdev": netdev}
+                {"index": 2, "address": format!("::ffff:10.{k}.0.1"), "kind": "IB/RoCE v1",
+                    "netdev": netdev},
+                {"index": 3, "address": format!("::ffff:10.{k}.0.1"), "kind": "RoCE v2",
+                    "netdev": netdev}
             ]
         }]
     });
     let dev = json!({
-        "name": netdev, "ifindex": 10 + k, "mtu": 9000, "up": true, "running": true, "pci": pci, "driver": driver,
+        "name": netdev, "ifindex": 10 + k, "mtu": 9000, "up": true, "running": true, "pci": pci,
+        "driver": driver,
         "addresses": [{"address": format!("10.{k}.0.1"), "prefix": 24}]
     });
     (
@@ -74,11 +78,15 @@ fn node() -> Snapshot {
     let mut snapshot: Snapshot = serde_json::from_value(json!({
         "schema": 1, "rdma_mode": "shared", "hcas": [],
         "netdevs": [
-            {"name": "lo", "ifindex": 1, "mtu": 65536, "up": true, "running": true, "link_type": 772,
-             "addresses": [{"address": "127.0.0.1", "prefix": 8}, {"address": "::1", "prefix": 128}]},
-            {"name": "eno1", "ifindex": 2, "mtu": 1500, "up": true, "running": true, "driver": "tg3", "master": "bond0",
+            {"name": "lo", "ifindex": 1, "mtu": 65536, "up": true, "running": true,
+                "link_type": 772,
+             "addresses": [{"address": "127.0.0.1", "prefix": 8},
+                 {"address": "::1", "prefix": 128}]},
+            {"name": "eno1", "ifindex": 2, "mtu": 1500, "up": true, "running": true,
+                "driver": "tg3", "master": "bond0",
              "pci": "0000:01:00.0"},
-            {"name": "bond0", "ifindex": 3, "mtu": 1500, "up": true, "running": false, "kind": "bond",
+            {"name": "bond0", "ifindex": 3, "mtu": 1500, "up": true, "running": false,
+                "kind": "bond",
              "addresses": [{"address": "2001:db8:1111:2222:3333:4444:5555:6666", "prefix": 64}]},
             {"name": "docker0", "ifindex": 4, "mtu": 1500, "kind": "bridge"}
         ],
@@ -215,7 +223,10 @@ fn snapshot_of_a_node() {
 fn snapshot_without_the_rdma_driver_has_a_hint() {
     let mut snapshot = node();
     snapshot.hcas.clear();
-    let card = |at: &str| json!({"address": at, "class": 0x20000, "vendor": 0x15b3, "driver": "mlx5_core"});
+    let card = |at: &str| {
+        json!({"address": at, "class": 0x20000, "vendor": 0x15b3,
+            "driver": "mlx5_core"})
+    };
     let cards = json!([card("0000:19:00.0"), card("0000:1a:00.1")]);
     snapshot
         .pci
@@ -231,7 +242,8 @@ fn snapshot_without_the_rdma_driver_has_a_hint() {
 /// A capture without the files of a link says nothing of it.
 #[test]
 fn a_link_of_a_bare_capture_is_unknown() {
-    let netdevs = json!([{"name": "rdma0", "ifindex": 2}, {"name": "rdma1", "ifindex": 3, "mtu": 1500, "operstate": "down"}]);
+    let netdevs = json!([{"name": "rdma0", "ifindex": 2},
+        {"name": "rdma1", "ifindex": 3, "mtu": 1500, "operstate": "down"}]);
     let snapshot: Snapshot =
         serde_json::from_value(json!({"schema": 1, "hcas": [], "netdevs": netdevs})).unwrap();
     let text = report::snapshot_table(&snapshot);

@@ -373,10 +373,16 @@ fn host() -> impl Strategy<Value = Snapshot> {
         prop::sample::select(vec![0u32, 100, 200]),
         prop::collection::vec(0..8usize, 0..3),
     );
-    (prop::collection::vec(device, 1..8), prop::collection::vec(route, 0..4)).prop_map(|(devices, routes)| {
+    let lists = (
+        prop::collection::vec(device, 1..8),
+        prop::collection::vec(route, 0..4),
+    );
+    lists.prop_map(|(devices, routes)| {
         let hcas = (0..devices.len()).map(|i| {
-            let gid = json!({"index": 3, "address": format!("::ffff:192.0.2.{}", i + 1), "kind": "RoCE v2", "netdev": format!("r{i}")});
-            json!({"name": format!("mlx5_{i}"), "protocol": "roce", "ports": [{"number": 1, "state": "ACTIVE",
+            let gid = json!({"index": 3, "address": format!("::ffff:192.0.2.{}", i + 1),
+                "kind": "RoCE v2", "netdev": format!("r{i}")});
+            json!({"name": format!("mlx5_{i}"), "protocol": "roce", "ports": [{
+                "number": 1, "state": "ACTIVE",
                 "link_layer": "Ethernet", "netdev": format!("r{i}"), "gids": [gid]}]})
         });
         let netdevs = devices.iter().enumerate().map(|(i, (master, link, kind))| {
@@ -387,23 +393,29 @@ fn host() -> impl Strategy<Value = Snapshot> {
                 "addresses": [{"address": format!("192.0.2.{}", i + 1), "prefix": 24}]})
         });
         let routes = routes.iter().map(|(v6, metric, legs)| {
-            json!({"destination": if *v6 { "::/0" } else { "0.0.0.0/0" }, "table": 254, "kind": 1, "metric": metric,
+            json!({"destination": if *v6 { "::/0" } else { "0.0.0.0/0" }, "table": 254, "kind": 1,
+                "metric": metric,
                 "hops": legs.iter().map(|l| json!({"dev": format!("r{l}")})).collect::<Vec<_>>()})
         });
-        let [hcas, netdevs, routes]: [Vec<Value>; 3] = [hcas.collect(), netdevs.collect(), routes.collect()];
-        serde_json::from_value(json!({"schema": 1, "hcas": hcas, "netdevs": netdevs, "routes": routes})).unwrap()
+        let [hcas, netdevs, routes]: [Vec<Value>; 3] =
+            [hcas.collect(), netdevs.collect(), routes.collect()];
+        let host = json!({"schema": 1, "hcas": hcas, "netdevs": netdevs, "routes": routes});
+        serde_json::from_value(host).unwrap()
     })
 }
 
 proptest! {
     /// Whatever is named, nothing is kept that wins a default route, unless two words say so.
     #[test]
-    fn no_uplink_without_permission(snapshot in host(), named in any::<bool>(), allow in any::<bool>()) {
+    fn no_uplink_without_permission(
+        snapshot in host(), named in any::<bool>(), allow in any::<bool>(),
+    ) {
         let all = snapshot.netdevs.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(",");
         let mut args = Vec::new();
         if named { args.extend(["--ifaces", all.as_str()]) }
         if allow { args.push("--allow-bootstrap-iface") }
-        let Ok(selection) = select(&request(&args, "").unwrap(), &snapshot, &[]) else { return Ok(()) };
+        let Ok(selection) = select(&request(&args, "").unwrap(), &snapshot,
+            &[]) else { return Ok(()) };
         for v in selection.kept().filter(|_| !(named && allow)) {
             let name = v.netdev.as_ref().unwrap();
             let device = snapshot.netdev(name).unwrap();
@@ -415,7 +427,8 @@ proptest! {
                     prop_assert_ne!(hop.dev.as_ref(), Some(name));
                     if let Some(leg) = leg {
                         prop_assert!(device.master.is_none() || leg.master != device.master);
-                        prop_assert!(leg.kind.as_deref() != Some("vlan") || leg.link != Some(device.ifindex));
+                        prop_assert!(leg.kind.as_deref() != Some("vlan")
+                            || leg.link != Some(device.ifindex));
                     }
                 }
             }
@@ -426,8 +439,10 @@ proptest! {
     #[test]
     fn selection_is_a_function(snapshot in host(), regex in ".{0,12}", names in "[a-z0-9, \
         ]{0,12}") {
-        let Ok(request) = request(&["--exclude", &regex, &format!("--ifaces={names}")], "") else { return Ok(()) };
-        let [a, b] = [(); 2].map(|()| select(&request, &snapshot, &[]).map_err(|e| format!("{e:#}")));
+        let Ok(request) = request(&["--exclude", &regex, &format!("--ifaces={names}")],
+            "") else { return Ok(()) };
+        let [a, b] = [(); 2]
+            .map(|()| select(&request, &snapshot, &[]).map_err(|e| format!("{e:#}")));
         prop_assert_eq!(a, b);
     }
 }

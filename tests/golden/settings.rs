@@ -300,9 +300,11 @@ fn a_topology_file_comes_and_goes_with_its_variable() {
 fn an_unreachable_peer_is_reported() {
     let mut node: Value =
         serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
-    let eth0 = json!({"name": "eth0", "ifindex": 90, "addresses": [{"address": "198.51.100.1", "prefix": 24}]});
+    let eth0 = json!({"name": "eth0", "ifindex": 90,
+        "addresses": [{"address": "198.51.100.1", "prefix": 24}]});
     node["netdevs"].as_array_mut().unwrap().push(eth0);
-    let route = json!({"destination": "198.51.100.0/24", "table": 254, "kind": 1, "hops": [{"dev": "eth0"}]});
+    let route = json!({"destination": "198.51.100.0/24", "table": 254, "kind": 1,
+        "hops": [{"dev": "eth0"}]});
     node["routes"].as_array_mut().unwrap().push(route);
     let dir = tempfile::tempdir().unwrap();
     let (bundle, snapshot) = (bundle(&dir, &spec()), dir.path().join("snapshot.json"));

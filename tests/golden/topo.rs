@@ -345,7 +345,10 @@ fn a_program_gets_a_file_that_cannot_be_changed() {
 
 #[test]
 fn more_than_nccl_reads_is_refused_with_the_number() {
-    let gpu = |n: usize| json!({"address": format!("{n:04x}:00:00.0"), "class": 0x30200, "vendor": 0x10de});
+    let gpu = |n: usize| {
+        json!({"address": format!("{n:04x}:00:00.0"), "class": 0x30200,
+            "vendor": 0x10de})
+    };
     let dir = TempDir::new().unwrap();
     let topo = |gpus: usize| {
         let pci: Vec<Value> = (0..gpus).map(gpu).collect();

@@ -425,7 +425,10 @@ fn agree(keep: &Keep, links: &Tree, live: &Tree, whole: &Tree, view: &Tree) -> R
         "bus/pci/devices",
         "dev/char",
     ] {
-        let verbs = |node: Option<&Node>| matches!(node, Some(Node::Link(to)) if to.contains("/infiniband_verbs/"));
+        let verbs = |node: Option<&Node>| {
+            matches!(node,
+                Some(Node::Link(to)) if to.contains("/infiniband_verbs/"))
+        };
         let names = |tree: &Tree| -> Vec<(String, Option<Node>)> {
             let all = tree
                 .names(dir)
@@ -533,7 +536,8 @@ proptest! {
         let chosen = seen.hcas.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1);
         let keep = Keep::hcas(chosen.map(|(_, h)| h.name.clone()).collect(), &seen);
         let (links, whole) = (survey.links(), survey.whole());
-        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, whole.clone()));
+        let (live, view) = (view::live(&keep, &seen, &links),
+            view::snapshot(&keep, &seen, whole.clone()));
         let agreed = agree(&keep, &links, &live, &whole, &view);
         prop_assert!(agreed.is_ok(), "{:?}", agreed);
         nothing_leads_to_dropped("made up", &keep, &seen, &view);
@@ -547,7 +551,8 @@ proptest! {
             prop_assert!(view.resolve(&at).is_some(), "{at}");
         }
         let copy = written(&view);
-        prop_assert_eq!(differences(&view, &Survey::open(copy.path()).unwrap().whole()), Vec::<String>::new());
+        prop_assert_eq!(differences(&view, &Survey::open(copy.path()).unwrap().whole()),
+            Vec::<String>::new());
     }
 }
 

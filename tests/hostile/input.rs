@@ -130,11 +130,14 @@ fn a_config_json() {
             "root": {"path": "rootfs"},
             "annotations": all,
             "hooks": {"prestart": list(&|i| json!({"path": format!("/{i}"), "args": ["x"]}))},
-            "mounts": list(&|i| json!({"destination": format!("/sys/{}", word(i)), "type": "tmpfs", "source": word(i)})),
+            "mounts": list(&|i| json!({"destination": format!("/sys/{}", word(i)), "type": "tmpfs",
+                "source": word(i)})),
             "linux": {
                 "namespaces": [{"type": "network"}, {"type": "mount"}],
-                "devices": list(&|i| json!({"path": format!("/dev/{i}"), "type": "c", "major": 1, "minor": i})),
-                "resources": {"devices": list(&|i| json!({"allow": true, "type": "c", "major": 1, "minor": i, "access": "r"}))},
+                "devices": list(&|i| json!({"path": format!("/dev/{i}"), "type": "c", "major": 1,
+                    "minor": i})),
+                "resources": {"devices": list(&|i| json!({"allow": true, "type": "c", "major": 1,
+                    "minor": i, "access": "r"}))},
             },
         })
         .to_string();
@@ -226,11 +229,13 @@ fn crowded(count: usize, own: &[MovedNic]) -> Snapshot {
     netdevs.extend(own.iter().map(|h| h.inside.netdev.clone()));
     let route = |i: usize| -> Route {
         let hop = json!({"dev": own[0].inside.netdev.name, "weight": 1});
-        let route = json!({"destination": format!("{}/32", host(i)), "table": 7, "hops": [hop], "prefsrc": host(i)});
+        let route = json!({"destination": format!("{}/32", host(i)), "table": 7, "hops": [hop],
+            "prefsrc": host(i)});
         serde_json::from_value(route).unwrap()
     };
     let rule = |i: usize| -> Rule {
-        let rule = json!({"family": 4, "priority": i, "table": 7, "action": 1, "source": format!("{}/32", host(i)),
+        let rule = json!({"family": 4, "priority": i, "table": 7, "action": 1,
+            "source": format!("{}/32", host(i)),
             "iif": name(i)});
         serde_json::from_value(rule).unwrap()
     };

@@ -128,7 +128,8 @@ fn no_environment_is_printed_or_logged() {
         };
         let config = json!({
             "ociVersion": "1.2.0",
-            "process": {"env": secrets(), "args": ["/bin/true"], "cwd": "/", "user": {"uid": 0, "gid": 0}},
+            "process": {"env": secrets(), "args": ["/bin/true"], "cwd": "/",
+                "user": {"uid": 0, "gid": 0}},
             "root": {"path": "rootfs"},
             "annotations": {"rdmaprep.io/plan": "default", "password": SECRET},
             "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]},
@@ -266,7 +267,8 @@ fn users_runtime_gets_an_error_where_it_asks_and_none_elsewhere() {
             &state_dir,
         ];
         let pid = std::process::id();
-        let state = json!({"ociVersion": "1.2.0", "id": "c", "pid": pid, "bundle": "/b", "annotations": annotations});
+        let state = json!({"ociVersion": "1.2.0", "id": "c", "pid": pid, "bundle": "/b",
+            "annotations": annotations});
         as_a_user(&program, &args, &state.to_string())
     };
     for stage in ["prestart", "createRuntime", "poststart", "poststop"] {

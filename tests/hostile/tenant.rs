@@ -60,7 +60,8 @@ const QDISCS: &str = "
     tc qdisc add dev r1 root handle 1: htb default 1; tc class add dev r1 parent 1: classid 1:1 \
     htb rate 8kbit";
 const FILTERS: &str = "
-    tc qdisc add dev r0 clsact; tc filter add dev r0 ingress protocol ip u32 match u32 0 0 flowid 1:1
+    tc qdisc add dev r0 clsact
+    tc filter add dev r0 ingress protocol ip u32 match u32 0 0 flowid 1:1
     tc filter add dev r0 egress protocol all u32 match u32 0 0 flowid 1:1
     tc qdisc add dev r1 ingress_block 66 ingress; tc filter add block 66 protocol ip u32 match \
     u32 0 0 flowid 1:1";
@@ -101,7 +102,8 @@ const UPPERS_WITHIN: &str = "
 const UPPERS_ELSEWHERE: &str = "
     unshare --net sleep 90 > /dev/null 2>&1 < /dev/null & there=$!; sleep 0.3
     ip link add mv0 link r0 type macvlan mode bridge; ip link set mv0 netns $there
-    nsenter --net=/proc/$there/ns/net sh -c 'ip link set mv0 up; ip address add 10.0.0.68/24 dev mv0'
+    nsenter --net=/proc/$there/ns/net ip link set mv0 up
+    nsenter --net=/proc/$there/ns/net ip address add 10.0.0.68/24 dev mv0
     ip link add vx0 type vxlan id 66 dev r1 group 239.6.6.6 dstport 4789; ip link set vx0 netns \
     $there";
 const NEIGHBOURS: &str = "

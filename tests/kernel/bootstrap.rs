@@ -264,7 +264,8 @@ fn a_listener_times_out_and_bad_arguments_are_refused() {
         check(host, &["unknown.invalid:1"]).fails(1, &["unknown.invalid"]);
         // A listener accepts connections and resets them.
         let reset = "import socket,struct;s=socket.create_server(('10.9.0.2',5));c,_=s.accept();\
-                     c.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0));c.close()";
+                     c.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,\
+                     struct.pack('ii',1,0));c.close()";
         let mut breaker = enter(&there)
             .args(["python3", "-c", reset])
             .spawn()

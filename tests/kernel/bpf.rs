@@ -27,12 +27,14 @@ def load(kind):
     answer = 2 if kind == 6 else -1
     code = ctypes.create_string_buffer(struct.pack("<BBhiBBhi", 0xb7, 0, 0, answer, 0x95, 0, 0, 0))
     licence = ctypes.create_string_buffer(b"GPL")
-    return bpf(5, struct.pack("<IIQQIIQI", kind, 2, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0))[0]
+    program, named = ctypes.addressof(code), ctypes.addressof(licence)
+    return bpf(5, struct.pack("<IIQQIIQI", kind, 2, program, named, 0, 0, 0, 0))[0]
 
 def xdp(index, fd):
     s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     nested = struct.pack("HHiHHI", 8, 1, fd, 8, 3, 2)
-    body = struct.pack("BBHiII", 0, 0, 0, index, 0, 0) + struct.pack("HH", 4 + len(nested), 43 | 0x8000) + nested
+    body = struct.pack("BBHiII", 0, 0, 0, index, 0, 0)
+    body += struct.pack("HH", 4 + len(nested), 43 | 0x8000) + nested
     s.send(struct.pack("IHHII", 16 + len(body), 19, 5, 1, 0) + body)
     assert struct.unpack("i", s.recv(4096)[16:20])[0] == 0
 

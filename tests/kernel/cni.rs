@@ -134,7 +134,8 @@ fn attachment_lives_as_long_as_its_namespace() {
             (interface["mac"].as_str(), &interface["mtu"]),
             (Some(mac.trim()), &json!(1500))
         );
-        let ips = json!([{"address": "10.0.0.1/24", "interface": 0}, {"address": "10.1.0.1/24", "interface": 1}]);
+        let ips = json!([{"address": "10.0.0.1/24", "interface": 0},
+            {"address": "10.1.0.1/24", "interface": 1}]);
         assert_eq!(
             (&result["ips"], &result["cniVersion"]),
             (&ips, &json!("1.1.0"))
@@ -310,8 +311,10 @@ fn result_of_earlier_plugins_is_passed_on() {
     alone(|host| {
         let before = ready(host);
         let pod = Pod::new("one");
-        let earlier = json!({"cniVersion": "0.4.0", "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": "/run/netns/cni-one"}],
-            "ips": [{"version": "4", "address": "198.51.100.2/24", "interface": 1}], "routes": [{"dst": "0.0.0.0/0"}],
+        let earlier = json!({"cniVersion": "0.4.0",
+            "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": "/run/netns/cni-one"}],
+            "ips": [{"version": "4", "address": "198.51.100.2/24", "interface": 1}],
+            "routes": [{"dst": "0.0.0.0/0"}],
             "dns": {"nameservers": ["198.51.100.1"]}, "later": [1]});
         let config = with(
             config(),
@@ -579,8 +582,11 @@ fn gc_restores_what_the_runtime_forgot() {
             )
         };
         refused(gc(json!({})), 2, 7, "lacks cni.dev/valid-attachments");
-        gc(json!({"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "eth0"}, {"containerID": "b", "ifname": "net1"}]}))
-            .ok();
+        gc(
+            json!({"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "eth0"},
+                {"containerID": "b", "ifname": "net1"}]}),
+        )
+        .ok();
         // b has another interface; the rest is valid, of another network, or no attachment.
         assert_eq!(
             ["r0", "r1", "r2", "r3"].map(is_on_host),
@@ -654,10 +660,9 @@ fn status_and_version_answer_without_a_pod() {
                 &config().to_string(),
             )
         };
-        assert_eq!(
-            serde_json::from_str::<Value>(&bare(&[("CNI_COMMAND", "VERSION")]).ok().out).unwrap()["cniVersion"],
-            "1.1.0"
-        );
+        let version = bare(&[("CNI_COMMAND", "VERSION")]).ok().out;
+        let version: Value = serde_json::from_str(&version).unwrap();
+        assert_eq!(version["cniVersion"], "1.1.0");
         let help = bare(&[]);
         assert!(help.code == Some(2) && help.out.is_empty(), "{help:?}");
         host.is_as(&before);

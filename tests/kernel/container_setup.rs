@@ -120,7 +120,10 @@ fn nothing_is_mounted_where_the_host_would_see_it() {
             json!({"destination": "/sys", "type": "tmpfs", "source": "tmpfs"})),
         Some(NoMounts::NoSysfs)
     );
-    let bind = |options: Value| json!({"destination": "/sys/", "type": "bind", "source": "/sys", "options": options});
+    let bind = |options: Value| {
+        json!({"destination": "/sys/", "type": "bind", "source": "/sys",
+            "options": options})
+    };
     assert_eq!(
         why(&|c| c["mounts"][0] = bind(json!(["rbind", "ro"]))),
         None
@@ -175,7 +178,8 @@ fn a_bundle_tells_what_its_container_has() {
     assert_eq!(bundle.view, None);
     config["root"] = json!({"path": "rootfs"});
     config["mounts"] = json!([
-        {"destination": "/sys/class/infiniband", "source": "/run/rdmaprep/views/0123456789abcdef/class/infiniband"},
+        {"destination": "/sys/class/infiniband",
+            "source": "/run/rdmaprep/views/0123456789abcdef/class/infiniband"},
         {"destination": "/etc", "source": "/x", "options": ["rbind", "ro"]},
     ]);
     let bundle = parse(&config);

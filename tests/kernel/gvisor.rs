@@ -45,14 +45,16 @@ fn bundled(host: &Host, c: &Container, annotations: &Value, nodes: &[&str]) -> S
         .map(|path| json!({"path": path, "type": "c", "major": 231, "minor": 192}))
         .collect();
     let config = json!({
-        "ociVersion": "1.1.0", "root": {"path": "rootfs"}, "annotations": annotations, "process": {"env": []},
+        "ociVersion": "1.1.0", "root": {"path": "rootfs"}, "annotations": annotations,
+        "process": {"env": []},
         "linux": {"devices": devices, "namespaces": [{"type": "network"}, {"type": "mount"}]},
     });
     let bundle = host.run.parent().unwrap().join("bundles").join(&c.id);
     fs::create_dir_all(&bundle).unwrap();
     fs::write(bundle.join("config.json"), config.to_string()).unwrap();
-    json!({"ociVersion": "1.2.0", "id": c.id, "status": "created", "pid": c.pid(), "bundle": bundle, "annotations": annotations})
-        .to_string()
+    json!({"ociVersion": "1.2.0", "id": c.id, "status": "created", "pid": c.pid(), "bundle": bundle,
+        "annotations": annotations})
+    .to_string()
 }
 
 /// Ends it, as `runsc delete` does: poststop has the same bundle.
@@ -588,7 +590,8 @@ fn a_container_that_is_started_again_keeps_its_settings() {
 fn createcontainer_of_other_runtimes_does_nothing() {
     alone(|host| {
         for pid in ["0", "1", "4711"] {
-            let state = json!({"id": "g", "pid": 1, "bundle": "/nowhere", "annotations": {"rdmaprep.io/plan": "default"}});
+            let state = json!({"id": "g", "pid": 1, "bundle": "/nowhere",
+                "annotations": {"rdmaprep.io/plan": "default"}});
             let state = state
                 .to_string()
                 .replace("\"pid\":1", &format!("\"pid\":{pid}"));

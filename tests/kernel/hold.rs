@@ -93,7 +93,8 @@ fn a_config_that_names_the_path_is_edited_as_ever() {
     alone(|host| {
         let before = ready(host);
         let edit = |path: &str| {
-            let config = json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "rootfs"},
+            let config = json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"},
+                "root": {"path": "rootfs"},
                 "linux": {"namespaces": [{"type": "network", "path": path}, {"type": "mount"}]}});
             let edited = run(
                 &mut host.command(&["spec", "--plan", "default"]),

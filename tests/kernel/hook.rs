@@ -36,7 +36,8 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         let addresses = "for d in r0 r1 r2; do ip -o address show dev $d; done";
         let neighbours = "for p in 'nud permanent' proxy; do for d in r0 r1 r2; do
             ip -4 neighbour show $p dev $d; ip -6 neighbour show $p dev $d; done; done";
-        let links = r"for d in r0 r1 r2; do ip -o link show $d | sed 's/.*mtu/mtu/; s/qdisc.*group/group/; s/ *link-netnsid [0-9]*//';
+        let links = r"for d in r0 r1 r2; do ip -o link show $d |
+            sed 's/.*mtu/mtu/; s/qdisc.*group/group/; s/ *link-netnsid [0-9]*//';
             ip -o link show up dev $d | wc -l; cat /proc/net/if_inet6 | grep -c $d || :; done";
         let (want_addresses, want_neighbours, want_links) =
             (unnumbered(&sh(addresses)), sh(neighbours), sh(links));
@@ -483,7 +484,8 @@ fn annotations_narrow_and_never_widen() {
             "r2@"
         );
         // What else takes a NIC away does not take it out of the plan.
-        let both = json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0 r1", "rdmaprep.io/exclude": "^r1$"});
+        let both = json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0 r1",
+            "rdmaprep.io/exclude": "^r1$"});
         assert_eq!(inside(both), "r0@");
         let none = Container::new("none")
             .annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
@@ -970,7 +972,8 @@ fn a_pod_that_waits_for_nics_is_edited() {
         let config = json!({
             "ociVersion": "1.0.2",
             "process": {"cwd": "/", "args": ["true"], "env": ["NCCL_SOCKET_IFNAME==r0"]},
-            "linux": {"namespaces": [{"type": "network", "path": format!("/proc/{}/ns/net", pod.pid())}]},
+            "linux": {"namespaces": [{"type": "network",
+                "path": format!("/proc/{}/ns/net", pod.pid())}]},
         });
         let edited = run(
             &mut host.command(&["spec", "--plan", "default"]),
@@ -1001,7 +1004,8 @@ fn containers_of_the_hosts_own_plan_do_not_start_without_it() {
         // One that has the host's network has all NICs already.
         let mut shares = Command::new("sleep");
         let mut shares = shares.arg("60").spawn().unwrap();
-        let state = json!({"ociVersion": "1.1.0", "id": "s", "status": "creating", "pid": shares.id(), "bundle": "/b"});
+        let state = json!({"ociVersion": "1.1.0", "id": "s", "status": "creating",
+            "pid": shares.id(), "bundle": "/b"});
         host.hook("createRuntime", &state.to_string()).ok();
         shares.kill().and_then(|()| shares.wait()).unwrap();
         host.is_as(&before);

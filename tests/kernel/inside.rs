@@ -144,13 +144,16 @@ fn rule_of_a_whole_subnet_comes_along_with_its_table() {
     alone(|host| {
         let nics = host.rails(2);
         host.ip("address add fd00::1/64 dev r0 nodad");
-        sh("for i in 0 1; do ip route add default via 10.$i.0.9 dev r$i table 10$i; ip rule add \
+        sh(
+            "for i in 0 1; do ip route add default via 10.$i.0.9 dev r$i table 10$i; ip rule add \
             from 10.$i.0.0/24 table 10$i; done
             ip -6 route add default via fd00::9 dev r0 table 100; ip -6 rule add from fd00::/64 \
             table 100 pref 7
             ip rule add tos 0x10 table 102; ip route add 172.16.0.0/12 via 10.0.0.9 dev r0 table 102
-            ip rule add to 192.0.2.0/24 table 103; ip route add default via 10.1.0.9 dev r1 table 103
-            ip rule add from 10.7.0.0/16 table 100 pref 9");
+            ip rule add to 192.0.2.0/24 table 103
+            ip route add default via 10.1.0.9 dev r1 table 103
+            ip rule add from 10.7.0.0/16 table 100 pref 9",
+        );
         let before = host.look();
         let rules = |line: &str| -> Vec<String> { line.lines().map(str::to_owned).collect() };
         let of_host = rules(&sh("ip -4 rule; ip -6 rule"));

@@ -65,16 +65,20 @@ index = socket.if_nametoindex("r0")
 def attribute(kind, value):
     return struct.pack("HH", 4 + len(value), kind) + value
 def add(family, destination, bits, gateways):
-    legs = b"".join(struct.pack("HBBi", 12 + len(g), 0, 0, index) + attribute(5, g) for g in gateways)
-    body = struct.pack("BBBBBBBBI", family, bits, 0, 0, 254, 4, 0, 1, 0) + attribute(1, destination) + attribute(9, legs)
+    legs = b"".join(struct.pack("HBBi", 12 + len(g), 0, 0, index) + attribute(5, g)
+                    for g in gateways)
+    body = struct.pack("BBBBBBBBI", family, bits, 0, 0, 254, 4, 0, 1, 0)
+    body += attribute(1, destination) + attribute(9, legs)
     s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     s.send(struct.pack("IHHII", 16 + len(body), 24, 0x405, 1, 0) + body)
     assert struct.unpack("i", s.recv(65536)[16:20])[0] == 0
 count = int(sys.argv[2])
 if sys.argv[1] == "4":
-    add(2, bytes([172, 20, 0, 0]), 16, [bytes([10, 0, 100 + i // 250, 1 + i % 250]) for i in range(count)])
+    add(2, bytes([172, 20, 0, 0]), 16,
+        [bytes([10, 0, 100 + i // 250, 1 + i % 250]) for i in range(count)])
 else:
-    add(10, socket.inet_pton(10, "fd30::"), 32, [socket.inet_pton(10, f"fd00::{i + 256:x}") for i in range(count)])
+    add(10, socket.inet_pton(10, "fd30::"), 32,
+        [socket.inet_pton(10, f"fd00::{i + 256:x}") for i in range(count)])
 "#;
 
 /// A route of more than 32 KiB ends the kernel's list: what is behind would not be recorded, and

@@ -443,13 +443,15 @@ import os, socket, struct, sys
 prefix = os.environ.get("PREFIX")
 option = b""
 if prefix:
-    option = struct.pack("!BBBBIII", 3, 4, 64, 0xc0, 86400, 14400, 0) + socket.inet_pton(socket.AF_INET6, prefix)
+    option = struct.pack("!BBBBIII", 3, 4, 64, 0xc0, 86400, 14400, 0)
+    option += socket.inet_pton(socket.AF_INET6, prefix)
 for name in sys.argv[2:]:
     s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
     index = socket.if_nametoindex(name)
     s.setsockopt(41, 18, 255)
     s.setsockopt(41, 17, struct.pack("I", index))
-    s.sendto(b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0) + option, ("ff02::1", 0, 0, index))
+    head = b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0)
+    s.sendto(head + option, ("ff02::1", 0, 0, index))
 "#;
 
 /// Two rails whose switches advertise a default route. Added by netlink, the two would be one

@@ -130,11 +130,16 @@ fn eight_namespaces_print_the_same_line_and_name_what_two_lack() {
 /// A snapshot of two RoCE NICs, the port of the second in that state, its name made of that.
 fn snapshot(folder: &Path, name: &str, state: &str, prefix: &str) -> PathBuf {
     let nic = |i: u32, state: &str| {
-        let gid = json!({"index": 3, "address": format!("::ffff:10.0.{i}.1"), "kind": "RoCE v2", "netdev": format!("{prefix}{i}")});
-        let hca = json!({"name": format!("mlx5_{i}"), "protocol": "roce", "pci": format!("0000:{:02x}:00.0", 16 + i), "ports": [{
-            "number": 1, "state": state, "link_layer": "Ethernet", "netdev": format!("{prefix}{i}"), "gids": [gid]}]});
-        let netdev = json!({"name": format!("{prefix}{i}"), "ifindex": i + 2, "link_type": 1, "pci": format!("0000:{:02x}:00.0", 16 + i),
-            "up": true, "running": true, "addresses": [{"address": format!("10.0.{i}.1"), "prefix": 24}]});
+        let gid = json!({"index": 3, "address": format!("::ffff:10.0.{i}.1"), "kind": "RoCE v2",
+            "netdev": format!("{prefix}{i}")});
+        let hca = json!({"name": format!("mlx5_{i}"), "protocol": "roce",
+            "pci": format!("0000:{:02x}:00.0", 16 + i), "ports": [{
+            "number": 1, "state": state, "link_layer": "Ethernet", "netdev": format!("{prefix}{i}"),
+            "gids": [gid]}]});
+        let netdev = json!({"name": format!("{prefix}{i}"), "ifindex": i + 2, "link_type": 1,
+            "pci": format!("0000:{:02x}:00.0", 16 + i),
+            "up": true, "running": true,
+            "addresses": [{"address": format!("10.0.{i}.1"), "prefix": 24}]});
         (hca, netdev)
     };
     let ((h0, n0), (h1, n1)) = (nic(0, "ACTIVE"), nic(1, state));
@@ -268,7 +273,8 @@ fn bare_infiniband_hcas_are_agreed_on_like_nics() {
             (seen["hcas"], seen["netdevs"]) = (json!([]), json!([]));
         }
         let hca = |i: &u32| {
-            json!({"name": format!("ib{i}"), "protocol": "infiniband", "pci": format!("0000:{:02x}:00.0", 64 + i),
+            json!({"name": format!("ib{i}"), "protocol": "infiniband",
+                "pci": format!("0000:{:02x}:00.0", 64 + i),
             "ports": [{"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "gids": []}]})
         };
         seen["hcas"]
@@ -632,7 +638,8 @@ fn a_hook_takes_what_was_committed_or_nothing() {
         // A bundle names the digest in its hooks.
         let bundle = PathBuf::from("/run/bundle");
         fs::create_dir_all(&bundle).unwrap();
-        let config = json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"},
+        let config = json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"},
+            "root": {"path": "r"},
             "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]}});
         fs::write(bundle.join("config.json"), config.to_string()).unwrap();
         host.rdmaprep(

@@ -23,7 +23,10 @@ fn stored_plans_are_listed_shown_and_deleted() {
         c.create(host).ok();
         let list: Value =
             serde_json::from_str(&host.rdmaprep(&["plan", "list", "--json"]).ok().out).unwrap();
-        let line = |plan: &str, nics: &[&str], by: &[&str]| json!({"plan": plan, "nics": nics, "ib": [], "containers": by});
+        let line = |plan: &str, nics: &[&str], by: &[&str]| {
+            json!({"plan": plan, "nics": nics,
+                "ib": [], "containers": by})
+        };
         assert_eq!(
             list,
             json!([line("a", &["r0"], &["c"]), line("b", &["r0", "r1"], &[])])

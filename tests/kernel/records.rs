@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::alone;
+use serde_json::json;
 use testkit::{Container, Host, sh};
 
 fn stale(host: &Host) -> String {
@@ -63,5 +64,38 @@ fn read_only_run_folder_is_named_and_stops_without_nics_pass() {
         sh("mount -o remount,ro /run");
         let said = host.rdmaprep(&["restore", "--all"]).ok();
         assert_eq!(said.out, "No container holds a NIC.\n");
+    });
+}
+
+/// A full run folder: nothing has moved, the hook says which folder is full, and `status` has it
+/// from the disk.
+#[test]
+fn create_in_a_full_run_folder_says_so_and_status_too() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let run = host.run.display().to_string();
+        let plan = fs::read(host.run.join("plans/default.json")).unwrap();
+        sh(&format!("mount -t tmpfs -o size=64k,mode=700 none {run}"));
+        fs::create_dir(host.run.join("plans")).unwrap();
+        fs::write(host.run.join("plans/default.json"), plan).unwrap();
+        sh(&format!("head -c 1m /dev/zero > {run}/fill || :"));
+        let before = host.look();
+        let mut c = Container::new("a").annotated(json!({"rdmaprep.io/plan": "default"}));
+        let said = c.create(host).fails(1, &["No space left on device"]).err;
+        assert!(said.contains(&format!("{run} has 0 of 64 KiB")), "{said}");
+        host.is_as(&before);
+        let status = host.rdmaprep(&["status"]).ok().out;
+        assert!(
+            status.contains(&format!("{run} has 0 of 64 KiB")),
+            "{status}"
+        );
+        assert!(status.contains("exit code   1"), "{status}");
+        fs::remove_file(host.run.join("fill")).unwrap();
+        c.create(host).ok();
+        let status = host.rdmaprep(&["status"]).ok().out;
+        assert!(!status.contains("failed:"), "{status}");
+        c.stop(host).ok();
+        host.is_as(&before);
     });
 }

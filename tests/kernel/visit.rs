@@ -47,8 +47,10 @@ fn a_thread_is_home_after_each_visit() {
 fn without_a_way_home_nothing_is_entered() {
     alone(|host| {
         let program = host.command(&[]).get_program().to_owned();
-        let line = r#"unshare --net sleep 60 & until [ "$(readlink /proc/$!/ns/net)" != "$(readlink /proc/$$/ns/net)" ]
-            do sleep 0.01; done; "$0" --run-dir "$1" --state-dir "$1" doctor --container $!; code=$?; kill $!; exit $code"#;
+        let line = r#"unshare --net sleep 60 &
+            until [ "$(readlink /proc/$!/ns/net)" != "$(readlink /proc/$$/ns/net)" ]
+            do sleep 0.01; done; "$0" --run-dir "$1" --state-dir "$1" doctor --container $!
+            code=$?; kill $!; exit $code"#;
         let mut command = std::process::Command::new("unshare");
         command
             .args(["--user", "--map-root-user", "sh", "-c", line])

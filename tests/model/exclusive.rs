@@ -56,7 +56,8 @@ fn nic(netdev: &str, hca: &Hca) -> Nic {
         node_guid: None,
     };
     let json = serde_json::json!({
-        "identity": identity, "hca": hca.name, "port": 1, "ports": hca.ports.len(), "rxe": hca.is_rxe(),
+        "identity": identity, "hca": hca.name, "port": 1, "ports": hca.ports.len(),
+        "rxe": hca.is_rxe(),
         "gid": null, "numa": null, "uverbs": hca.uverbs, "addresses": []
     });
     serde_json::from_value(json).unwrap()

@@ -17,11 +17,11 @@ const DEVICE: [u8; 104] = [
     8, 0, 3, 0,   1, 0, 0, 0,                                         // PORT_INDEX: last port
     12, 0, 4, 0,  0x76, 0x9c, 0x22, 0x09, 0, 0, 0, 0,                 // CAP_FLAGS: unknown to us
     12, 0, 6, 0,  0x01, 0x00, 0x00, 0xfe, 0xff, 0x00, 0x00, 0x02,     // NODE_GUID
-    4, 0, 0, 0,                                                       // PAD, before a u64 on some machines
+    4, 0, 0, 0,                                                       // PAD, on some machines
     12, 0, 7, 0,  0x02, 0x00, 0x00, 0xfe, 0xff, 0x00, 0x00, 0x02,     // SYS_IMAGE_GUID
-    5, 0, 14, 0,  1, 0, 0, 0,                                         // DEV_NODE_TYPE RDMA_NODE_IB_CA
+    5, 0, 14, 0,  1, 0, 0, 0,                                         // DEV_NODE_TYPE IB_CA
     5, 0, 84, 0,  1, 0, 0, 0,                                         // DEV_DIM
-    5, 0, 99, 0,  0, 0, 0, 0,                                         // an attribute of a later kernel
+    5, 0, 99, 0,  0, 0, 0, 0,                                         // of a later kernel
     9, 0, 67, 0,  b'r', b'o', b'c', b'e', 0,   0, 0, 0,               // DEV_PROTOCOL
 ];
 
@@ -38,7 +38,7 @@ const PORT: [u8; 64] = [
 
 #[rustfmt::skip]
 const UVERBS: [u8; 48] = [
-    8, 0, 73, 0,  14, 0, 0, 0,                                        // UVERBS_DRIVER_ID RDMA_DRIVER_RXE, as u32
+    8, 0, 73, 0,  14, 0, 0, 0,                                        // UVERBS_DRIVER_ID, as u32
     12, 0, 72, 0, 0xc1, 0xe7, 0x00, 0x00, 0, 0, 0, 0,                 // CHARDEV 231:193
     12, 0, 71, 0, 2, 0, 0, 0, 0, 0, 0, 0,                             // CHARDEV_ABI
     12, 0, 70, 0, b'u', b'v', b'e', b'r', b'b', b's', b'1', 0,        // CHARDEV_NAME
@@ -60,7 +60,8 @@ fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
 #[rustfmt::skip]
 fn requests_are_these_bytes() {
     assert_eq!(Request::Devices.encode(1), [
-        16, 0, 0, 0,   0x01, 0x14,   0x01, 0x03,   1, 0, 0, 0,   0, 0, 0, 0,   // NLM_F_REQUEST | NLM_F_DUMP
+        // NLM_F_REQUEST | NLM_F_DUMP
+        16, 0, 0, 0,   0x01, 0x14,   0x01, 0x03,   1, 0, 0, 0,   0, 0, 0, 0,
     ]);
     assert_eq!(Request::Ports { device: 3 }.encode(2), [
         24, 0, 0, 0,   0x05, 0x14,   0x01, 0x03,   2, 0, 0, 0,   0, 0, 0, 0,
@@ -71,7 +72,8 @@ fn requests_are_these_bytes() {
         8, 0, 1, 0,   3, 0, 0, 0,
     ]);
     assert_eq!(Request::System.encode(0x01020304), [
-        16, 0, 0, 0,   0x06, 0x14,   0x05, 0x00,   4, 3, 2, 1,   0, 0, 0, 0,   // NLM_F_REQUEST | NLM_F_ACK
+        // NLM_F_REQUEST | NLM_F_ACK
+        16, 0, 0, 0,   0x06, 0x14,   0x05, 0x00,   4, 3, 2, 1,   0, 0, 0, 0,
     ]);
     assert_eq!(Request::CharDevice(CharKind::Uverbs { device: 3 }).encode(4), [
         36, 0, 0, 0,   0x0f, 0x14,   0x05, 0x00,   4, 0, 0, 0,   0, 0, 0, 0,
@@ -331,8 +333,11 @@ fn refusals_keep_errno_and_explanation() {
 
 proptest! {
     #[test]
-    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), sequence in any::<u32>()) {
-        let _ = (Device::parse(&bytes), Port::parse(&bytes), CharDev::parse(&bytes), netns_mode(&bytes));
+    fn random_bytes_never_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300), sequence in any::<u32>(),
+    ) {
+        let _ = (Device::parse(&bytes), Port::parse(&bytes), CharDev::parse(&bytes),
+            netns_mode(&bytes));
         let _ = Request::Devices.replies(sequence).feed(&bytes);
         for kind in [2, 3, 0x1401] {
             for flags in [0, 0x100, 0x200, 0x300] {
@@ -342,10 +347,13 @@ proptest! {
     }
 
     #[test]
-    fn attributes_in_any_order_mean_the_same(order in Just((0..11usize).collect::<Vec<_>>()).prop_shuffle()) {
+    fn attributes_in_any_order_mean_the_same(
+        order in Just((0..11usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
         let mut starts: Vec<usize> = vec![0];
         starts.extend(attribute_ends(&DEVICE).iter().map(|e| e.next_multiple_of(4)));
-        let shuffled: Vec<u8> = order.iter().flat_map(|i| DEVICE[starts[*i]..starts[i + 1]].to_vec()).collect();
+        let shuffled: Vec<u8> = order.iter()
+            .flat_map(|i| DEVICE[starts[*i]..starts[i + 1]].to_vec()).collect();
         prop_assert_eq!(Device::parse(&shuffled).unwrap(), Device::parse(&DEVICE).unwrap());
     }
 }

@@ -95,7 +95,8 @@ fn forest(seeds: Vec<Seed>, nics: &[Index], circles: bool) -> Snapshot {
             },
         };
         let function = json!({
-            "address": at, "class": class, "vendor": 0x10de, "numa": numa, "max_link_speed": speed, "max_link_width": width,
+            "address": at, "class": class, "vendor": 0x10de, "numa": numa, "max_link_speed": speed,
+            "max_link_width": width,
         });
         made.entry(at)
             .or_insert((serde_json::from_value(function).unwrap(), above));
@@ -158,20 +159,25 @@ fn ways(node: &Node, above: &[String], found: &mut BTreeMap<String, Vec<String>>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_forest_gives_a_file_with_each_kept_nic_once(
-        seeds in prop_oneof![4 => proptest::collection::vec(seed(), 0..60), 1 => proptest::collection::vec(seed(), 300..500)],
+        seeds in prop_oneof![4 => proptest::collection::vec(seed(), 0..60),
+            1 => proptest::collection::vec(seed(), 300..500)],
         nics in proptest::collection::vec(any::<Index>(), 0..40),
         dropped in 1_usize..5,
         circles in any::<bool>(),
     ) {
         let snapshot = forest(seeds, &nics, circles);
         let kept: BTreeSet<HcaName> =
-            snapshot.hcas.iter().enumerate().filter(|(n, _)| n % dropped == 0).map(|(_, h)| h.name.clone()).collect();
+            snapshot.hcas.iter().enumerate().filter(|(n, _)| n % dropped == 0)
+                .map(|(_, h)| h.name.clone()).collect();
         let made = topology(&snapshot, &kept);
-        let unplaced: BTreeSet<HcaName> = made.unplaced.iter().map(|(hca, _)| hca.clone()).collect();
+        let unplaced: BTreeSet<HcaName> = made.unplaced.iter().map(|(hca, _)| hca.clone())
+            .collect();
         let text = match made.xml() {
             Ok(text) => text,
             Err(e) => {
@@ -181,7 +187,8 @@ proptest! {
             }
         };
         let file = read(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
-        let nets: Vec<HcaName> = file.all("net").map(|n| n.get("name").unwrap().parse().unwrap()).collect();
+        let nets: Vec<HcaName> = file.all("net").map(|n| n.get("name").unwrap().parse().unwrap())
+            .collect();
         let placed: BTreeSet<HcaName> = nets.iter().cloned().collect();
         prop_assert_eq!(nets.len(), placed.len());
         prop_assert!(placed.is_disjoint(&unplaced));
@@ -191,9 +198,11 @@ proptest! {
         ways(&file, &[], &mut found);
         let levels = Levels::new(&snapshot);
         for gpu in snapshot.gpus() {
-            let mut way: Vec<String> = levels.switches(gpu.address).iter().map(BusId::to_string).collect();
+            let mut way: Vec<String> = levels.switches(gpu.address).iter().map(BusId::to_string)
+                .collect();
             way.push(levels.numa(gpu.address).to_string());
-            prop_assert_eq!(found.get(&gpu.address.to_string()), Some(&way), "{} in\n{}", gpu.address, text);
+            prop_assert_eq!(found.get(&gpu.address.to_string()), Some(&way), "{} in\n{}",
+                gpu.address, text);
         }
     }
 
@@ -212,9 +221,11 @@ proptest! {
         }
         let svg = drawing::svg(&drawn);
         for hca in &snapshot.hcas {
-            let line = |l: &&str| l.contains(&format!("NIC {} ", hca.name)) || l.ends_with(&format!("NIC {}", hca.name));
+            let line = |l: &&str| l.contains(&format!("NIC {} ", hca.name))
+                || l.ends_with(&format!("NIC {}", hca.name));
             prop_assert_eq!(text.lines().filter(line).count(), 1, "{}\n{}", hca.name, text);
-            prop_assert_eq!(svg.matches(&format!(">{}</text>", hca.name)).count(), 1, "{}\n{}", hca.name, svg);
+            prop_assert_eq!(svg.matches(&format!(">{}</text>", hca.name)).count(), 1, "{}\n{}",
+                hca.name, svg);
         }
         for gpu in 0..drawn.gpus.len() {
             prop_assert_eq!(svg.matches(&format!(">GPU {gpu}</text>")).count(), 1);
@@ -226,7 +237,8 @@ proptest! {
                 let below = levels.switches(gpu.address);
                 levels.switches(nic.0.address).iter().any(|s| below.contains(s))
             };
-            prop_assert_eq!(nic.1.nearest.as_ref().is_some_and(|n| n.is_close()), snapshot.gpus().any(shares));
+            prop_assert_eq!(nic.1.nearest.as_ref().is_some_and(|n| n.is_close()),
+                snapshot.gpus().any(shares));
         }
     }
 }

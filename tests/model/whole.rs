@@ -50,7 +50,7 @@ impl Stage {
             TempDir::new()
         }
         .unwrap();
-        let store = Store::new(&folder.path().join("run"));
+        let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
         store.prepare().unwrap();
         store.save_plan(plan).unwrap();
         let config = Config::default();

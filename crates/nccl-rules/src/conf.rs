@@ -245,7 +245,8 @@ mod tests {
                 };
                 if once.added.contains(&var.name) {
                     prop_assert_eq!(find(&before), None);
-                    let first = ours.iter().find(|o| o.name == var.name && unfit(o).is_none()).unwrap();
+                    let first = ours.iter().find(|o| o.name == var.name && unfit(o).is_none())
+                        .unwrap();
                     prop_assert_eq!(find(&after), Some(first.value.clone().into_bytes()));
                 } else {
                     prop_assert_eq!(find(&before), find(&after));

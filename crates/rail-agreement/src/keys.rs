@@ -9,7 +9,8 @@ checked_text! {
     /// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`.
     /// `none` is refused: it is torchrun's value where it was given no id, and so not unique.
     RunId(s) {
-        let good = (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        let good = (1..=128).contains(&s.len())
+            && s.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         ensure!(good, "{s:?} is no run id (1 to 128 printable ASCII characters without '/')");
         ensure!(s != "none", "the run id \"none\" is no identity: other jobs have it as well");
     }

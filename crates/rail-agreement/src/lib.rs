@@ -1,7 +1,8 @@
 //! All nodes of a job agree on the same RDMA rails, or on none, over a store that they run already.
 //!
 //! ```text
-//! Offer of each node ─► store ─► rank 0: the rails that all have ─► Proposal ─► store ─► Acks ─► commit or abort ─► Agreement
+//! Offer of each node ─► store ─► rank 0: the rails that all have ─► Proposal ─► store ─► Acks
+//!     ─► commit or abort ─► Agreement
 //! ```
 //!
 //! The caller says what its node has ([`Offer`]) and opens a [`Store`]: PyTorch's TCPStore, a
@@ -21,7 +22,9 @@
 //! fn join(store: &mut dyn Store, rank: u32, bits: [u8; 16]) -> anyhow::Result<Agreement> {
 //!     let host = HostName::sanitized(&format!("node-{rank}"));
 //!     let mut offer = Offer::new(Nonce::from_bits(bits), host, 2, Policy::default());
-//!     offer.rails = vec![Rail("rdma0".parse()?, "rdma0".parse()?), Rail("rdma1".parse()?, "rdma1".parse()?)];
+//!     for name in ["rdma0", "rdma1"] {
+//!         offer.rails.push(Rail(name.parse()?, name.parse()?));
+//!     }
 //!     let setup = Setup { run: "job.4711".parse()?, rank, offer };
 //!     let deadline = Instant::now() + Duration::from_secs(120);
 //!     agree(store, setup, deadline, &mut |_| Ok(()), None)

@@ -253,7 +253,8 @@ fn torchrun(
     let local = env("LOCAL_WORLD_SIZE").unwrap_or_else(|| "1".to_owned());
     if local != "1" {
         let text = format!(
-            "torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)"
+            "torchrun starts {local} workers on this node: one is to prepare it \
+             (--nproc-per-node 1)"
         );
         return Err(ErrorClass::Usage.error(text));
     }

@@ -76,7 +76,8 @@ impl fmt::Display for Policy {
 checked_text! {
     /// A rail's name on all nodes: 1 to 64 bytes without white space or control characters.
     RailKey(s) {
-        let good = (1..=64).contains(&s.len()) && !s.contains(|c: char| c.is_whitespace() || c.is_control());
+        let good = (1..=64).contains(&s.len())
+            && !s.contains(|c: char| c.is_whitespace() || c.is_control());
         ensure!(good, "{s:?} is no rail's name (1 to 64 bytes without white space)");
     }
 }
@@ -243,7 +244,10 @@ mod tests {
             .push(DroppedRail("r1".parse().unwrap(), DropCode::InfiniBand));
         let text = String::from_utf8(offer.encode().unwrap()).unwrap();
         let nonce = "07070707070707070707070707070707";
-        let expected = r#","host":"node-7","nodes":3,"policy":{"match":"name","family":"4"},"rails":[["r0","r0"]],"lacks":[["r1","infiniband"]]}"#;
+        let expected = concat!(
+            r#","host":"node-7","nodes":3,"policy":{"match":"name","family":"4"},"#,
+            r#""rails":[["r0","r0"]],"lacks":[["r1","infiniband"]]}"#
+        );
         assert_eq!(text, format!(r#"{{"v":1,"nonce":"{nonce}"{expected}"#));
     }
 }

@@ -387,7 +387,8 @@ fn certificates(folder: &Path) {
     };
     std::fs::write(
         folder.join("ext"),
-        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=critical,CA:false\n",
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n\
+         basicConstraints=critical,CA:false\n",
     )
     .unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";

@@ -238,8 +238,13 @@ fn who_is_there_is_there_whatever_another_key_holds() {
 
 #[test]
 fn values_that_nobody_of_ours_writes_are_no_offers() {
-    let line = br#"{"v":1,"nonce":"00000000000000000000000000000000","host":"a\nb","nodes":3,"policy":{"match":"name","family":"4"},"rails":[],"lacks":[]}"#;
-    let name = br#"{"v":1,"nonce":"00000000000000000000000000000000","host":"a","nodes":3,"policy":{"match":"name","family":"4"},"rails":[["r\n0","r0"]],"lacks":[]}"#;
+    let offer = |rest: &str| {
+        let nonce = "0".repeat(32);
+        let policy = r#""policy":{"match":"name","family":"4"}"#;
+        format!(r#"{{"v":1,"nonce":"{nonce}","nodes":3,{policy},"lacks":[],{rest}}}"#).into_bytes()
+    };
+    let line = &offer(r#""host":"a\nb","rails":[]"#)[..];
+    let name = &offer(r#""host":"a","rails":[["r\n0","r0"]]"#)[..];
     for value in [&b"\x1b[2J\n"[..], line, name, b"{}", &[b'['; 4096]] {
         let value = value.to_vec();
         let to = hostile(0, move |op, count| all_there(op, count, &value));

@@ -836,22 +836,26 @@ proptest! {
     #[test]
     fn a_subset_in_one_order(
         seed in any::<u64>(),
-        rails in prop::collection::vec(prop::sample::subsequence((0..8).collect::<Vec<u32>>(), 0..8).prop_shuffle(), 1..7),
+        rails in prop::collection::vec(prop::sample::subsequence((0..8).collect::<Vec<u32>>(), 0..8)
+            .prop_shuffle(), 1..7),
         late in prop::collection::vec(0..3000u64, 7),
     ) {
         let mut sim = Sim::new(seed);
         let nodes = rails.len() as u32;
-        let names: Vec<Vec<String>> = rails.iter().map(|r| r.iter().map(|i| format!("rdma{i}")).collect()).collect();
+        let names: Vec<Vec<String>> = rails.iter()
+            .map(|r| r.iter().map(|i| format!("rdma{i}")).collect()).collect();
         for (rank, names) in names.iter().enumerate() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             sim.add(setup(rank as u32, nodes, &names, 1), late[rank], 60_000, None);
         }
         let ended: Vec<_> = sim.run().0.into_iter().map(|e| e.unwrap().1).collect();
-        let common: Vec<&String> = names[0].iter().filter(|k| names.iter().all(|n| n.contains(k))).collect();
+        let common: Vec<&String> = names[0].iter().filter(|k| names.iter().all(|n| n.contains(k)))
+            .collect();
         for (rank, end) in ended.iter().enumerate() {
             match end {
                 Ok(a) => {
-                    prop_assert_eq!(keys(a), common.iter().map(|k| (*k).clone()).collect::<Vec<_>>());
+                    prop_assert_eq!(keys(a),
+                        common.iter().map(|k| (*k).clone()).collect::<Vec<_>>());
                     prop_assert!(a.ifaces().all(|i| names[rank].contains(&i.to_string())));
                     prop_assert_eq!(&a.digest, &ended[0].as_ref().unwrap().digest);
                 }
@@ -866,7 +870,10 @@ proptest! {
     /// A stranger writes what it likes, where it likes, as often as it likes: all end, in time, in
     /// one line, and who commits has nothing that it did not offer.
     #[test]
-    fn a_stranger_in_the_store(seed in any::<u64>(), lies in prop::collection::vec((any::<prop::sample::Index>(), garbage(), 0..40usize), 1..6)) {
+    fn a_stranger_in_the_store(
+        seed in any::<u64>(),
+        lies in prop::collection::vec((any::<prop::sample::Index>(), garbage(), 0..40usize), 1..6),
+    ) {
         let mut sim = Sim::new(seed);
         for rank in 0..3 {
             sim.add(setup(rank, 3, &RAILS, 1), 0, 10_000, None);

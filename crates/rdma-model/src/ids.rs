@@ -17,7 +17,8 @@ checked_text! {
         ensure!(!s.is_empty(), "an interface name is empty");
         ensure!(s.len() < 16, "interface name {:?} has {} bytes, the kernel allows 15", s, s.len());
         ensure!(s != "." && s != "..", "{s:?} is no interface name");
-        if let Some(bad) = s.chars().find(|c| *c == '/' || *c == ':' || c.is_whitespace() || c.is_control()) {
+        if let Some(bad) = s.chars()
+            .find(|c| *c == '/' || *c == ':' || c.is_whitespace() || c.is_control()) {
             bail!("interface name {s:?} holds {bad:?}");
         }
     }

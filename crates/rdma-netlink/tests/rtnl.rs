@@ -343,7 +343,9 @@ fn neighbour() -> impl Strategy<Value = Neighbour> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn routes(route in route()) {
@@ -358,13 +360,15 @@ proptest! {
 
     #[test]
     fn rules(rule in rule()) {
-        let Message::NewRule(m) = carried(Message::NewRule(rtnl::rule_message(&rule))) else { panic!() };
+        let Message::NewRule(m) =
+            carried(Message::NewRule(rtnl::rule_message(&rule))) else { panic!() };
         prop_assert_eq!(rtnl::rule(&m), Some(rule));
     }
 
     #[test]
     fn addresses(address in address()) {
-        let Message::NewAddress(m) = carried(Message::NewAddress(rtnl::address_message(3, &address))) else { panic!() };
+        let Message::NewAddress(m) =
+            carried(Message::NewAddress(rtnl::address_message(3, &address))) else { panic!() };
         prop_assert_eq!(rtnl::address(&m), Some((3, address)));
     }
 

@@ -421,7 +421,8 @@ impl Host {
 
     /// The holders of `status --json`.
     pub fn status(&self) -> Value {
-        serde_json::from_str::<Value>(&self.rdmaprep(&["status", "--json"]).ok().out).unwrap()["holders"].take()
+        serde_json::from_str::<Value>(&self.rdmaprep(&["status", "--json"]).ok().out)
+            .unwrap()["holders"].take()
     }
 
     /// The report of a container's last hook.
@@ -515,13 +516,16 @@ impl Container {
     pub fn state(&self) -> String {
         let (id, pid, annotations, bundle) =
             (&self.id, self.pid(), &self.annotations, &self.bundle);
-        json!({"ociVersion": "1.2.0", "id": id, "status": "creating", "pid": pid, "bundle": bundle, "annotations": annotations})
-            .to_string()
+        json!({"ociVersion": "1.2.0", "id": id, "status": "creating", "pid": pid, "bundle": bundle,
+            "annotations": annotations})
+        .to_string()
     }
 
     /// The state at poststop, as crun gives it.
     pub fn stopped(&self) -> String {
-        json!({"ociVersion": "1.0", "id": self.id, "status": "stopped", "pid": 0, "bundle": self.bundle}).to_string()
+        json!({"ociVersion": "1.0", "id": self.id, "status": "stopped", "pid": 0,
+            "bundle": self.bundle})
+        .to_string()
     }
 
     /// Runs a shell line in its network namespace.

@@ -102,7 +102,8 @@ impl Case {
                 };
                 let addresses: Vec<Value> = n.addresses.iter().map(address).collect();
                 serde_json::json!({
-                    "name": n.name, "altnames": n.altnames, "ifindex": n.ifindex, "up": n.up, "running": n.running,
+                    "name": n.name, "altnames": n.altnames, "ifindex": n.ifindex, "up": n.up,
+                    "running": n.running,
                     "addresses": addresses,
                 })
             })
@@ -110,7 +111,8 @@ impl Case {
         Case {
             env: env.clone(),
             says: releases.iter().copied().zip(says.iter().cloned()).collect(),
-            snapshot: serde_json::json!({"schema": snapshot.schema, "hcas": [], "netdevs": netdevs}),
+            snapshot: serde_json::json!({"schema": snapshot.schema, "hcas": [],
+                "netdevs": netdevs}),
         }
     }
 

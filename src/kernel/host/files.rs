@@ -209,6 +209,20 @@ pub fn is_read_only(folder: &Path) -> bool {
     statvfs(folder).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY))
 }
 
+/// What is free on the folder's file system, in words.
+pub fn space(folder: &Path) -> String {
+    let name = folder.display();
+    let Ok(fs) = statvfs(folder) else {
+        return format!("{name} cannot be asked for its free space");
+    };
+    let kib = |blocks: u64| blocks * fs.fragment_size() / 1024;
+    let (free, all) = (kib(fs.blocks_available()), kib(fs.blocks()));
+    format!(
+        "{name} has {free} of {all} KiB and {} files free",
+        fs.files_available()
+    )
+}
+
 /// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.
 pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
     let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;

@@ -267,7 +267,8 @@ mod tests {
         address: &str,
         more: &serde_json::Value,
     ) -> serde_json::Value {
-        let mut all = json!({ "name": name, "ifindex": ifindex, "addresses": [{ "address": address, "prefix": 64 }] });
+        let mut all = json!({ "name": name, "ifindex": ifindex,
+            "addresses": [{ "address": address, "prefix": 64 }] });
         all.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());

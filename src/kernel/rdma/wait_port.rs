@@ -213,7 +213,10 @@ mod tests {
     /// As seen of Linux 7.3 under load.
     #[test]
     fn table_with_a_gid_in_two_places_is_doubled() {
-        let entry = |index: u32, gid: &str| json!({ "index": index, "address": gid, "kind": "RoCE v2", "netdev": "v1" });
+        let entry = |index: u32, gid: &str| {
+            json!({ "index": index, "address": gid,
+                "kind": "RoCE v2", "netdev": "v1" })
+        };
         let doubled = |gids: &[&str]| {
             let all: Vec<Gid> = gids
                 .iter()

@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_a_killed_hook_left_goes_with_a_write_or_a_sweep() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path());
+        let store = Store::new(folder.path(), folder.path());
         let owner = (
             rustix::process::getuid().as_raw(),
             rustix::process::getgid().as_raw(),

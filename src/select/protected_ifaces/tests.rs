@@ -18,7 +18,8 @@ fn link(ifindex: u32, name: &str, address: Option<&str>, more: &Value) -> Value 
         .into_iter()
         .map(|a| json!({ "address": a, "prefix": 24 }))
         .collect();
-    let mut all = json!({ "name": name, "ifindex": ifindex, "link_type": 1, "up": true, "addresses": addresses });
+    let mut all = json!({ "name": name, "ifindex": ifindex, "link_type": 1, "up": true,
+        "addresses": addresses });
     all.as_object_mut()
         .unwrap()
         .extend(more.as_object().unwrap().clone());
@@ -26,7 +27,10 @@ fn link(ifindex: u32, name: &str, address: Option<&str>, more: &Value) -> Value 
 }
 
 fn host(netdevs: Value, rdma: &[&str]) -> Snapshot {
-    let hca = |(i, dev): (usize, &&str)| json!({ "name": format!("mlx5_{i}"), "ports": [{ "number": 1, "netdev": dev }] });
+    let hca = |(i, dev): (usize, &&str)| {
+        json!({ "name": format!("mlx5_{i}"),
+            "ports": [{ "number": 1, "netdev": dev }] })
+    };
     let hcas: Vec<Value> = rdma.iter().enumerate().map(hca).collect();
     let (netdevs, hcas) = (
         serde_json::from_value(netdevs).unwrap(),
@@ -245,7 +249,8 @@ fn server_over_rdma_is_reached_as_any_other() {
         &["r0"],
     );
     // A rule that looks at ports: the kernel takes no question about a protocol 0.
-    let rule = json!({ "family": 4, "priority": 5, "table": 9, "action": 1, "other": { "24": "bb01bb01" } });
+    let rule = json!({ "family": 4, "priority": 5, "table": 9, "action": 1,
+        "other": { "24": "bb01bb01" } });
     host.rules = vec![serde_json::from_value(rule).unwrap()];
     let answer = |q: &Question| {
         assert!(q.flow.is_none_or(|flow| flow.protocol != 0), "{q:?}");
@@ -275,7 +280,10 @@ fn many_connections_and_routes_are_judged_at_once() {
     const MANY: u32 = 20_000;
     let to = |i: u32| IpAddr::from([10, 200 + (i >> 16) as u8, (i >> 8) as u8, i as u8]);
     let mut host = host(json!([link(1, "r0", Some("10.0.0.1"), &json!({}))]), &[]);
-    let route_to = |i: u32| json!({ "destination": format!("{}/32", to(i)), "table": 254, "hops": [{ "dev": "r0" }] });
+    let route_to = |i: u32| {
+        json!({ "destination": format!("{}/32", to(i)), "table": 254,
+            "hops": [{ "dev": "r0" }] })
+    };
     host.routes = (0..MANY)
         .map(|i| serde_json::from_value(route_to(i)).unwrap())
         .collect();

@@ -185,7 +185,9 @@ proptest! {
 
     /// An edit made between install and uninstall is kept, wherever it is.
     #[test]
-    fn what_is_added_to_daemon_json_stays((value, text) in daemon(), below in any::<bool>(), replaced in any::<bool>()) {
+    fn what_is_added_to_daemon_json_stays(
+        (value, text) in daemon(), below in any::<bool>(), replaced in any::<bool>(),
+    ) {
         let (after, done) = Files::one(DAEMON, &text).installed(Target::Docker).unwrap();
         let edit = |mut value: Value| {
             let at = if below { &mut value["runtimes"] } else { &mut value };
@@ -197,7 +199,8 @@ proptest! {
         };
         let edited = edit(serde_json::from_str(&after.text(DAEMON)).unwrap());
         let mut files = after;
-        files.0.insert(DAEMON.into(), Content::Text(serde_json::to_string_pretty(&edited).unwrap()));
+        files.0
+            .insert(DAEMON.into(), Content::Text(serde_json::to_string_pretty(&edited).unwrap()));
         let end = files.uninstalled(&done.manifest);
         let end: Value = serde_json::from_str(&end.text(DAEMON)).unwrap();
         prop_assert_eq!(end, edit(value));
@@ -212,8 +215,10 @@ proptest! {
             (path.clone(), toml::Value::Table(table))
         }).collect();
         let ours = |file: &toml::Value| {
-            let runtimes = file.get("plugins")?.get("io.containerd.grpc.v1.cri")?.get("containerd")?.get("runtimes")?;
-            Some(runtimes.get("rdmaprep")?.get("options")?.get("BinaryName")?.as_str()? == "/usr/bin/rdmaprep-runtime")
+            let runtimes = file.get("plugins")?.get("io.containerd.grpc.v1.cri")?.get("containerd")?
+                .get("runtimes")?;
+            Some(runtimes.get("rdmaprep")?.get("options")?.get("BinaryName")?
+                .as_str()? == "/usr/bin/rdmaprep-runtime")
         };
         prop_assert_eq!(all.values().filter_map(ours).collect::<Vec<_>>(), [true]);
         prop_assert_eq!(after.uninstalled(&done.manifest), before);
@@ -228,8 +233,10 @@ proptest! {
         after.0.insert(CONFIG.into(), Content::Text(edited));
         let end = after.uninstalled(&done.manifest);
         let (end, expected) = (end.text(CONFIG), edit(&text));
-        prop_assert_eq!(toml::from_str::<toml::Table>(&end).unwrap(), toml::from_str::<toml::Table>(&expected).unwrap());
-        let comments = |text: &str| text.split('#').skip(1).map(|c| c.lines().next().unwrap().to_owned()).collect::<Vec<_>>();
+        prop_assert_eq!(toml::from_str::<toml::Table>(&end).unwrap(),
+            toml::from_str::<toml::Table>(&expected).unwrap());
+        let comments = |text: &str| text.split('#').skip(1)
+            .map(|c| c.lines().next().unwrap().to_owned()).collect::<Vec<_>>();
         prop_assert_eq!(comments(&end), comments(&expected));
     }
 }

@@ -27,7 +27,9 @@ at proxy; ip -4 -o neigh show proxy; ip -6 -o neigh show proxy
 at token; ip token
 at qdisc; tc -d qdisc
 at tc
-for n in /sys/class/net/*; do n=${n##*/}; tc -d class show dev $n; for w in root ingress egress; do tc -d filter show dev $n $w; done; done 2>/dev/null
+for n in /sys/class/net/*; do n=${n##*/}; tc -d class show dev $n
+  for w in root ingress egress; do tc -d filter show dev $n $w; done
+done 2>/dev/null
 at port; bridge -j -d link
 at fdb; bridge fdb
 at vlan; bridge -j vlan
@@ -35,13 +37,16 @@ at socket; ss -tanuH
 at xfrm; ip -d xfrm state; ip -d xfrm policy
 at netconf; ip -4 -o netconf; ip -6 -o netconf
 at ethtool
-for n in /sys/class/net/*; do n=${n##*/}; [ $n = lo ] || for w in k l g c a; do ethtool -$w $n 2>&1 | sed "s/^/$n $w /"; done; done
+for n in /sys/class/net/*; do n=${n##*/}
+  [ $n = lo ] || for w in k l g c a; do ethtool -$w $n 2>&1 | sed "s/^/$n $w /"; done
+done
 if [ -n "$BPF" ]; then at bpf; python3 "$BPF" query; fi
 at sysctl; grep -rs '' /proc/sys/net/ipv4 /proc/sys/net/ipv6
 at sysfs
 for n in /sys/class/net/*/; do
-  for f in dev_id dormant flags gro_flush_timeout ifalias link_mode mtu napi_defer_hard_irqs netdev_group \
-    proto_down testing threaded tx_queue_len type address broadcast; do grep -sH '' $n$f; done
+  for f in dev_id dormant flags gro_flush_timeout ifalias link_mode mtu napi_defer_hard_irqs \
+    netdev_group proto_down testing threaded tx_queue_len type address broadcast;
+    do grep -sH '' $n$f; done
   for f in ${n}queues/*/*; do case $f in */tx_timeout|*/inflight) ;; *) grep -sH '' $f ;; esac; done
 done; true
 "#;

@@ -14,7 +14,8 @@ const ID: &str = "NCCL_COMM_ID";
 /// Any environment for a world; where `automatic`, mostly without a list.
 pub fn any(world: &World, automatic: bool) -> BoxedStrategy<Env> {
     let list = ifname(world).boxed();
-    let none = prop_oneof![3 => Just(None), 1 => select(vec!["", "e", "^", "="]).prop_map(|v| Some(v.to_owned()))];
+    let none = prop_oneof![3 => Just(None),
+        1 => select(vec!["", "e", "^", "="]).prop_map(|v| Some(v.to_owned()))];
     let ifname = match automatic {
         true => none.boxed(),
         false => prop_oneof![1 => none, 6 => list.clone().prop_map(Some)].boxed(),
@@ -25,7 +26,8 @@ pub fn any(world: &World, automatic: bool) -> BoxedStrategy<Env> {
         2 => Just(Some("AF_INET6")),
         1 => select(vec!["", "AF_INET4", "af_inet6", "AF_INET6 "]).prop_map(Some),
     ];
-    let id = prop_oneof![if automatic { 12 } else { 3 } => Just(None), 1 => comm_id(world).prop_map(Some)];
+    let id = prop_oneof![if automatic { 12 } else { 3 } => Just(None),
+        1 => comm_id(world).prop_map(Some)];
     (ifname, family, id, files(list), prop::bool::weighted(0.25))
         .prop_map(|(ifname, family, id, files, in_files)| {
             let mut env = Env::default();
@@ -61,7 +63,8 @@ fn ifname(world: &World) -> impl Strategy<Value = String> + use<> {
         1 => some_name(world).prop_map(|name| format!(":{name}")),
         1 => some_name(world).prop_map(|name| format!("{name}{}", "x".repeat(63))),
     ];
-    let marks = prop_oneof![6 => Just(""), 6 => Just("="), 4 => Just("^"), 3 => Just("^="), 2 => select(vec!["=^", "==", "^^"])];
+    let marks = prop_oneof![6 => Just(""), 6 => Just("="), 4 => Just("^"), 3 => Just("^="),
+        2 => select(vec!["=^", "==", "^^"])];
     // Names that nothing has, so that the next ones are the last that fit, or the first that do
     // not.
     let fill =
@@ -74,19 +77,24 @@ fn ifname(world: &World) -> impl Strategy<Value = String> + use<> {
                 fill.chain(entries).collect::<Vec<_>>().join(",")
             )
         });
-    prop_oneof![17 => list, 2 => some_beginning(world), 1 => Just("^=".to_owned()), 2 => select(vec![",", "=,", ":1", "^,"]).prop_map(str::to_owned)]
+    prop_oneof![17 => list, 2 => some_beginning(world), 1 => Just("^=".to_owned()),
+        2 => select(vec![",", "=,", ":1", "^,"]).prop_map(str::to_owned)]
 }
 
 fn comm_id(world: &World) -> impl Strategy<Value = String> + use<> {
     let n = 1..=4usize;
     prop_oneof![
-        3 => (n.clone(), select(vec![":29500", "", ":x", ",10.1.0.9:1"])).prop_map(|(n, port)| format!("10.{n}.0.9{port}")),
+        3 => (n.clone(), select(vec![":29500", "", ":x", ",10.1.0.9:1"]))
+            .prop_map(|(n, port)| format!("10.{n}.0.9{port}")),
         2 => n.clone().prop_map(|n| format!("[2001:db8:{n}::9]:29500")),
-        2 => select(vec!["10.99.7.9:1", "10.98.0.1:1", "[2001:db8:99::9]:1", "10.2.1.9:1"]).prop_map(str::to_owned),
+        2 => select(vec!["10.99.7.9:1", "10.98.0.1:1", "[2001:db8:99::9]:1", "10.2.1.9:1"])
+            .prop_map(str::to_owned),
         3 => some_name(world).prop_map(|name| format!("[fe80::9%{name}]:29500")),
-        2 => select(vec!["head:29500", "head6:29500", "head", "localhost:1", "unknown:1"]).prop_map(str::to_owned),
+        2 => select(vec!["head:29500", "head6:29500", "head", "localhost:1", "unknown:1"])
+            .prop_map(str::to_owned),
         2 => select(vec!["", "x", ":1", ",", "[::1", "2001:db8::1"]).prop_map(str::to_owned),
-        2 => select(vec!["198.51.100.1:1", "[2001:db8:77::1]:1", "[fe80::9]:1", "127.0.0.1:1", "[::1]:1", "10.3"])
+        2 => select(vec!["198.51.100.1:1", "[2001:db8:77::1]:1", "[fe80::9]:1", "127.0.0.1:1",
+            "[::1]:1", "10.3"])
             .prop_map(str::to_owned),
     ]
 }

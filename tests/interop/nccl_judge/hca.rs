@@ -85,7 +85,8 @@ pub fn any() -> impl Strategy<Value = World> {
 }
 
 fn any_ports() -> impl Strategy<Value = BoxedStrategy<Vec<State>>> {
-    let state = prop_oneof![8 => Just(State::Ethernet), 4 => Just(State::InfiniBand), 1 => Just(State::Down), 1 => Just(State::Other)];
+    let state = prop_oneof![8 => Just(State::Ethernet), 4 => Just(State::InfiniBand),
+        1 => Just(State::Down), 1 => Just(State::Other)];
     let one = prop_oneof![5 => Just(1usize), 1 => Just(2)];
     let mixed = one
         .prop_flat_map(move |n| prop::collection::vec(state.clone(), n))
@@ -180,7 +181,10 @@ pub fn build(world: &World, list: &Path) -> Snapshot {
         }
         lines += "\n";
         let guid = format!("0000:0000:0000:{:04x}", device.guid);
-        hcas.push(json!({"name": device.name, "index": index, "pci": pci, "sys_image_guid": guid, "ports": ports}));
+        hcas.push(
+            json!({"name": device.name, "index": index, "pci": pci, "sys_image_guid": guid,
+                "ports": ports}),
+        );
     }
     fs::write(list, lines).unwrap();
     Snapshot {
@@ -225,14 +229,17 @@ fn list(world: &World) -> impl Strategy<Value = String> + use<> {
         .map(|n| n[..n.len() - 1].to_owned())
         .filter(|n| !n.is_empty())
         .collect::<Vec<_>>();
-    let name = prop_oneof![8 => select(there), 3 => select(begun), 1 => Just("gone0".to_owned()), 1 => Just(String::new())];
-    let suffix = prop_oneof![8 => Just(""), 3 => select(vec![":1", ":2", ":", ":-1", ":x", "::1", ":1:2", ":1:2:3", "::2:3"])];
+    let name = prop_oneof![8 => select(there), 3 => select(begun), 1 => Just("gone0".to_owned()),
+        1 => Just(String::new())];
+    let suffix = prop_oneof![8 => Just(""),
+        3 => select(vec![":1", ":2", ":", ":-1", ":x", "::1", ":1:2", ":1:2:3", "::2:3"])];
     let entry = prop_oneof![
         24 => (name.clone(), suffix).prop_map(|(name, suffix)| name + suffix),
         1 => name.clone().prop_map(|name| format!(" {name}")),
         1 => name.prop_map(|name| format!("{name}{}", "x".repeat(64))),
     ];
-    let marks = prop_oneof![4 => Just(""), 5 => Just("="), 4 => Just("^"), 3 => Just("^="), 1 => select(vec!["=^", "=="])];
+    let marks = prop_oneof![4 => Just(""), 5 => Just("="), 4 => Just("^"), 3 => Just("^="),
+        1 => select(vec!["=^", "=="])];
     // Names that nothing has, so that the next ones are the last that fit, or the first that do
     // not.
     let fill = prop_oneof![12 => Just(0), 1 => 14..=17usize, 1 => 30..=33usize];

@@ -47,7 +47,8 @@ proptest! {
     #[test]
     fn a_bundle_is_found_among_other_options(
         program in "runc|crun|runsc|youki|x",
-        before in prop::collection::vec("--root=/[a-z]{1,5}|--debug|--log=/[a-z]|--systemd-cgroup", 0..4),
+        before in prop::collection::vec("--root=/[a-z]{1,5}|--debug|--log=/[a-z]|--systemd-cgroup",
+            0..4),
         own in prop::collection::vec("--pid-file=/[a-z \
             ]{1,5}|--console-socket=/[a-z]|--no-pivot|--bundle=/[a-z]{1,5}", 0..5),
         bundle in "/[a-zA-Z =-]{1,9}",
@@ -60,8 +61,12 @@ proptest! {
     }
 
     #[test]
-    fn any_words_are_read(program in "runc|crun|runsc|youki", words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..8)) {
-        shim::read(Path::new(&program), &words.into_iter().map(OsString::from_vec).collect::<Vec<_>>());
+    fn any_words_are_read(
+        program in "runc|crun|runsc|youki",
+        words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..8),
+    ) {
+        shim::read(Path::new(&program),
+            &words.into_iter().map(OsString::from_vec).collect::<Vec<_>>());
     }
 }
 

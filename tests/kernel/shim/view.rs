@@ -222,7 +222,7 @@ fn a_topology_file_places_the_plans_hcas_alone() {
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
-        let store = Store::new(&host.run);
+        let store = Store::new(&host.run, &host.state);
         let own = Process::current().unwrap();
         // Of NICs without an HCA: a file that places one speaks of others.
         for (xml, code) in [

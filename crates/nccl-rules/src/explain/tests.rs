@@ -14,10 +14,14 @@ fn node() -> Snapshot {
             json!({"address": ip, "prefix": prefix.parse::<u8>().unwrap(), "label": label})
         };
         let addresses: Vec<Value> = addresses.iter().map(address).collect();
-        json!({"name": name, "ifindex": ifindex, "up": true, "running": running, "addresses": addresses})
+        json!({"name": name, "ifindex": ifindex, "up": true, "running": running,
+            "addresses": addresses})
     };
     let hca = |name: &str, index: u32, pci: &str, states: &[&str]| {
-        let port = |(i, state): (usize, &&str)| json!({"number": i + 1, "state": state, "link_layer": "Ethernet"});
+        let port = |(i, state): (usize, &&str)| {
+            json!({"number": i + 1, "state": state,
+                "link_layer": "Ethernet"})
+        };
         let ports: Vec<Value> = states.iter().enumerate().map(port).collect();
         json!({"name": name, "index": index, "pci": pci, "ports": ports})
     };
@@ -294,9 +298,8 @@ fn an_address_goes_by_its_label() {
         &|_| None,
     );
     // The IPv6 addresses have no label.
-    assert!(
-        matches!(&e.bootstrap, Bootstrap::Uses(endpoint, _) if endpoint.to_string() == "eth0:2001:db8::1")
-    );
+    assert!(matches!(&e.bootstrap,
+            Bootstrap::Uses(endpoint, _) if endpoint.to_string() == "eth0:2001:db8::1"));
     let text = "192.0.2.1 goes by its label eth0:1: NCCL_SOCKET_IFNAME does not find it under the \
         name eth0";
     assert_eq!(

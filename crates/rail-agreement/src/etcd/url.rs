@@ -11,7 +11,8 @@ const MEMBERS: usize = 16;
 const PREFIX: usize = 128;
 pub(super) const PASSWORD_SOURCES: &str =
     "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
-const FORM: &str = "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
+const FORM: &str = "etcd://HOST:PORT[,HOST:PORT…][/PREFIX]\
+    [?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
 
 /// An etcd, as a URL names it. Nothing in a URL is percent-encoded, and a password in it is an
 /// error.

@@ -69,9 +69,10 @@ fn all(requests: impl Iterator<Item = Json>) -> Json {
 }
 
 pub(super) fn put<'a>(pairs: impl Iterator<Item = (String, &'a Value)>, lease: &str) -> Json {
-    all(pairs.map(
-        |(key, value)| json!({"request_put": {"key": text(key.as_bytes()), "value": text(value), "lease": lease}}),
-    ))
+    all(pairs.map(|(key, value)| {
+        json!({"request_put": {"key": text(key.as_bytes()), "value": text(value),
+            "lease": lease}})
+    }))
 }
 
 pub(super) fn delete(keys: impl Iterator<Item = String>) -> Json {
@@ -132,8 +133,10 @@ mod tests {
     /// What etcd 3.4.23 answers.
     #[test]
     fn answers_are_read_in_the_order_of_the_questions() {
-        let said = r#"{"header":{"revision":"2"},"succeeded":true,"responses":[{"response_range":{"header":{},"kvs":
-            [{"key":"YQ==","create_revision":"2","version":"1","value":"djE="}],"count":"1"}},{"response_range":{}}]}"#;
+        let said = r#"{"header":{"revision":"2"},"succeeded":true,"responses":[
+            {"response_range":{"header":{},"kvs":
+            [{"key":"YQ==","create_revision":"2","version":"1","value":"djE="}],"count":"1"}},
+            {"response_range":{}}]}"#;
         assert_eq!(done(said).values(2).unwrap(), [Some(b"v1".to_vec()), None]);
         assert_eq!(done(said).there(2).unwrap(), [true, false]);
         assert!(done(said).values(3).is_err() && done("{}").there(1).is_err());
