@@ -10,6 +10,8 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
+use crate::config::sandbox::Sandbox;
+use crate::container::facts::ContainerFacts;
 use crate::container::late_conf;
 use crate::journal::{Attachment, HeldNetns, Member, Phase, Record};
 use crate::kernel::process::pidfd::Process;
@@ -39,18 +41,18 @@ pub struct Hook<'a> {
     pub deadline: Instant,
     /// Until when to wait for NICs that other containers hold.
     pub patience: Instant,
-    /// The digest that config.json was edited for: all nodes agreed on it.
-    pub agreed: Option<&'a str>,
-    /// Set where there is no container yet, and this very process keeps the namespace.
-    pub keeper: Option<&'a NetnsKeeper<'a>>,
-    /// Set where CNI calls: there is no container yet, and its runtime keeps the namespace.
-    pub cni: Option<&'a CniNetns<'a>>,
+    pub target: Target<'a>,
 }
 
-pub struct CniNetns<'a> {
-    pub attachment: &'a Attachment,
-    /// The namespace, where NICs go into it.
-    pub container: Option<&'a dyn Container>,
+/// What a hook is called for.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    Container(&'a ContainerFacts),
+    /// There is no container yet, and this very process keeps the namespace.
+    Hold(&'a NetnsKeeper<'a>),
+    /// There is no container yet, and the CNI runtime that calls keeps the namespace. It is absent
+    /// where NICs only leave it.
+    Attachment(&'a Attachment, Option<&'a dyn Container>),
 }
 
 pub struct NetnsKeeper<'a> {
@@ -60,39 +62,99 @@ pub struct NetnsKeeper<'a> {
     pub hold: &'a HeldNetns,
 }
 
+impl<'a> Target<'a> {
+    /// What is known of the container that is set up; a namespace without one has none.
+    fn facts(self) -> Option<&'a ContainerFacts> {
+        match self {
+            Target::Container(facts) => Some(facts),
+            Target::Hold(_) | Target::Attachment(..) => None,
+        }
+    }
+
+    fn sandbox(self) -> Option<Sandbox> {
+        self.facts()?.sandbox
+    }
+
+    fn keeper(self) -> Option<&'a NetnsKeeper<'a>> {
+        match self {
+            Target::Hold(keeper) => Some(keeper),
+            Target::Container(_) | Target::Attachment(..) => None,
+        }
+    }
+
+    fn attachment(self) -> Option<&'a Attachment> {
+        match self {
+            Target::Attachment(attachment, _) => Some(attachment),
+            Target::Container(_) | Target::Hold(_) => None,
+        }
+    }
+}
+
 impl<'a> Hook<'a> {
+    /// A hook that has no time left: [`Hook::until`] gives it some.
+    pub fn new(
+        target: Target<'a>,
+        state: &'a State,
+        store: &'a Store,
+        machine: &'a dyn Namespaces,
+        begun: Instant,
+    ) -> Hook<'a> {
+        Hook {
+            state,
+            store,
+            machine,
+            begun,
+            deadline: begun,
+            patience: begun,
+            target,
+        }
+    }
+
+    pub fn until(self, deadline: Instant, patience: Instant) -> Hook<'a> {
+        Hook {
+            deadline,
+            patience: patience.min(deadline),
+            ..self
+        }
+    }
+
     fn records(&self) -> Result<Records<'a>> {
         Records::read(self.store, self.machine.boot_id())
     }
 
-    /// The namespace, where there is no container in it yet.
-    fn bare_netns(&self) -> Option<&'a dyn Container> {
-        self.keeper
-            .map(|keeper| keeper.container)
-            .or_else(|| self.cni?.container)
+    fn agreed(&self) -> Option<&'a str> {
+        self.target.facts()?.agreed.as_deref()
     }
 
-    /// Whether a member is what this hook is called for.
+    /// Whether a member is what this hook is called for: ids are unique only within a runtime, so
+    /// the bundle has to agree where both are known. A sandbox and its attachments have one id.
     fn is_for(&self, member: &Member) -> bool {
-        is_of(member, self.state, self.cni.map(|cni| cni.attachment))
+        let State { id, bundle, .. } = self.state;
+        member.id == *id
+            && match (&member.cni, self.target.attachment()) {
+                (None, None) => {
+                    bundle.is_empty() || member.bundle.is_empty() || member.bundle == *bundle
+                }
+                (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
+                _ => false,
+            }
     }
 
     fn own<'r>(&self, records: &'r Records) -> Option<&'r Record> {
-        record_of(records, self.state, self.cni.map(|cni| cni.attachment))
+        let mut away = records.current().filter(|r| !r.is_back());
+        away.find(|r| r.members.iter().any(|m| self.is_for(m)))
     }
-}
 
-/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to
-/// agree where both are known. A sandbox and its attachments have one id.
-fn is_of(member: &Member, state: &State, cni: Option<&Attachment>) -> bool {
-    member.id == state.id
-        && match (&member.cni, cni) {
-            (None, None) => {
-                state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle
-            }
-            (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
-            _ => false,
-        }
+    /// The record of its NICs.
+    pub fn record(&self) -> Result<Option<Record>> {
+        Ok(self.own(&self.records()?).cloned())
+    }
+
+    /// How many NICs it has, as far as that can be read.
+    pub fn nics(&self) -> usize {
+        let record = self.record().ok().flatten();
+        record.map_or(0, |record| record.held.len())
+    }
 }
 
 fn states_inside(record: &Record) -> Vec<NicState> {
@@ -208,16 +270,6 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The record of a container's NICs, or of an attachment's.
-pub fn record_of<'r>(
-    records: &'r Records,
-    state: &State,
-    cni: Option<&Attachment>,
-) -> Option<&'r Record> {
-    let mut away = records.current().filter(|r| !r.is_back());
-    away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
-}
-
 /// Whether another container that lives has this one's id: the report of that id is its.
 pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> bool {
     let Ok(records) = Records::read(store, machine.boot_id()) else {
@@ -232,18 +284,6 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
     records
         .current()
         .any(|r| r.members.iter().any(|m| is_other(r, m)))
-}
-
-pub fn nics_of(
-    state: &State,
-    cni: Option<&Attachment>,
-    store: &Store,
-    machine: &dyn Namespaces,
-) -> usize {
-    let records = Records::read(store, machine.boot_id());
-    records.map_or(0, |records| {
-        record_of(&records, state, cni).map_or(0, |record| record.held.len())
-    })
 }
 
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
@@ -273,13 +313,15 @@ fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
         return Ok(());
     };
     outcome.nics = nic_names(&record.held);
-    let is_here = |netns: &dyn Container| netns.netns() == record.netns;
-    let here = hook.cni.and_then(|cni| cni.container).is_some_and(is_here);
-    let away = || {
+    let is_here = match hook.target {
+        Target::Attachment(_, Some(netns)) => netns.netns() == record.netns,
+        _ => false,
+    };
+    ensure!(
+        is_here && record.phase == Phase::Attached,
         ErrorClass::State
             .error("the NICs are in another namespace, or not all of them are attached")
-    };
-    ensure!(here && record.phase == Phase::Attached, away());
+    );
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
     outcome
         .add_verification(verify_inside(&mut *world, record)?)

@@ -16,7 +16,7 @@ use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::deadline;
-use crate::hook::{self, CniNetns, Ended, Hook, Outcome};
+use crate::hook::{self, Ended, Hook, Outcome, Target};
 use crate::journal::{Attachment, Record};
 use crate::kernel::host::files;
 use crate::kernel::process::capabilities;
@@ -114,21 +114,9 @@ impl<'a> Attached<'a> {
         let begun = Instant::now();
         let deadline =
             begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
-        let cni = CniNetns {
-            attachment: &self.attachment,
-            container,
-        };
-        let hook = Hook {
-            state: &self.state,
-            store: &self.store,
-            machine: &self.machine,
-            begun,
-            deadline,
-            patience: deadline.min(begun + self.host.hook_wait),
-            agreed: None,
-            keeper: None,
-            cni: Some(&cni),
-        };
+        let hook = self
+            .hook(container, begun)
+            .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
         let result = Outcome::conclude(run(&hook), &mut report);
@@ -138,18 +126,17 @@ impl<'a> Attached<'a> {
         result
     }
 
+    fn hook<'s>(&'s self, container: Option<&'s dyn Container>, begun: Instant) -> Hook<'s> {
+        let target = Target::Attachment(&self.attachment, container);
+        Hook::new(target, &self.state, &self.store, &self.machine, begun)
+    }
+
     fn record(&self) -> Result<Option<Record>> {
-        let records = Records::read(&self.store, self.machine.boot_id())?;
-        Ok(hook::record_of(&records, &self.state, Some(&self.attachment)).cloned())
+        self.hook(None, Instant::now()).record()
     }
 
     fn nics(&self) -> usize {
-        hook::nics_of(
-            &self.state,
-            Some(&self.attachment),
-            &self.store,
-            &self.machine,
-        )
+        self.hook(None, Instant::now()).nics()
     }
 
     /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.

@@ -20,7 +20,7 @@ use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Ended, Hook, NetnsKeeper, Outcome};
+use crate::hook::{self, Hook, NetnsKeeper, Outcome, Target};
 use crate::journal::HeldNetns;
 use crate::kernel::host::files;
 use crate::kernel::netns::{NAMED, Netns, pins};
@@ -75,32 +75,33 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let deadline = begun + patience;
     // Who has the name has the last report of that name, too.
     let notes = clear(&path, &store, &machine, deadline)?;
-    let hook = Hook {
-        state: &state,
-        store: &store,
-        machine: &machine,
-        begun,
-        deadline,
-        patience: Instant::now(),
-        agreed: None,
-        keeper: None,
-        cni: None,
-    };
     let mut report = Report {
         notes,
         container: Some(state.id.clone()),
         ..Report::new("hold")
     };
-    let result = match make(&hook, &path, &request, &mut report.notes) {
-        Ok(made) => Outcome::conclude(made.create(&hook, &request), &mut report).map(|()| made),
+    // What it keeps is open until the end.
+    let made = make(&store, &path, &request, deadline, &mut report.notes);
+    let made = match made {
+        Ok(made) => made,
         failed => {
             report.finish(&failed, &Stopwatch::since(begun));
-            failed
+            keep(&report, &request.host, &store);
+            return failed.map(drop);
         }
     };
+    let keeper = NetnsKeeper {
+        container: &made.container,
+        plan: &made.plan,
+        hold: &made.hold,
+    };
+    let hook = |begun: Instant| {
+        Hook::new(Target::Hold(&keeper), &state, &store, &machine, begun)
+            .until(begun + patience, begun)
+    };
+    let result = Outcome::conclude(hook::create(&hook(begun), &request), &mut report);
     keep(&report, &request.host, &store);
-    // What it keeps is open until the end.
-    let made = result?;
+    result?;
     let netns = made.container.netns();
     warn(&report.notes);
     let ready = Ready {
@@ -114,18 +115,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let waited = ready_text(&ready, args.json)
         .and_then(|line| say(&line))
         .and_then(|()| signals.wait());
-    let (begun, deadline) = (Instant::now(), Instant::now() + patience);
-    end(
-        &Hook {
-            begun,
-            deadline,
-            patience: deadline,
-            ..hook
-        },
-        netns,
-        &request,
-    )
-    .and(waited)
+    end(&hook(Instant::now()), netns, &request).and(waited)
 }
 
 /// Restores what belongs to containers that have died, whose names are free then.
@@ -153,8 +143,14 @@ struct Made {
     _kept: Vec<KeptFile>,
 }
 
-fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) -> Result<Made> {
-    let (plan, kept) = render(hook, request, notes)?;
+fn make(
+    store: &Store,
+    path: &Path,
+    request: &Request,
+    deadline: Instant,
+    notes: &mut Vec<String>,
+) -> Result<Made> {
+    let (plan, kept) = render(store, request, notes)?;
     let own = Process::current()?;
     let named =
         |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
@@ -169,7 +165,7 @@ fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) ->
         dev: "lo".parse()?,
         up: true,
     };
-    apply(&[up], &mut *container.open()?, hook.deadline, |_| {})?;
+    apply(&[up], &mut *container.open()?, deadline, |_| {})?;
     Ok(Made {
         plan,
         hold,
@@ -178,41 +174,24 @@ fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) ->
     })
 }
 
-impl Made {
-    fn create(&self, hook: &Hook, request: &Request) -> Ended {
-        let keeper = NetnsKeeper {
-            container: &self.container,
-            plan: &self.plan,
-            hold: &self.hold,
-        };
-        hook::create(
-            &Hook {
-                keeper: Some(&keeper),
-                ..*hook
-            },
-            request,
-        )
-    }
-}
-
 /// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a
 /// sandbox with a kernel of its own would see of /sys, and where NICs and GPUs are.
 fn render(
-    hook: &Hook,
+    store: &Store,
     request: &Request,
     notes: &mut Vec<String>,
 ) -> Result<(Plan, Vec<KeptFile>)> {
     let name = request.plan().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
     let seen = observe_host(&mut world, &request.job())?;
-    let plan = match stored_plan(hook.store, request, name)? {
+    let plan = match stored_plan(store, request, name)? {
         Some(plan) => plan,
         None => {
             plan_with(
                 request,
                 name.as_str(),
                 &seen,
-                &busy_nics(hook.store)?,
+                &busy_nics(store)?,
                 options(request),
             )?
             .0

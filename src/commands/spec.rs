@@ -30,6 +30,7 @@ use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, topo_file};
+use crate::oci::config::Config;
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::Plan;
 use crate::planner::{NotStored, options, stored_plan};
@@ -140,7 +141,7 @@ pub(super) fn ready_before(
     let Some(name) = mine.plan().cloned() else {
         return Ok(None);
     };
-    if DeviceRequest::any(text) {
+    if Config::parse(text).is_ok_and(|config| DeviceRequest::any(&config)) {
         warn(&[
             "the container's devices name its rails: their hooks give them, and config.json stays \
             as it is"

@@ -6,7 +6,6 @@ use crate::config::sysfs_mode::SysfsMode;
 use crate::view::Cover;
 use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -17,10 +16,8 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
+use crate::container::facts::ContainerFacts;
 use crate::container::mounts::ContainerMounts;
-use crate::container::sandbox;
-use crate::kernel::host::files;
-use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
 use crate::kernel::{Scope, World};
 use crate::nccl_env::{self, topo_file};
@@ -33,6 +30,7 @@ use crate::view::{self, Keep};
 #[derive(Clone, Copy)]
 pub struct SetupContext<'a> {
     pub state: &'a State,
+    pub facts: &'a ContainerFacts,
     pub store: &'a Store,
     pub deadline: Instant,
 }
@@ -104,18 +102,19 @@ impl Draft<'_> {
         world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
         let plan = self.plan;
-        let Some((dir, text)) = config_json(self.context.state)? else {
+        let Some(found) = &self.context.facts.bundle else {
             self.leave_sysfs("the bundle has no config.json")?;
             return Ok(None);
         };
         let views = self.context.store.views();
-        let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default()).class(
+        let views = views.to_str().unwrap_or_default();
+        let bundle = Bundle::new(&found.config, &found.dir, pid, views).class(
             ErrorClass::State,
-            format!("reading {}", dir.join("config.json").display()),
+            format!("reading {}", found.dir.join("config.json").display()),
         )?;
         // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its
         // own.
-        let sandboxed = sandbox::of_hook(self.context.state).is_some();
+        let sandboxed = self.context.facts.sandbox.is_some();
         if let Some(name) = &bundle.topology {
             self.check_topology(name)?;
         }
@@ -262,21 +261,6 @@ impl Draft<'_> {
         let seen = world.observe(Side::Host, &Scope::full())?;
         view_of(self.plan, others, &seen, world)
     }
-}
-
-pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
-    for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()]
-        .into_iter()
-        .flatten()
-    {
-        let read = |dir: &Path| {
-            files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle")
-        };
-        if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
-            return Ok(Some((dir, text)));
-        }
-    }
-    Ok(None)
 }
 
 fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {

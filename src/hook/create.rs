@@ -33,7 +33,7 @@ use crate::report::PhaseName;
 use crate::restore::run::{reclaim, restore_with};
 use crate::restore::{SETTLE, nic_names};
 
-use super::{Ended, Hook, Outcome, put_in_order, verify_inside};
+use super::{Ended, Hook, Outcome, Target, put_in_order, verify_inside};
 use choose::choose;
 use join::Joined;
 
@@ -93,9 +93,10 @@ impl<'a> Create<'a> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
         let entered;
-        let container = match hook.bare_netns() {
-            Some(netns) => netns,
-            None => {
+        let container = match hook.target {
+            Target::Hold(keeper) => keeper.container,
+            Target::Attachment(_, Some(netns)) => netns,
+            Target::Container(_) | Target::Attachment(_, None) => {
                 entered = enter(hook)?;
                 &*entered
             }
@@ -122,9 +123,9 @@ impl<'a> Create<'a> {
         let notes = reclaim(hook.machine, &mut records, |r| r.netns == netns)?;
         self.outcome.note_once(notes);
         // The name of one that was killed is free by now.
-        hook.keeper
-            .iter()
-            .try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
+        if let Some(keeper) = hook.target.keeper() {
+            pins::is_vacant(&keeper.hold.path)?;
+        }
         let mut attempt = Attempt {
             container,
             host_netns,
@@ -190,7 +191,7 @@ impl<'a> Create<'a> {
             held_back: Vec::new(),
             awaits: Vec::new(),
             host_rules: Vec::new(),
-            hold: hook.keeper.map(|keeper| keeper.hold.clone()),
+            hold: hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
             precedence,
         };
@@ -201,10 +202,10 @@ impl<'a> Create<'a> {
     /// The plan in the container's sandbox, where it has one. A namespace without a container has
     /// none.
     fn plan_within(&mut self, plan: Plan, host: Option<&Snapshot>) -> Result<Plan> {
-        if self.hook.bare_netns().is_some() {
+        let Some(facts) = self.hook.target.facts() else {
             return Ok(plan);
-        }
-        let (plan, notes) = sandbox::plan_within(plan, self.hook.state, host)?;
+        };
+        let (plan, notes) = sandbox::plan_within(plan, self.hook.state, facts.sandbox, host)?;
         self.outcome.notes.extend(notes);
         Ok(plan)
     }
@@ -216,11 +217,11 @@ impl<'a> Create<'a> {
         attempt: &mut Attempt,
     ) -> Result<Option<SetupPlan>> {
         // A namespace without a container: each is set up as it joins.
-        if self.hook.bare_netns().is_some() {
+        let Some(context) = self.setup_context() else {
             return Ok(None);
-        }
+        };
         let (notes, setup) = plan_setup(
-            &self.setup_context(),
+            &context,
             plan,
             attempt.container.pid(),
             within,
@@ -231,17 +232,21 @@ impl<'a> Create<'a> {
     }
 
     fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {
-        let (notes, result) = running.end(&self.setup_context(), netns);
+        let Some(context) = self.setup_context() else {
+            return Ok(());
+        };
+        let (notes, result) = running.end(&context, netns);
         self.outcome.add_setup(notes);
         result
     }
 
-    fn setup_context(&self) -> SetupContext<'a> {
-        SetupContext {
+    fn setup_context(&self) -> Option<SetupContext<'a>> {
+        Some(SetupContext {
             state: self.hook.state,
+            facts: self.hook.target.facts()?,
             store: self.hook.store,
             deadline: self.hook.deadline,
-        }
+        })
     }
 
     /// Records, moves, verifies; and undoes everything if any of these fails.
@@ -429,7 +434,7 @@ impl Create<'_> {
     /// For containers whose config.json this program did not edit. What they set there themselves,
     /// runc sets after its hooks.
     fn lift_memlock(&mut self, container: &dyn Container) {
-        if self.hook.bare_netns().is_some() || !self.request.host.lift_memlock {
+        if self.hook.target.facts().is_none() || !self.request.host.lift_memlock {
             return;
         }
         let done = container.lift_memlock();
@@ -439,7 +444,7 @@ impl Create<'_> {
 }
 
 fn whose(hook: &Hook) -> &'static str {
-    if hook.cni.is_some() {
+    if hook.target.attachment().is_some() {
         "the namespace of CNI_NETNS"
     } else {
         "the container's init"
@@ -485,14 +490,12 @@ fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
     let start_time = hook.machine.start_time(pid);
     let start_time =
         start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
-    let cni = hook.cni.map(|cni| cni.attachment.clone());
-    let sandboxed = hook.bare_netns().is_none() && sandbox::of_hook(hook.state).is_some();
     Ok(Member {
         id: id.clone(),
         bundle: bundle.clone(),
         pid,
         start_time,
-        sandboxed,
-        cni,
+        sandboxed: hook.target.sandbox().is_some(),
+        cni: hook.target.attachment().cloned(),
     })
 }

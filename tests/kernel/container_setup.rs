@@ -13,6 +13,7 @@ use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::config::Config as ConfigJson;
 use rdmaprep::oci::edit::{self, NoMounts};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::select;
@@ -149,13 +150,8 @@ fn a_bundle_tells_what_its_container_has() {
     ]);
     let (plan, _) = plan();
     let parse = |config: &Value| {
-        Bundle::parse(
-            &config.to_string(),
-            Path::new("/b"),
-            7,
-            "/run/rdmaprep/views",
-        )
-        .unwrap()
+        let config = ConfigJson::parse(&config.to_string()).unwrap();
+        Bundle::new(&config, Path::new("/b"), 7, "/run/rdmaprep/views").unwrap()
     };
     let bundle = parse(&config);
     let lacking: Vec<String> = bundle
@@ -185,10 +181,8 @@ fn a_bundle_tells_what_its_container_has() {
         (Path::new("/b/rootfs"), true)
     );
     for bad in ["", "{}", "[]", "{\"root\": 7}"] {
-        assert!(
-            Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(),
-            "{bad}"
-        );
+        let parsed = ConfigJson::parse(bad).and_then(|c| Bundle::new(&c, Path::new("/b"), 7, "/v"));
+        assert!(parsed.is_err(), "{bad}");
     }
 }
 

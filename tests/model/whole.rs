@@ -12,7 +12,8 @@ use rdma_model::step::{Side, Step, VirtualLink};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
-use rdmaprep::hook::{self, Ended, Hook};
+use rdmaprep::container::facts::ContainerFacts;
+use rdmaprep::hook::{self, Ended, Hook, Target};
 use rdmaprep::kernel::Namespaces;
 use rdmaprep::kernel::records::Records;
 use rdmaprep::kernel::store::Store;
@@ -83,19 +84,10 @@ impl Stage {
         };
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(30);
-        let (store, machine) = (&self.store, &self.machine);
-        let (agreed, keeper, cni) = (None, None, None);
-        let hook = Hook {
-            state: &state,
-            store,
-            machine,
-            begun,
-            deadline,
-            patience: begun,
-            agreed,
-            keeper,
-            cni,
-        };
+        let facts = ContainerFacts::default();
+        let target = Target::Container(&facts);
+        let hook =
+            Hook::new(target, &state, &self.store, &self.machine, begun).until(deadline, begun);
         self.machine.run(|| call(&hook))
     }
 

@@ -7,7 +7,6 @@ use rdma_model::values::PlanName;
 
 use crate::config::request::Request;
 use crate::config::sandbox::Sandbox;
-use crate::container::sandbox;
 use crate::hook::Hook;
 use crate::kernel::Scope;
 use crate::plan::Plan;
@@ -25,7 +24,7 @@ pub(super) fn choose(
 ) -> Result<(Plan, Snapshot, Option<String>)> {
     let busy = planner::busy_nics(&attempt.records, hook.machine);
     let world = &mut *attempt.world;
-    let plan = match hook.keeper {
+    let plan = match hook.target.keeper() {
         Some(keeper) => keeper.plan.clone(),
         None => match planner::stored_plan(hook.store, request, name)? {
             Some(plan) => plan,
@@ -42,9 +41,8 @@ pub(super) fn choose(
         planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let is_proxy =
-        || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
-    let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
+    let is_proxy = plan.sysfs.is_proxy() || hook.target.sandbox() == Some(Sandbox::RdmaProxy);
+    let sysfs = request.host.policy.asks_for_hardware() || is_proxy;
     let scope = Scope {
         sysfs,
         elsewhere: true,
@@ -58,7 +56,7 @@ pub(super) fn choose(
         return Err(request.nothing_left(&plan, unplanned));
     }
     request.gives_devices(&plan)?;
-    planner::check_agreed(&plan, hook.agreed)?;
+    planner::check_agreed(&plan, hook.agreed())?;
     request.host.policy.limits(&plan)?;
     planner::check_free(&plan, &busy)?;
     let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));

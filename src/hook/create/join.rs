@@ -62,7 +62,7 @@ impl Create<'_> {
             )));
         }
         if let Some(given) = &record.given {
-            planner::check_agreed(given, hook.agreed)?;
+            planner::check_agreed(given, hook.agreed())?;
             let left = request.narrowed_plan(Plan::clone(given), None);
             if left.nics.len() < given.nics.len() {
                 let note =
