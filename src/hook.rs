@@ -1,12 +1,12 @@
 //! The OCI hooks: one short function for each moment of a container's life.
 
 mod create;
-mod outcome;
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
@@ -20,7 +20,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Container, Namespaces, Scope, World};
 use crate::oci::state::State;
 use crate::plan::{Plan, rails, rdma_mode};
-use crate::report::PhaseName;
+use crate::report::{PhaseName, Report};
 use crate::restore::arrange::arrange;
 use crate::restore::nic_names;
 use crate::restore::plan::reassert;
@@ -28,8 +28,6 @@ use crate::restore::run::{self, reclaim};
 use crate::verify;
 
 pub use create::create;
-use outcome::{Arrangement, Verification};
-pub use outcome::{Ended, Failure, Outcome};
 
 pub struct Hook<'a> {
     pub state: &'a State,
@@ -163,25 +161,26 @@ fn states_inside(record: &Record) -> Vec<NicState> {
 
 /// Gives equal routes and rules inside the order that they had on the host; where one cannot have
 /// it, a note says so.
-fn put_in_order(world: &mut dyn World, record: &Record) -> Result<Arrangement> {
+fn put_in_order(world: &mut dyn World, record: &Record, report: &mut Report) -> Result<()> {
     let order = record.precedence.inside(&record.held);
     if order.is_empty() {
-        return Ok(Arrangement::default());
+        return Ok(());
     }
     let now = world.observe(Side::Inside, &Scope::links())?;
     let arranged = arrange(world, Side::Inside, &order, &now)?;
-    let mut notes = Vec::new();
+    report.steps_done += arranged.steps;
     if arranged.steps > 0 || !arranged.errors.is_empty() {
         let now = world.observe(Side::Inside, &Scope::links())?;
-        notes.extend(order.drift(&now).iter().map(|d| format!("inside: {d}")));
+        let drift = order.drift(&now);
+        report
+            .notes
+            .extend(drift.iter().map(|d| format!("inside: {d}")));
     }
-    Ok(Arrangement {
-        steps: arranged.steps,
-        notes,
-    })
+    Ok(())
 }
 
-fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification> {
+/// [`ErrorClass::Kernel`] where the NICs inside are not what they should be.
+fn verify_inside(world: &mut dyn World, record: &Record, report: &mut Report) -> Result<Snapshot> {
     let states = states_inside(record);
     let now = world.observe(Side::Inside, &Scope::against(&states))?;
     let mut drift = verify::drift(&states, &now);
@@ -194,12 +193,15 @@ fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification>
             &now,
         ));
     }
-    let rails = rails::describe(&states, &now);
-    Ok(Verification {
-        rails,
-        drift: drift.iter().map(ToString::to_string).collect(),
-        inside: now,
-    })
+    report.rails = rails::describe(&states, &now);
+    report.drift = drift.iter().map(ToString::to_string).collect();
+    if report.drift.is_empty() {
+        return Ok(now);
+    }
+    Err(ErrorClass::Kernel.error(format!(
+        "the NICs inside differ from the plan: {}",
+        report.drift.join("; ")
+    )))
 }
 
 /// Whether the hook can do anything at all; an error only where NICs are in the container: a user's
@@ -217,13 +219,7 @@ fn is_able(hook: &Hook) -> Result<bool> {
 
 /// poststart: the payload has begun. A runtime with its own network stack has removed the addresses
 /// by now.
-pub fn start(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = give_again(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
+pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
@@ -232,18 +228,18 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
         Ok(false) => return Ok(()),
         // The container has started, and may be one without NICs.
         Err(e) => {
-            outcome.notes.push(format!("{e:#}"));
+            report.notes.push(format!("{e:#}"));
             return Ok(());
         }
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    outcome.watch.lap(PhaseName::Lock);
+    report.lap(hook.begun, PhaseName::Lock);
     let records = hook.records()?;
     let Some(record) = hook.own(&records) else {
         return Ok(());
     };
-    outcome.plan = Some(record.plan.clone());
-    outcome.nics = nic_names(&record.held);
+    report.plan = Some(record.plan.clone());
+    report.nics = nic_names(&record.held);
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
     if !world.has_inside() {
         return Err(ErrorClass::State.error("the container's network namespace has gone"));
@@ -252,21 +248,23 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     let now = world.observe(Side::Inside, &Scope::against(&states))?;
     // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
     // container's config asks for.
-    outcome.notes = rails::drift(&states, &now)
+    report.notes = rails::drift(&states, &now)
         .iter()
         .map(ToString::to_string)
         .collect();
-    outcome.rails = rails::describe(&states, &now);
+    report.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
-    outcome.watch.lap(PhaseName::Observe);
+    report.lap(hook.begun, PhaseName::Observe);
     if steps.is_empty() {
         return Ok(());
     }
-    apply(&steps, &mut *world, hook.deadline, |_| outcome.steps += 1)?;
-    outcome.add_arrangement(put_in_order(&mut *world, record)?);
-    outcome.watch.lap(PhaseName::Configure);
-    outcome.add_verification(verify_inside(&mut *world, record)?)?;
-    outcome.watch.lap(PhaseName::Verify);
+    apply(&steps, &mut *world, hook.deadline, |_| {
+        report.steps_done += 1
+    })?;
+    put_in_order(&mut *world, record, report)?;
+    report.lap(hook.begun, PhaseName::Configure);
+    verify_inside(&mut *world, record, report)?;
+    report.lap(hook.begun, PhaseName::Verify);
     Ok(())
 }
 
@@ -299,20 +297,14 @@ pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
 
 /// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none
 /// of ours.
-pub fn check(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = compare(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
+pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
     hook.machine.require_capabilities()?;
     let _lock = hook.store.lock(hook.deadline)?;
     let records = hook.records()?;
     let Some(record) = hook.own(&records) else {
         return Ok(());
     };
-    outcome.nics = nic_names(&record.held);
+    report.nics = nic_names(&record.held);
     let is_here = match hook.target {
         Target::Attachment(_, Some(netns)) => netns.netns() == record.netns,
         _ => false,
@@ -323,9 +315,7 @@ fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
             .error("the NICs are in another namespace, or not all of them are attached")
     );
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    outcome
-        .add_verification(verify_inside(&mut *world, record)?)
-        .map(drop)
+    verify_inside(&mut *world, record, report).map(drop)
 }
 
 /// Whether other containers that still run have the NICs as well.
@@ -346,35 +336,26 @@ fn others(hook: &Hook, record: &Record) -> usize {
 }
 
 /// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.
-pub fn create_container(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result =
-        late_conf::mount_late_conf(hook.state, hook.store).map(|why| outcome.notes.extend(why));
-    outcome.end(result)
+pub fn create_container(hook: &Hook, report: &mut Report) -> Result<()> {
+    let why = late_conf::mount_late_conf(hook.state, hook.store)?;
+    report.notes.extend(why);
+    Ok(())
 }
 
 /// poststop: the container has ended. Its NICs are restored with the last container of the
 /// namespace.
-pub fn stop(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = restore(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
+pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
     let removed = hook
         .store
         .remove_late_conf(&hook.state.id, &hook.state.bundle);
-    outcome
-        .notes
-        .extend(removed.err().map(|e| format!("{e:#}")));
+    report.notes.extend(removed.err().map(|e| format!("{e:#}")));
     let records = hook.records()?;
     if hook.own(&records).is_none() {
         // It may be the one of this very container.
-        outcome.notes.extend(
+        report.notes.extend(
             records
                 .damaged()
                 .map(|(path, e)| hook.store.unreadable(path, e)),
@@ -382,21 +363,21 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    outcome.watch.lap(PhaseName::Lock);
+    report.lap(hook.begun, PhaseName::Lock);
     // Another hook may have restored them during the wait.
     let mut records = hook.records()?;
     let Some(mut record) = hook.own(&records).cloned() else {
         return Ok(());
     };
-    outcome.plan = Some(record.plan.clone());
-    outcome.nics = nic_names(&record.held);
+    report.plan = Some(record.plan.clone());
+    report.nics = nic_names(&record.held);
     let others = others(hook, &record);
     if others > 0 {
-        outcome
+        report
             .notes
             .push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !hook.is_for(m));
-        outcome.notes.extend(records.save_later(&record)?);
+        report.notes.extend(records.save_later(&record)?);
         return Ok(());
     }
     if let Some(pid) = record
@@ -405,16 +386,16 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
         .and_then(|_| hook.machine.occupant(record.netns, None))
     {
         // A process without hooks has joined what `rdmaprep hold` made for all.
-        outcome.notes.push(format!(
+        report.notes.push(format!(
             "process {pid} is still in the namespace and keeps the NICs"
         ));
         return Ok(());
     }
     let done = run::restore(hook.machine, &mut records, record)?;
-    outcome.steps = done.steps;
-    outcome.notes.extend(done.notes);
-    outcome.watch.lap(PhaseName::Undo);
-    outcome
+    report.steps_done = done.steps;
+    report.notes.extend(done.notes);
+    report.lap(hook.begun, PhaseName::Undo);
+    report
         .notes
         .extend(reclaim(hook.machine, &mut records, |_| false)?);
     Ok(())

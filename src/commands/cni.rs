@@ -16,7 +16,7 @@ use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::deadline;
-use crate::hook::{self, Ended, Hook, Outcome, Target};
+use crate::hook::{self, Hook, Target};
 use crate::journal::{Attachment, Record};
 use crate::kernel::host::files;
 use crate::kernel::process::capabilities;
@@ -109,7 +109,7 @@ impl<'a> Attached<'a> {
         &self,
         container: Option<&dyn Container>,
         nics: usize,
-        run: impl FnOnce(&Hook) -> Ended,
+        run: impl FnOnce(&Hook, &mut Report) -> Result<()>,
     ) -> Result<()> {
         let begun = Instant::now();
         let deadline =
@@ -119,7 +119,8 @@ impl<'a> Attached<'a> {
             .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
-        let result = Outcome::conclude(run(&hook), &mut report);
+        let result = run(&hook, &mut report);
+        report.finish(&result, begun);
         if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
             keep(&report, &self.host, &self.store);
         }
@@ -213,9 +214,11 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     };
     let attached = Attached::new(call, request.host.clone())?;
     let netns = attached.netns()?;
-    attached.run(Some(&netns), nics(&request, &attached.store), |hook| {
-        hook::create(hook, &request)
-    })?;
+    attached.run(
+        Some(&netns),
+        nics(&request, &attached.store),
+        |hook, report| hook::create(hook, &request, report),
+    )?;
     let gone = || {
         ErrorClass::State.error(format!(
             "the NICs of container {} were restored meanwhile",

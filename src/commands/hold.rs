@@ -20,7 +20,7 @@ use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Hook, NetnsKeeper, Outcome, Target};
+use crate::hook::{self, Hook, NetnsKeeper, Target};
 use crate::journal::HeldNetns;
 use crate::kernel::host::files;
 use crate::kernel::netns::{NAMED, Netns, pins};
@@ -35,7 +35,7 @@ use crate::kernel::{Container, Init, Kernel, Namespaces, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{observe_host, options, plan_with, stored_plan, view_of};
-use crate::report::{self, Report, Stopwatch};
+use crate::report::{self, Report};
 use crate::restore::run::reclaim;
 
 #[derive(Serialize)]
@@ -85,7 +85,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let made = match made {
         Ok(made) => made,
         failed => {
-            report.finish(&failed, &Stopwatch::since(begun));
+            report.finish(&failed, begun);
             keep(&report, &request.host, &store);
             return failed.map(drop);
         }
@@ -99,7 +99,8 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         Hook::new(Target::Hold(&keeper), &state, &store, &machine, begun)
             .until(begun + patience, begun)
     };
-    let result = Outcome::conclude(hook::create(&hook(begun), &request), &mut report);
+    let result = hook::create(&hook(begun), &request, &mut report);
+    report.finish(&result, begun);
     keep(&report, &request.host, &store);
     result?;
     let netns = made.container.netns();
@@ -240,7 +241,7 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // They were restored already; by now another hold may have that name.
         return Ok(());
     }
-    let ended = match hook
+    let result = match hook
         .machine
         .occupant(netns, None)
         .filter(|_| !hook::has_others(hook))
@@ -248,18 +249,15 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // A process without hooks: a timer, or any hook, restores them when it has ended.
         Some(pid) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
-            let note = format!(
+            report.notes.push(format!(
                 "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: \
                 rdmaprep restore --all --stale"
-            );
-            Ok(Outcome {
-                notes: vec![note],
-                ..Outcome::since(hook.begun)
-            })
+            ));
+            Ok(())
         }
-        None => hook::stop(hook),
+        None => hook::stop(hook, &mut report),
     };
-    let result = Outcome::conclude(ended, &mut report);
+    report.finish(&result, hook.begun);
     keep(&report, &request.host, hook.store);
     let said = report
         .notes

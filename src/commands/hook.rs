@@ -15,7 +15,7 @@ use crate::config::request::{ANNOTATION, Request};
 use crate::container::facts::ContainerFacts;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Ended, Hook, Outcome, Target};
+use crate::hook::{self, Hook, Target};
 use crate::kernel::ThisMachine;
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
@@ -46,15 +46,15 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
         begun,
         known: Instant::now(),
     };
-    let Some((host, ended)) = (match args.stage {
-        Stage::Prestart | Stage::CreateRuntime => call.create()?,
-        _ => Some(call.later()?),
+    let mut report = Report::new(format!("hook {}", args.stage.name()));
+    report.container = Some(call.state.id.clone());
+    let Some((host, result)) = (match args.stage {
+        Stage::Prestart | Stage::CreateRuntime => call.create(&mut report)?,
+        _ => Some(call.later(&mut report)?),
     }) else {
         return Ok(());
     };
-    let mut report = Report::new(format!("hook {}", args.stage.name()));
-    report.container = Some(call.state.id.clone());
-    let result = Outcome::conclude(ended, &mut report);
+    report.finish(&result, begun);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         let store = store(&host);
         // Ids are unique only within a runtime, and one that refuses an id may call the hooks
@@ -66,6 +66,9 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     }
     result
 }
+
+/// Where the report goes, and how the hook ended.
+type Done = (Host, Result<()>);
 
 struct HookCall<'a> {
     global: &'a Global,
@@ -84,7 +87,7 @@ struct Asked {
 
 impl HookCall<'_> {
     /// Nothing for a container that gets no NICs by this hook.
-    fn create(&self) -> Result<Option<(Host, Ended)>> {
+    fn create(&self, report: &mut Report) -> Result<Option<Done>> {
         let Asked { request, facts } = match self.asked() {
             Ok(Some(asked)) => asked,
             Ok(None) => return Ok(None),
@@ -102,8 +105,7 @@ impl HookCall<'_> {
                 let Ok(config) = homeward(self.global) else {
                     return Err(e);
                 };
-                let ended = Outcome::since(self.begun).end(Err(e));
-                return Ok(Some((Host::new(self.global, &config), ended)));
+                return Ok(Some((Host::new(self.global, &config), Err(e))));
             }
         };
         let (store, machine) = (store(&request.host), ThisMachine::new()?);
@@ -115,12 +117,13 @@ impl HookCall<'_> {
         let deadline = self.deadline(|| nics(&request, &store));
         let target = Target::Container(&facts);
         let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
-        let ended = hook::create(&hook.until(deadline, Instant::now() + wait), &request);
-        Ok(Some((request.host, ended)))
+        let hook = hook.until(deadline, Instant::now() + wait);
+        let result = hook::create(&hook, &request, report);
+        Ok(Some((request.host, result)))
     }
 
     /// All but the create.
-    fn later(&self) -> Result<(Host, Ended)> {
+    fn later(&self, report: &mut Report) -> Result<Done> {
         let host = Host::new(self.global, &config_or_default(self.global));
         let (store, machine) = (store(&host), ThisMachine::new()?);
         let facts = ContainerFacts::default();
@@ -128,12 +131,12 @@ impl HookCall<'_> {
         let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
         let deadline = self.deadline(|| hook.nics());
         let hook = hook.until(deadline, Instant::now());
-        let ended = match self.args.stage {
-            Stage::CreateContainer => hook::create_container(&hook),
-            Stage::Poststart => hook::start(&hook),
-            _ => hook::stop(&hook),
+        let result = match self.args.stage {
+            Stage::CreateContainer => hook::create_container(&hook, report),
+            Stage::Poststart => hook::start(&hook, report),
+            _ => hook::stop(&hook, report),
         };
-        Ok((host, ended))
+        Ok((host, result))
     }
 
     fn deadline(&self, nics: impl FnOnce() -> usize) -> Instant {

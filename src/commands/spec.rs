@@ -6,6 +6,7 @@ use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
@@ -34,13 +35,13 @@ use crate::oci::config::Config;
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::Plan;
 use crate::planner::{NotStored, options, stored_plan};
-use crate::report::{Report, Stopwatch};
+use crate::report::Report;
 use crate::view;
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
-    let watch = Stopwatch::start();
+    let begun = Instant::now();
     let text = files::read_or_stdin(Path::new("-"))
         .class(ErrorClass::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
@@ -67,7 +68,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
                     container,
                     ..Report::new("spec")
                 },
-                &watch,
+                begun,
                 &refused,
             );
             refused
@@ -77,11 +78,11 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
 
 /// podman drops what its precreate hooks print, and containerd much of what a runtime prints: so it
 /// is in the hooks' log, and in a report.
-pub(super) fn report(global: &Global, mut report: Report, watch: &Stopwatch, refused: &Result<()>) {
+pub(super) fn report(global: &Global, mut report: Report, begun: Instant, refused: &Result<()>) {
     // Where these are is unknown if the config file cannot be read; stderr has it in any case.
     let Ok(config) = homeward(global) else { return };
     let host = Host::new(global, &config);
-    report.finish(refused, watch);
+    report.finish(refused, begun);
     keep(&report, &host, &store(&host));
 }
 

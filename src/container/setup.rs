@@ -47,16 +47,6 @@ pub struct SetupNotes {
     pub notes: Vec<String>,
 }
 
-impl SetupNotes {
-    /// Adds those of a later part.
-    pub fn add(&mut self, later: SetupNotes) {
-        self.sysfs = later.sysfs.or(self.sysfs.take());
-        self.settings = later.settings.or(self.settings.take());
-        self.taken.extend(later.taken);
-        self.notes.extend(later.notes);
-    }
-}
-
 pub struct SetupPlan {
     pub(super) bundle: Bundle,
     pub(super) additions: ContainerMounts,

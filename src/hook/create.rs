@@ -19,7 +19,7 @@ use crate::attach::{Attach, attach};
 use crate::config::request::Request;
 use crate::container::running_setup::RunningSetup;
 use crate::container::sandbox;
-use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
+use crate::container::setup::{SetupContext, SetupNotes, SetupPlan, plan_setup};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::link_managers::Managers;
 use crate::kernel::netns::pins;
@@ -29,31 +29,30 @@ use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner;
 use crate::precedence::Precedence;
-use crate::report::PhaseName;
+use crate::report::{PhaseName, Report};
 use crate::restore::run::{reclaim, restore_with};
 use crate::restore::{SETTLE, nic_names};
 
-use super::{Ended, Hook, Outcome, Target, put_in_order, verify_inside};
+use super::{Hook, Target, put_in_order, verify_inside};
 use choose::choose;
 use join::Joined;
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
 /// by the container's annotations.
-pub fn create(hook: &Hook, request: &Request) -> Ended {
-    let mut create = Create {
+pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
+    Create {
         hook,
         request,
-        outcome: Outcome::since(hook.begun),
-    };
-    let result = create.run();
-    create.outcome.end(result)
+        report,
+    }
+    .run()
 }
 
 struct Create<'a> {
     hook: &'a Hook<'a>,
     request: &'a Request,
-    outcome: Outcome,
+    report: &'a mut Report,
 }
 
 /// One try, with the lock held: the container, both namespaces, and the records as they are.
@@ -69,7 +68,7 @@ impl<'a> Create<'a> {
         let Some(name) = self.request.plan() else {
             return Ok(());
         };
-        self.outcome.plan = Some(name.to_string());
+        self.report.plan = Some(name.to_string());
         let mut pause = Duration::from_millis(25);
         loop {
             match self.attach_once(name) {
@@ -77,7 +76,7 @@ impl<'a> Create<'a> {
                     if ErrorClass::of(&e) == ErrorClass::Locked
                         && Instant::now() < self.hook.patience =>
                 {
-                    self.outcome.note_once(vec![format!("waited: {e:#}")]);
+                    self.report.note_once(vec![format!("waited: {e:#}")]);
                 }
                 result => return result,
             }
@@ -118,10 +117,10 @@ impl<'a> Create<'a> {
         }
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
-        self.outcome.watch.lap(PhaseName::Lock);
+        self.lap(PhaseName::Lock);
         let mut records = hook.records()?;
         let notes = reclaim(hook.machine, &mut records, |r| r.netns == netns)?;
-        self.outcome.note_once(notes);
+        self.report.note_once(notes);
         // The name of one that was killed is free by now.
         if let Some(keeper) = hook.target.keeper() {
             pins::is_vacant(&keeper.hold.path)?;
@@ -143,17 +142,17 @@ impl<'a> Create<'a> {
         let hook = self.hook;
         let netns = attempt.container.netns();
         let (plan, host, unplanned) = choose(hook, self.request, name, &mut attempt)?;
-        self.outcome.note_once(unplanned.into_iter().collect());
+        self.report.note_once(unplanned);
         let plan = self.plan_within(plan, Some(&host))?;
         planner::check_unclaimed(&attempt.records, netns, &plan, &host)?;
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;
-        self.outcome.watch.lap(PhaseName::Observe);
+        self.lap(PhaseName::Observe);
         let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
         let plan = setup
             .as_ref()
             .map(|setup| setup.container_plan(&plan))
             .unwrap_or(plan);
-        self.outcome.notes.extend(
+        self.report.notes.extend(
             setup
                 .iter()
                 .flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)),
@@ -169,14 +168,14 @@ impl<'a> Create<'a> {
             h.managed = managers.managed(&h.before);
             take_over(&attempt.records, h, &host);
         }
-        self.outcome.notes.extend(notes);
+        self.report.notes.extend(notes);
         let same_host = attempt
             .records
             .readable()
             .filter(|r| r.host_netns == attempt.host_netns);
         let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
         let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
-        self.outcome.watch.lap(PhaseName::Plan);
+        self.lap(PhaseName::Plan);
         let (given, given_sysfs) = Record::giving(plan);
         let record = Record {
             schema: SCHEMA,
@@ -195,7 +194,7 @@ impl<'a> Create<'a> {
             held,
             precedence,
         };
-        self.outcome.nics = nic_names(&record.held);
+        self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
     }
 
@@ -206,7 +205,7 @@ impl<'a> Create<'a> {
             return Ok(plan);
         };
         let (plan, notes) = sandbox::plan_within(plan, self.hook.state, facts.sandbox, host)?;
-        self.outcome.notes.extend(notes);
+        self.report.notes.extend(notes);
         Ok(plan)
     }
 
@@ -227,7 +226,7 @@ impl<'a> Create<'a> {
             within,
             &mut *attempt.world,
         );
-        self.outcome.add_setup(notes);
+        self.add_setup(notes);
         setup
     }
 
@@ -236,8 +235,20 @@ impl<'a> Create<'a> {
             return Ok(());
         };
         let (notes, result) = running.end(&context, netns);
-        self.outcome.add_setup(notes);
+        self.add_setup(notes);
         result
+    }
+
+    fn lap(&mut self, phase: PhaseName) {
+        self.report.lap(self.hook.begun, phase);
+    }
+
+    fn add_setup(&mut self, notes: SetupNotes) {
+        let report = &mut *self.report;
+        report.sysfs = notes.sysfs.or(report.sysfs.take());
+        report.settings = notes.settings.or(report.settings.take());
+        report.taken.extend(notes.taken);
+        report.notes.extend(notes.notes);
     }
 
     fn setup_context(&self) -> Option<SetupContext<'a>> {
@@ -263,11 +274,11 @@ impl<'a> Create<'a> {
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        self.outcome
+        self.report
             .notes
             .extend(replace_returned(&mut attempt.records, &record)?);
         let result = self.move_and_copy(&mut attempt, &mut record, steps, setup);
-        self.outcome.watch.lap(PhaseName::Journal);
+        self.lap(PhaseName::Journal);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
             mut world,
@@ -275,8 +286,8 @@ impl<'a> Create<'a> {
             ..
         } = attempt;
         let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
-        self.outcome.steps = 0;
-        self.outcome.watch.lap(PhaseName::Undo);
+        self.report.steps_done = 0;
+        self.lap(PhaseName::Undo);
         match undone {
             Ok(_) => Err(undone_too(e)),
             Err(u) => Err(u).class(
@@ -320,25 +331,25 @@ impl<'a> Create<'a> {
         } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
-        self.outcome.watch.lap(PhaseName::Journal);
+        self.lap(PhaseName::Journal);
         pinned?;
         let running = setup.map(RunningSetup::begin);
-        let outcome = &mut self.outcome;
+        let (begun, report) = (self.hook.begun, &mut *self.report);
         apply(steps, world, self.hook.deadline, |step| {
-            outcome.steps += 1;
-            outcome.watch.lap(phase_of(step));
+            report.steps_done += 1;
+            report.lap(begun, phase_of(step));
         })?;
-        outcome.add_arrangement(put_in_order(world, record)?);
-        let now = outcome.add_verification(verify_inside(world, record)?)?;
+        put_in_order(world, record, report)?;
+        let now = verify_inside(world, record, report)?;
         for held in &mut record.held {
             held.inside.netdev.ifindex = now
                 .netdev(&held.nic.identity.name)
                 .map_or(0, |dev| dev.ifindex);
         }
-        outcome.watch.lap(PhaseName::Verify);
+        report.lap(begun, PhaseName::Verify);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
-            self.outcome.watch.lap(PhaseName::Dress);
+            self.lap(PhaseName::Dress);
         }
         self.lift_memlock(*container);
         if !container.is_running() {
@@ -438,7 +449,7 @@ impl Create<'_> {
             return;
         }
         let done = container.lift_memlock();
-        self.outcome.memlock =
+        self.report.memlock =
             Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }
 }

@@ -67,11 +67,11 @@ impl Create<'_> {
             if left.nics.len() < given.nics.len() {
                 let note =
                     "it asks for fewer NICs, but a namespace has one set for all of its containers";
-                self.outcome.notes.push(note.to_owned());
+                self.report.notes.push(note.to_owned());
             }
             request.gives_devices(&left)?;
         }
-        self.outcome.nics = nic_names(&record.held);
+        self.report.nics = nic_names(&record.held);
         let newcomer = member(hook, container)?;
         if record.members.contains(&newcomer) {
             return Ok(Joined::Already);
@@ -80,7 +80,7 @@ impl Create<'_> {
             .members
             .first()
             .map_or("a container", |m| m.id.as_str());
-        self.outcome
+        self.report
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
