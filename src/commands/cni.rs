@@ -14,7 +14,7 @@ use super::{keep, lacks_plan, nics, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
-use crate::config::request::{ANNOTATION, Request};
+use crate::config::request::{Request, asks_itself};
 use crate::deadline;
 use crate::hook::{self, Hook, Target};
 use crate::journal::{Attachment, Record};
@@ -165,17 +165,16 @@ impl<'a> Attached<'a> {
 fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Problem> {
     let named = call.network.plan.as_deref();
     let annotations = call.network.annotations()?;
-    let annotated = annotations
-        .iter()
-        .flat_map(BTreeMap::keys)
-        .any(|key| key.starts_with(ANNOTATION));
+    let asks = annotations
+        .as_ref()
+        .map_or(named.is_some(), |all| asks_itself(named, all));
     if let Some(Err(e)) = named.map(str::parse::<PlanName>) {
         let text = format!("`plan` of the network configuration: {e}");
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
     }
     let request = match request(global, named, &SelectArgs::default()) {
         // A broken config file of the host must not keep every pod from starting.
-        Err(e) if named.is_none() && !annotated && !has_plan(global) => {
+        Err(e) if !asks && !has_plan(global) => {
             warn(&[format!(
                 "{e:#}; a pod that does not ask for NICs starts all the same"
             )]);
@@ -186,7 +185,7 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
     let mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
     match (mine.plan(), annotations) {
         (Some(_), _) => Ok(Some(mine)),
-        (None, Some(_)) if annotated => Err(lacks_plan().into()),
+        (None, Some(_)) if asks => Err(lacks_plan().into()),
         (None, Some(_)) => Ok(None),
         (None, None) => {
             let text = format!(

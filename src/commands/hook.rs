@@ -11,7 +11,7 @@ use super::{keep_as, lacks_plan, nics, request, stdin, store, warn};
 use crate::cli::{Global, HookArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
-use crate::config::request::{ANNOTATION, Request};
+use crate::config::request::{Request, asks_itself};
 use crate::container::facts::ContainerFacts;
 use crate::deadline;
 use crate::handle::Handle;
@@ -154,7 +154,7 @@ impl HookCall<'_> {
         let named = args.plan.as_deref();
         let mut request = request(self.global, named, &args.select)?.narrow(&state.annotations)?;
         let has_plan = request.plan().is_some();
-        if args.rail.is_empty() && !has_plan && !state.opts_in(ANNOTATION) {
+        if args.rail.is_empty() && !has_plan && !asks_itself(None, &state.annotations) {
             return Ok(None);
         }
         let agreed = args.agreed.clone().filter(|digest| !digest.is_empty());
@@ -182,7 +182,8 @@ impl HookCall<'_> {
 /// them must not start then. One that shares the host's network namespace has them already.
 fn asks(global: &Global, args: &HookArgs, state: &State) -> bool {
     let by_host = || has_plan(global) && !shares_host_netns(state).unwrap_or_default();
-    args.plan.is_some() || !args.rail.is_empty() || state.opts_in(ANNOTATION) || by_host()
+    let by_itself = asks_itself(args.plan.as_deref(), &state.annotations);
+    by_itself || !args.rail.is_empty() || by_host()
 }
 
 fn shares_host_netns(state: &State) -> Result<bool> {

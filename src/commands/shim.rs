@@ -13,12 +13,12 @@ use super::spec::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::file::ShimConfig;
-use crate::config::request::ANNOTATION;
+use crate::config::request::asks_itself;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
-use crate::oci;
+use crate::oci::edit;
 use crate::planner::NotStored;
 use crate::report::{self, Report};
 use crate::shim::{self, Call, RuntimeCommand, exec};
@@ -126,9 +126,7 @@ fn edited(
     let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else {
         return Ok(None);
     };
-    let asks = oci::edit::annotations(&before)
-        .keys()
-        .any(|key| key.starts_with(ANNOTATION));
+    let asks = asks_itself(None, &edit::annotations(&before));
     let given =
         own.has_plan || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {

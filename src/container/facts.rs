@@ -1,6 +1,6 @@
 //! What the create hook knows of its container before it looks inside.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -8,6 +8,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use crate::config::sandbox::Sandbox;
 use crate::kernel::host::files;
 use crate::kernel::process::pidfd;
+use crate::oci::bundle::Bundle;
 use crate::oci::config::Config;
 use crate::oci::state::State;
 
@@ -42,6 +43,16 @@ impl ContainerFacts {
             sandbox: by_command.and(Sandbox::of_both(by_command, &state.annotations)),
             agreed: None,
         })
+    }
+}
+
+impl ConfigJson {
+    /// What it says of the container of that init; views of ours lie in `views`.
+    pub fn bundle(&self, pid: i32, views: &Path) -> Result<Bundle> {
+        let views = views.to_str().unwrap_or_default();
+        let path = self.dir.join("config.json");
+        Bundle::new(&self.config, &self.dir, pid, views)
+            .class(ErrorClass::State, format!("reading {}", path.display()))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -18,7 +19,6 @@ use crate::kernel::mount::fsmount;
 use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::rootfs::Root;
 use crate::kernel::store::Store;
-use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 
 /// `Ok` says in words why there is no such file; an error where it may be there and the container
@@ -58,7 +58,7 @@ impl From<anyhow::Error> for Trouble {
 fn mount(state: &State, store: &Store) -> Result<(), Trouble> {
     let found = ContainerFacts::read(state)?.bundle;
     let found = found.ok_or_else(|| anyhow!("the bundle has no config.json"))?;
-    let container = Bundle::new(&found.config, &found.dir, 0, "")?.container;
+    let container = found.bundle(0, Path::new(""))?.container;
     let root = Root::open(&container.rootfs)?;
     if let Some(conf) = nccl_conf::plan_empty(&root, &root.mounts()?, &container)? {
         let made = workshop(|| Ok(conf.build(container.label.as_deref())))?;

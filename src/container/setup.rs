@@ -4,13 +4,12 @@
 
 use crate::config::sysfs_mode::SysfsMode;
 use crate::view::Cover;
-use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use anyhow::Result;
 use nccl_rules::explain::{self, Trap, Warning};
-use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::BusId;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
@@ -50,8 +49,6 @@ pub struct SetupNotes {
 pub struct SetupPlan {
     pub(super) bundle: Bundle,
     pub(super) additions: ContainerMounts,
-    /// The plan's environment, with where to meet.
-    env: Vec<EnvVar>,
     /// Device nodes that config.json does not have: the engine may have made them in another way.
     pub(super) nodes: Vec<CharDevice>,
     pub(super) sysfs: SysfsMode,
@@ -59,13 +56,12 @@ pub struct SetupPlan {
     pub(super) sandboxed: bool,
 }
 
-/// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json,
-/// which a hook that is called by hand may not have. `pid` is the container's init, `within` its
-/// namespace, where that was observed.
+/// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `within` is
+/// its namespace, where that was observed.
 pub fn plan_setup(
     context: &SetupContext,
+    bundle: Option<Bundle>,
     plan: &Plan,
-    pid: i32,
     within: Option<&Snapshot>,
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
@@ -74,7 +70,7 @@ pub fn plan_setup(
         plan,
         notes: SetupNotes::default(),
     };
-    let setup = draft.setup(pid, within, world);
+    let setup = draft.setup(bundle, within, world);
     (draft.notes, setup)
 }
 
@@ -87,21 +83,15 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn setup(
         &mut self,
-        pid: i32,
+        bundle: Option<Bundle>,
         within: Option<&Snapshot>,
         world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
         let plan = self.plan;
-        let Some(found) = &self.context.facts.bundle else {
+        let Some(bundle) = bundle else {
             self.leave_sysfs("the bundle has no config.json")?;
             return Ok(None);
         };
-        let views = self.context.store.views();
-        let views = views.to_str().unwrap_or_default();
-        let bundle = Bundle::new(&found.config, &found.dir, pid, views).class(
-            ErrorClass::State,
-            format!("reading {}", found.dir.join("config.json").display()),
-        )?;
         // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its
         // own.
         let sandboxed = self.context.facts.sandbox.is_some();
@@ -126,25 +116,10 @@ impl Draft<'_> {
             }
             None => covers(plan, self.view(within, world)?),
         };
-        let mut env = plan.env.clone();
-        nccl_env::fit_release(
-            &mut env,
-            &bundle.env,
-            &plan.nics,
-            &plan.ib,
-            plan.nccl_version,
-        );
-        // Of a namespace that was not observed nothing is guessed.
-        if within.is_some() {
-            nccl_env::meet(&mut env, &bundle.env, &plan.nics, within);
-        }
-        let mut conf = env.clone();
-        nccl_env::yield_to(&mut conf, &bundle.env);
-        conf.retain(|v| !bundle.env.contains_key(&v.name));
+        let conf = nccl_env::lacking(&plan.env, &bundle.env);
         let nodes = bundle.lacking(&plan.devices);
         Ok(Some(SetupPlan {
             bundle,
-            env,
             additions: ContainerMounts { covers, conf },
             nodes,
             sysfs: plan.sysfs,
@@ -279,21 +254,6 @@ impl SetupPlan {
             plan.nccl_version,
         );
         pitfall_notes(found)
-    }
-
-    /// The plan as this container gets it: with where to meet, and without a GID index that its own
-    /// environment overrides, which then need not be proven.
-    pub fn container_plan(&self, plan: &Plan) -> Plan {
-        let overrides = |ours: &u32| {
-            self.bundle
-                .env
-                .get("NCCL_IB_GID_INDEX")
-                .is_some_and(|own| *own != ours.to_string())
-        };
-        plan.for_container(
-            self.env.clone(),
-            plan.gid_index.filter(|index| !overrides(index)),
-        )
     }
 }
 

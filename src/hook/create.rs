@@ -25,6 +25,8 @@ use crate::kernel::link_managers::Managers;
 use crate::kernel::netns::pins;
 use crate::kernel::records::Records;
 use crate::kernel::{Container, Pin, Scope, World};
+use crate::nccl_env::Namespace;
+use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner;
@@ -143,15 +145,16 @@ impl<'a> Create<'a> {
         let netns = attempt.container.netns();
         let (plan, host, unplanned) = choose(hook, self.request, name, &mut attempt)?;
         self.report.note_once(unplanned);
+        let bundle = self.bundle(attempt.container)?;
         let plan = self.plan_within(plan, Some(&host))?;
         planner::check_unclaimed(&attempt.records, netns, &plan, &host)?;
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;
         self.lap(PhaseName::Observe);
-        let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
-        let plan = setup
-            .as_ref()
-            .map(|setup| setup.container_plan(&plan))
-            .unwrap_or(plan);
+        let plan = match &bundle {
+            Some(bundle) => plan.for_container(&bundle.env, Namespace::Seen(&within)),
+            None => plan,
+        };
+        let setup = self.plan_setup(bundle, &plan, Some(&within), &mut *attempt.world)?;
         self.report.notes.extend(
             setup
                 .iter()
@@ -209,23 +212,27 @@ impl<'a> Create<'a> {
         Ok(plan)
     }
 
+    /// What its config.json says of the container.
+    fn bundle(&self, container: &dyn Container) -> Result<Option<Bundle>> {
+        let config = self.hook.target.facts().and_then(|f| f.bundle.as_ref());
+        let views = self.hook.store.views();
+        config
+            .map(|config| config.bundle(container.pid(), &views))
+            .transpose()
+    }
+
     fn plan_setup(
         &mut self,
+        bundle: Option<Bundle>,
         plan: &Plan,
         within: Option<&Snapshot>,
-        attempt: &mut Attempt,
+        world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
         // A namespace without a container: each is set up as it joins.
         let Some(context) = self.setup_context() else {
             return Ok(None);
         };
-        let (notes, setup) = plan_setup(
-            &context,
-            plan,
-            attempt.container.pid(),
-            within,
-            &mut *attempt.world,
-        );
+        let (notes, setup) = plan_setup(&context, bundle, plan, within, world);
         self.add_setup(notes);
         setup
     }

@@ -8,6 +8,7 @@ use rdma_model::step::Side;
 use crate::container::running_setup::RunningSetup;
 use crate::journal::{Phase, Record};
 use crate::kernel::Scope;
+use crate::nccl_env::Namespace;
 use crate::plan::Plan;
 use crate::planner;
 use crate::restore::nic_names;
@@ -101,8 +102,13 @@ impl Create<'_> {
                 Some(observe()?)
             };
             let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;
+            let bundle = self.bundle(attempt.container)?;
             // The namespace was not observed: its netdevs are those that the plan gave.
-            if let Some(setup) = self.plan_setup(&plan, None, &mut attempt)? {
+            let plan = match &bundle {
+                Some(bundle) => plan.for_container(&bundle.env, Namespace::Unknown),
+                None => plan,
+            };
+            if let Some(setup) = self.plan_setup(bundle, &plan, None, &mut *attempt.world)? {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
