@@ -8,13 +8,13 @@ use rdma_model::step::Side;
 use crate::container::running_setup::RunningSetup;
 use crate::journal::{Phase, Record};
 use crate::kernel::Scope;
-use crate::nccl_env::Namespace;
 use crate::plan::Plan;
 use crate::planner;
 use crate::restore::nic_names;
 use crate::restore::run;
 
-use super::{Attempt, Create, member, whose};
+use super::entered::{member, whose};
+use super::{Attempt, Create};
 
 pub(super) enum Joined {
     NoNics,
@@ -101,14 +101,9 @@ impl Create<'_> {
             } else {
                 Some(observe()?)
             };
-            let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;
-            let bundle = self.bundle(attempt.container)?;
+            let plan = self.request.share(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
-            let plan = match &bundle {
-                Some(bundle) => plan.for_container(&bundle.env, Namespace::Unknown),
-                None => plan,
-            };
-            if let Some(setup) = self.plan_setup(bundle, &plan, None, &mut *attempt.world)? {
+            if let Some(setup) = self.fit(plan, None, None, &mut attempt)?.setup {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
