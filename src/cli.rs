@@ -270,6 +270,15 @@ pub struct EnvArgs {
     /// Leave out what this bundle's config.json sets
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
     pub bundle: Option<PathBuf>,
+    /// What a container was given: id or name
+    #[arg(
+        long,
+        env = "RDMAPREP_CONTAINER",
+        value_name = "ID",
+        value_parser = NonEmptyStringValueParser::new(),
+        conflicts_with_all = ["bundle", "snapshot"]
+    )]
+    pub container: Option<String>,
     /// Decide from a file of `snapshot --json`
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,

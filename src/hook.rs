@@ -1,33 +1,30 @@
 //! The OCI hooks: one short function for each moment of a container's life.
 
+mod check;
 mod create;
-mod outcome;
+mod inside;
+mod start;
+mod stop;
+mod target;
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
-use rdma_model::error_class::ErrorClass;
-use rdma_model::step::{NicState, Side};
+use anyhow::Result;
 
-use crate::apply::apply;
 use crate::container::late_conf;
-use crate::journal::{Attachment, HeldNetns, Member, Phase, Record};
+use crate::journal::{Member, Record};
+use crate::kernel::Namespaces;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Container, Namespaces, Scope, World};
 use crate::oci::state::State;
-use crate::plan::{Plan, rails, rdma_mode};
-use crate::report::PhaseName;
-use crate::restore::arrange::arrange;
-use crate::restore::nic_names;
-use crate::restore::plan::reassert;
-use crate::restore::run::{self, reclaim};
-use crate::verify;
+use crate::report::Report;
 
+pub use check::check;
 pub use create::create;
-use outcome::{Arrangement, Verification};
-pub use outcome::{Ended, Failure, Outcome};
+pub use start::start;
+pub use stop::{has_others, stop};
+pub use target::{NetnsKeeper, Target};
 
 pub struct Hook<'a> {
     pub state: &'a State,
@@ -39,183 +36,74 @@ pub struct Hook<'a> {
     pub deadline: Instant,
     /// Until when to wait for NICs that other containers hold.
     pub patience: Instant,
-    /// The digest that config.json was edited for: all nodes agreed on it.
-    pub agreed: Option<&'a str>,
-    /// Set where there is no container yet, and this very process keeps the namespace.
-    pub keeper: Option<&'a NetnsKeeper<'a>>,
-    /// Set where CNI calls: there is no container yet, and its runtime keeps the namespace.
-    pub cni: Option<&'a CniNetns<'a>>,
-}
-
-pub struct CniNetns<'a> {
-    pub attachment: &'a Attachment,
-    /// The namespace, where NICs go into it.
-    pub container: Option<&'a dyn Container>,
-}
-
-pub struct NetnsKeeper<'a> {
-    pub container: &'a dyn Container,
-    pub plan: &'a Plan,
-    /// What goes into its record.
-    pub hold: &'a HeldNetns,
+    pub target: Target<'a>,
 }
 
 impl<'a> Hook<'a> {
+    /// A hook that has no time left: [`Hook::until`] gives it some.
+    pub fn new(
+        target: Target<'a>,
+        state: &'a State,
+        store: &'a Store,
+        machine: &'a dyn Namespaces,
+        begun: Instant,
+    ) -> Hook<'a> {
+        Hook {
+            state,
+            store,
+            machine,
+            begun,
+            deadline: begun,
+            patience: begun,
+            target,
+        }
+    }
+
+    pub fn until(self, deadline: Instant, patience: Instant) -> Hook<'a> {
+        Hook {
+            deadline,
+            patience: patience.min(deadline),
+            ..self
+        }
+    }
+
     fn records(&self) -> Result<Records<'a>> {
         Records::read(self.store, self.machine.boot_id())
     }
 
-    /// The namespace, where there is no container in it yet.
-    fn bare_netns(&self) -> Option<&'a dyn Container> {
-        self.keeper
-            .map(|keeper| keeper.container)
-            .or_else(|| self.cni?.container)
+    fn agreed(&self) -> Option<&'a str> {
+        self.target.facts()?.agreed.as_deref()
     }
 
-    /// Whether a member is what this hook is called for.
+    /// Whether a member is what this hook is called for: ids are unique only within a runtime, so
+    /// the bundle has to agree where both are known. A sandbox and its attachments have one id.
     fn is_for(&self, member: &Member) -> bool {
-        is_of(member, self.state, self.cni.map(|cni| cni.attachment))
+        let State { id, bundle, .. } = self.state;
+        member.id == *id
+            && match (&member.cni, self.target.attachment()) {
+                (None, None) => {
+                    bundle.is_empty() || member.bundle.is_empty() || member.bundle == *bundle
+                }
+                (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
+                _ => false,
+            }
     }
 
     fn own<'r>(&self, records: &'r Records) -> Option<&'r Record> {
-        record_of(records, self.state, self.cni.map(|cni| cni.attachment))
+        let mut away = records.readable().filter(|r| !r.is_back());
+        away.find(|r| r.members.iter().any(|m| self.is_for(m)))
     }
-}
 
-/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to
-/// agree where both are known. A sandbox and its attachments have one id.
-fn is_of(member: &Member, state: &State, cni: Option<&Attachment>) -> bool {
-    member.id == state.id
-        && match (&member.cni, cni) {
-            (None, None) => {
-                state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle
-            }
-            (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
-            _ => false,
-        }
-}
-
-fn states_inside(record: &Record) -> Vec<NicState> {
-    record.held.iter().map(|h| h.inside.clone()).collect()
-}
-
-/// Gives equal routes and rules inside the order that they had on the host; where one cannot have
-/// it, a note says so.
-fn put_in_order(world: &mut dyn World, record: &Record) -> Result<Arrangement> {
-    let order = record.precedence.inside(&record.held);
-    if order.is_empty() {
-        return Ok(Arrangement::default());
+    /// The record of its NICs.
+    pub fn record(&self) -> Result<Option<Record>> {
+        Ok(self.own(&self.records()?).cloned())
     }
-    let now = world.observe(Side::Inside, &Scope::links())?;
-    let arranged = arrange(world, Side::Inside, &order, &now)?;
-    let mut notes = Vec::new();
-    if arranged.steps > 0 || !arranged.errors.is_empty() {
-        let now = world.observe(Side::Inside, &Scope::links())?;
-        notes.extend(order.drift(&now).iter().map(|d| format!("inside: {d}")));
-    }
-    Ok(Arrangement {
-        steps: arranged.steps,
-        notes,
-    })
-}
 
-fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification> {
-    let states = states_inside(record);
-    let now = world.observe(Side::Inside, &Scope::against(&states))?;
-    let mut drift = verify::drift(&states, &now);
-    drift.extend(verify::rdma_drift(&record.held, &now));
-    drift.extend(rails::drift(&states, &now));
-    if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
-        drift.extend(rdma_mode::drift(
-            plan,
-            &world.observe(Side::Host, &Scope::links())?,
-            &now,
-        ));
+    /// How many NICs it has, as far as that can be read.
+    pub fn nics(&self) -> usize {
+        let record = self.record().ok().flatten();
+        record.map_or(0, |record| record.held.len())
     }
-    let rails = rails::describe(&states, &now);
-    Ok(Verification {
-        rails,
-        drift: drift.iter().map(ToString::to_string).collect(),
-        inside: now,
-    })
-}
-
-/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's
-/// runtime also calls hooks that are installed for all, of containers that never had a NIC.
-fn is_able(hook: &Hook) -> Result<bool> {
-    let Err(lacking) = hook.machine.require_capabilities() else {
-        return Ok(true);
-    };
-    // Such a user may not even read the records.
-    let has_nics = hook
-        .records()
-        .is_ok_and(|records| hook.own(&records).is_some());
-    if has_nics { Err(lacking) } else { Ok(false) }
-}
-
-/// poststart: the payload has begun. A runtime with its own network stack has removed the addresses
-/// by now.
-pub fn start(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = give_again(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
-    if !is_able(hook)? {
-        return Ok(());
-    }
-    match hook.records().map(|records| hook.own(&records).is_some()) {
-        Ok(true) => {}
-        Ok(false) => return Ok(()),
-        // The container has started, and may be one without NICs.
-        Err(e) => {
-            outcome.notes.push(format!("{e:#}"));
-            return Ok(());
-        }
-    }
-    let _lock = hook.store.lock(hook.deadline)?;
-    outcome.watch.lap(PhaseName::Lock);
-    let records = hook.records()?;
-    let Some(record) = hook.own(&records) else {
-        return Ok(());
-    };
-    outcome.plan = Some(record.plan.clone());
-    outcome.nics = nic_names(&record.held);
-    let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    if !world.has_inside() {
-        return Err(ErrorClass::State.error("the container's network namespace has gone"));
-    }
-    let states = states_inside(record);
-    let now = world.observe(Side::Inside, &Scope::against(&states))?;
-    // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
-    // container's config asks for.
-    outcome.notes = rails::drift(&states, &now)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    outcome.rails = rails::describe(&states, &now);
-    let steps = reassert(&record.held, &now);
-    outcome.watch.lap(PhaseName::Observe);
-    if steps.is_empty() {
-        return Ok(());
-    }
-    apply(&steps, &mut *world, hook.deadline, |_| outcome.steps += 1)?;
-    outcome.add_arrangement(put_in_order(&mut *world, record)?);
-    outcome.watch.lap(PhaseName::Configure);
-    outcome.add_verification(verify_inside(&mut *world, record)?)?;
-    outcome.watch.lap(PhaseName::Verify);
-    Ok(())
-}
-
-/// The record of a container's NICs, or of an attachment's.
-pub fn record_of<'r>(
-    records: &'r Records,
-    state: &State,
-    cni: Option<&Attachment>,
-) -> Option<&'r Record> {
-    let mut away = records.readable().filter(|r| !r.is_back());
-    away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
 /// Whether another container that lives has this one's id: the report of that id is its.
@@ -234,18 +122,6 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
         .any(|r| r.members.iter().any(|m| is_other(r, m)))
 }
 
-pub fn nics_of(
-    state: &State,
-    cni: Option<&Attachment>,
-    store: &Store,
-    machine: &dyn Namespaces,
-) -> usize {
-    let records = Records::read(store, machine.boot_id());
-    records.map_or(0, |records| {
-        record_of(&records, state, cni).map_or(0, |record| record.held.len())
-    })
-}
-
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
     let ours = |r: &Record| {
@@ -257,122 +133,22 @@ pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     Ok(hook.records()?.readable().any(ours))
 }
 
-/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none
-/// of ours.
-pub fn check(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = compare(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
-    hook.machine.require_capabilities()?;
-    let _lock = hook.store.lock(hook.deadline)?;
-    let records = hook.records()?;
-    let Some(record) = hook.own(&records) else {
-        return Ok(());
-    };
-    outcome.nics = nic_names(&record.held);
-    let is_here = |netns: &dyn Container| netns.netns() == record.netns;
-    let here = hook.cni.and_then(|cni| cni.container).is_some_and(is_here);
-    let away = || {
-        ErrorClass::State
-            .error("the NICs are in another namespace, or not all of them are attached")
-    };
-    ensure!(here && record.phase == Phase::Attached, away());
-    let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    outcome
-        .add_verification(verify_inside(&mut *world, record)?)
-        .map(drop)
-}
-
-/// Whether other containers that still run have the NICs as well.
-pub fn has_others(hook: &Hook) -> bool {
-    let Ok(records) = hook.records() else {
-        return false;
-    };
-    hook.own(&records)
-        .is_some_and(|record| others(hook, record) > 0)
-}
-
-fn others(hook: &Hook, record: &Record) -> usize {
-    record
-        .members
-        .iter()
-        .filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m))
-        .count()
-}
-
 /// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.
-pub fn create_container(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result =
-        late_conf::mount_late_conf(hook.state, hook.store).map(|why| outcome.notes.extend(why));
-    outcome.end(result)
-}
-
-/// poststop: the container has ended. Its NICs are restored with the last container of the
-/// namespace.
-pub fn stop(hook: &Hook) -> Ended {
-    let mut outcome = Outcome::since(hook.begun);
-    let result = restore(hook, &mut outcome);
-    outcome.end(result)
-}
-
-fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
-    if !is_able(hook)? {
-        return Ok(());
-    }
-    let removed = hook
-        .store
-        .remove_late_conf(&hook.state.id, &hook.state.bundle);
-    outcome
-        .notes
-        .extend(removed.err().map(|e| format!("{e:#}")));
-    let records = hook.records()?;
-    if hook.own(&records).is_none() {
-        // It may be the one of this very container.
-        outcome.notes.extend(
-            records
-                .damaged()
-                .map(|(path, e)| hook.store.unreadable(path, e)),
-        );
-        return Ok(());
-    }
-    let _lock = hook.store.lock(hook.deadline)?;
-    outcome.watch.lap(PhaseName::Lock);
-    // Another hook may have restored them during the wait.
-    let mut records = hook.records()?;
-    let Some(mut record) = hook.own(&records).cloned() else {
-        return Ok(());
-    };
-    outcome.plan = Some(record.plan.clone());
-    outcome.nics = nic_names(&record.held);
-    let others = others(hook, &record);
-    if others > 0 {
-        outcome
-            .notes
-            .push(format!("{others} other containers keep the NICs"));
-        record.members.retain(|m| !hook.is_for(m));
-        return records.save(&record);
-    }
-    if let Some(pid) = record
-        .hold
-        .as_ref()
-        .and_then(|_| hook.machine.occupant(record.netns, None))
-    {
-        // A process without hooks has joined what `rdmaprep hold` made for all.
-        outcome.notes.push(format!(
-            "process {pid} is still in the namespace and keeps the NICs"
-        ));
-        return Ok(());
-    }
-    let done = run::restore(hook.machine, &mut records, record)?;
-    outcome.steps = done.steps;
-    outcome.notes.extend(done.notes);
-    outcome.watch.lap(PhaseName::Undo);
-    outcome
-        .notes
-        .extend(reclaim(hook.machine, &mut records, |_| false)?);
+pub fn create_container(hook: &Hook, report: &mut Report) -> Result<()> {
+    let why = late_conf::mount_late_conf(hook.state, hook.store)?;
+    report.notes.extend(why);
     Ok(())
+}
+
+/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's
+/// runtime also calls hooks that are installed for all, of containers that never had a NIC.
+fn is_able(hook: &Hook) -> Result<bool> {
+    let Err(lacking) = hook.machine.require_capabilities() else {
+        return Ok(true);
+    };
+    // Such a user may not even read the records.
+    let has_nics = hook
+        .records()
+        .is_ok_and(|records| hook.own(&records).is_some());
+    if has_nics { Err(lacking) } else { Ok(false) }
 }

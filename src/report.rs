@@ -5,18 +5,19 @@ mod cdi;
 mod doctor;
 mod install;
 mod nccl;
+mod phase;
 mod plans;
 mod safe_json;
 mod status;
-mod stopwatch;
 mod tables;
 
-use rdma_model::nic::EnvVar;
+use std::time::Instant;
 
 use clap::ValueEnum;
 use rail_agreement::{Agreement, Rail};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
+use rdma_model::nic::EnvVar;
 use serde::{Deserialize, Serialize};
 
 use crate::oci::edit::Injected;
@@ -26,11 +27,11 @@ pub use cdi::{DeviceLine, device_table};
 pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
+pub use phase::{Phase, PhaseName};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
 pub use status::{Failed, Holder, Keeping, Status, status_table};
-pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;
@@ -118,19 +119,38 @@ impl Report {
             .filter(is_create)
             .map(|r| r.notes)
             .unwrap_or_default();
-        let new: Vec<String> = self
-            .notes
-            .iter()
-            .filter(|note| !notes.contains(note))
-            .cloned()
-            .collect();
-        Report {
-            notes: [notes, new].concat(),
+        let mut all = Report {
+            notes,
             ..self.clone()
+        };
+        all.note_once(self.notes.clone());
+        all
+    }
+
+    /// Books the time since the last lap, or since the work began, to a phase.
+    pub fn lap(&mut self, begun: Instant, phase: PhaseName) {
+        let booked: u64 = self.phases.iter().map(|p| p.micros).sum();
+        self.book(phase, micros_since(begun).saturating_sub(booked));
+    }
+
+    pub fn book(&mut self, name: PhaseName, micros: u64) {
+        match self.phases.iter_mut().find(|p| p.name == name) {
+            Some(phase) => phase.micros += micros,
+            None => self.phases.push(Phase { name, micros }),
         }
     }
 
-    pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
+    /// Adds notes, but for those that it has already.
+    pub fn note_once(&mut self, notes: impl IntoIterator<Item = String>) {
+        for note in notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
+    /// The end of work that `begun` then.
+    pub fn finish<T>(&mut self, result: &anyhow::Result<T>, begun: Instant) {
         let fault = result
             .as_ref()
             .err()
@@ -140,8 +160,7 @@ impl Report {
             .map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());
         self.exit_code = fault.as_ref().map_or(0, |(fault, _)| fault.code());
         self.message = fault.map(|(_, text)| text);
-        self.micros = watch.elapsed().as_micros() as u64;
-        self.phases = watch.phases();
+        self.micros = micros_since(begun);
     }
 
     /// One line for a log: `key=value` with the times in milliseconds.
@@ -189,6 +208,10 @@ fn name_of(value: &impl ValueEnum) -> String {
         .to_possible_value()
         .map(|v| v.get_name().to_owned())
         .unwrap_or_default()
+}
+
+fn micros_since(begun: Instant) -> u64 {
+    begun.elapsed().as_micros() as u64
 }
 
 fn millis(micros: u64) -> String {

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::config::Config;
 use rdmaprep::oci::edit::{self, Edit};
 
 static EDITS: LazyLock<Vec<Edit>> = LazyLock::new(|| {
@@ -54,7 +55,9 @@ fuzz_target!(|data: &[u8]| {
 
 /// Everything that looks at one.
 fn read(text: &str) {
-    let _ = Bundle::parse(text, Path::new("/bundle"), 7, "/run/rdmaprep/views");
+    if let Ok(config) = Config::parse(text) {
+        let _ = Bundle::new(&config, Path::new("/bundle"), 7, "/run/rdmaprep/views");
+    }
     edit::annotations(text);
     edit::has_own_dev(text);
     edit::netns_path(text);

@@ -1,10 +1,12 @@
 //! What a runtime writes to a hook's stdin, and the line that the log gets of it.
 #![no_main]
 
+use std::time::Instant;
+
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use rdmaprep::config::request::ANNOTATION;
+use rdmaprep::config::request::asks_itself;
 use rdmaprep::oci::state::State;
-use rdmaprep::report::{Report, Stopwatch, json};
+use rdmaprep::report::{Report, json};
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     rdmaprep_fuzz::json::mutate(data, size, max_size, seed)
@@ -18,13 +20,13 @@ fuzz_target!(|data: &[u8]| {
         assert!(state.init().is_err() || state.init().is_ok_and(|pid| pid > 1));
         let narrowed = rdmaprep_fuzz::anything().narrow(&state.annotations);
         assert!(
-            state.opts_in(ANNOTATION) || narrowed.is_ok(),
+            asks_itself(None, &state.annotations) || narrowed.is_ok(),
             "annotations of other programs are ignored"
         );
         report.container = Some(state.id.clone());
         report.notes = state.annotations.values().cloned().collect();
     }
-    report.finish(&read, &Stopwatch::start());
+    report.finish(&read, Instant::now());
     assert!(
         !report.line().contains(|c: char| c.is_control()),
         "a log line is one line"

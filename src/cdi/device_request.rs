@@ -7,7 +7,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::rail::{self, RailName};
 use super::{FLAG, KIND};
 use crate::config::device_request::DeviceRequest;
-use crate::oci::config::{Config, MAX_BYTES};
+use crate::oci::config::Config;
 use crate::oci::edit::Stage;
 use crate::plan::Plan;
 
@@ -16,13 +16,13 @@ impl DeviceRequest {
     /// where the hook of another device comes before it. [`ErrorClass::State`] where config.json
     /// has no such hook: what the other devices ask for is unknown then.
     pub fn first(
-        config_json: &str,
+        config: &Config,
         stage: Stage,
         plan: Option<&str>,
         mine: &[String],
     ) -> Result<Option<DeviceRequest>> {
-        let list = Config::parse(config_json)?.hooks(stage.name())?;
-        let all: Vec<Vec<String>> = list
+        let all: Vec<Vec<String>> = config
+            .hooks(stage.name())?
             .into_iter()
             .filter_map(|hook| words(&hook.args?, stage, plan))
             .collect();
@@ -44,11 +44,11 @@ impl DeviceRequest {
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count,
     /// and no plan beside them.
-    pub fn any(config_json: &str) -> bool {
+    pub fn any(config: &Config) -> bool {
         let names_rails = |args: Vec<String>| {
             args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty()
         };
-        config_json.len() <= MAX_BYTES && Config::lenient(config_json).hook_args().any(names_rails)
+        config.hook_args().any(names_rails)
     }
 
     pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {

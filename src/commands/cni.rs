@@ -14,9 +14,9 @@ use super::{keep, lacks_plan, nics, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
-use crate::config::request::{ANNOTATION, Request};
+use crate::config::request::{Request, asks_itself};
 use crate::deadline;
-use crate::hook::{self, CniNetns, Ended, Hook, Outcome};
+use crate::hook::{self, Hook, Target};
 use crate::journal::{Attachment, Record};
 use crate::kernel::host::files;
 use crate::kernel::process::capabilities;
@@ -109,47 +109,35 @@ impl<'a> Attached<'a> {
         &self,
         container: Option<&dyn Container>,
         nics: usize,
-        run: impl FnOnce(&Hook) -> Ended,
+        run: impl FnOnce(&Hook, &mut Report) -> Result<()>,
     ) -> Result<()> {
         let begun = Instant::now();
         let deadline =
             begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
-        let cni = CniNetns {
-            attachment: &self.attachment,
-            container,
-        };
-        let hook = Hook {
-            state: &self.state,
-            store: &self.store,
-            machine: &self.machine,
-            begun,
-            deadline,
-            patience: deadline.min(begun + self.host.hook_wait),
-            agreed: None,
-            keeper: None,
-            cni: Some(&cni),
-        };
+        let hook = self
+            .hook(container, begun)
+            .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
-        let result = Outcome::conclude(run(&hook), &mut report);
+        let result = run(&hook, &mut report);
+        report.finish(&result, begun);
         if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
             keep(&report, &self.host, &self.store);
         }
         result
     }
 
+    fn hook<'s>(&'s self, container: Option<&'s dyn Container>, begun: Instant) -> Hook<'s> {
+        let target = Target::Attachment(&self.attachment, container);
+        Hook::new(target, &self.state, &self.store, &self.machine, begun)
+    }
+
     fn record(&self) -> Result<Option<Record>> {
-        let records = Records::read(&self.store, self.machine.boot_id())?;
-        Ok(hook::record_of(&records, &self.state, Some(&self.attachment)).cloned())
+        self.hook(None, Instant::now()).record()
     }
 
     fn nics(&self) -> usize {
-        hook::nics_of(
-            &self.state,
-            Some(&self.attachment),
-            &self.store,
-            &self.machine,
-        )
+        self.hook(None, Instant::now()).nics()
     }
 
     /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.
@@ -177,17 +165,16 @@ impl<'a> Attached<'a> {
 fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Problem> {
     let named = call.network.plan.as_deref();
     let annotations = call.network.annotations()?;
-    let annotated = annotations
-        .iter()
-        .flat_map(BTreeMap::keys)
-        .any(|key| key.starts_with(ANNOTATION));
+    let asks = annotations
+        .as_ref()
+        .map_or(named.is_some(), |all| asks_itself(named, all));
     if let Some(Err(e)) = named.map(str::parse::<PlanName>) {
         let text = format!("`plan` of the network configuration: {e}");
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
     }
     let request = match request(global, named, &SelectArgs::default()) {
         // A broken config file of the host must not keep every pod from starting.
-        Err(e) if named.is_none() && !annotated && !has_plan(global) => {
+        Err(e) if !asks && !has_plan(global) => {
             warn(&[format!(
                 "{e:#}; a pod that does not ask for NICs starts all the same"
             )]);
@@ -198,7 +185,7 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
     let mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
     match (mine.plan(), annotations) {
         (Some(_), _) => Ok(Some(mine)),
-        (None, Some(_)) if annotated => Err(lacks_plan().into()),
+        (None, Some(_)) if asks => Err(lacks_plan().into()),
         (None, Some(_)) => Ok(None),
         (None, None) => {
             let text = format!(
@@ -226,9 +213,11 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     };
     let attached = Attached::new(call, request.host.clone())?;
     let netns = attached.netns()?;
-    attached.run(Some(&netns), nics(&request, &attached.store), |hook| {
-        hook::create(hook, &request)
-    })?;
+    attached.run(
+        Some(&netns),
+        nics(&request, &attached.store),
+        |hook, report| hook::create(hook, &request, report),
+    )?;
     let gone = || {
         ErrorClass::State.error(format!(
             "the NICs of container {} were restored meanwhile",

@@ -22,6 +22,7 @@ use crate::config::sysfs_mode::SysfsMode;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
+use crate::nccl_env::Namespace;
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{
@@ -55,6 +56,11 @@ pub(super) fn decide(
 }
 
 impl Decision {
+    /// Where nothing is known of it, the container is to have one of its own.
+    pub(super) fn namespace(&self) -> Namespace<'_> {
+        self.pod.as_ref().map_or(Namespace::New, Namespace::Seen)
+    }
+
     fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
         let others = self
             .pod

@@ -1,36 +1,38 @@
-use rdma_model::nic::EnvVar;
+//! `rdmaprep env`: NCCL's settings, and nothing is stored.
+
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::nic::EnvVar;
 
+use super::container_id::whole_id;
 use super::decision::{decide, for_container, narrowed};
 use super::prepare::read_config;
 use super::spec::edit;
 use super::{is_stored, request, store, warn};
 use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
+use crate::journal::{Member, Record};
+use crate::kernel::boot_id;
+use crate::kernel::host::files;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::nccl_env::{self, format};
+use crate::nccl_env::{self, Namespace, format};
+use crate::oci::edit::environment;
 use crate::plan::Plan;
 use crate::planner::stored_plan;
 
-/// Prints what `prepare` and the hook give to a container of that plan, and stores nothing.
+/// What `prepare` and the hook give to that container, to that bundle, or to any of that plan.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
-    if args.snapshot.is_none() && store.plan(&args.plan)?.is_some() {
-        // A bundle's topology file is decided here.
-        let counts: &[&str] = if args.bundle.is_some() {
-            &["topo"]
-        } else {
-            &[]
-        };
-        args.select.refuse_given(counts, &is_stored(&args.plan))?;
-    }
-    let env = match &args.bundle {
-        Some(bundle) => of_bundle(args, request, bundle, &store)?,
-        None => of_any(args, &request, &store)?,
+    let env = match (&args.container, &args.bundle) {
+        (Some(id), _) => of_container(args, id, &store)?,
+        (None, Some(bundle)) => of_bundle(args, request, bundle, &store)?,
+        (None, None) => of_any(args, &request, &store)?,
     };
     let (text, left) = format::write(&env, args.format);
     warn(&left);
@@ -39,16 +41,57 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
         .context("writing to stdout")
 }
 
+/// By its record, since its namespace decides as well; and without what it sets otherwise itself.
+fn of_container(args: &EnvArgs, id: &str, store: &Store) -> Result<Vec<EnvVar>> {
+    let why = "a container's NICs are those that it has";
+    args.select.refuse_given(&[], why)?;
+    let records = Records::read(store, &boot_id()?)?;
+    let id = whole_id(&records, id)?;
+    let away = records.readable().filter(|r| !r.is_back());
+    let record = away.into_iter().find(|r| r.has(&id));
+    let given = record.and_then(|record| Some((record, record.given.as_deref().cloned()?)));
+    let (record, plan) = given.ok_or_else(|| {
+        ErrorClass::Usage.error(format!("container {id:?} has no NICs by a plan"))
+    })?;
+    let own = own_environment(record, &id)?;
+    let plan = plan.for_container(&own, Namespace::Unknown);
+    Ok(nccl_env::given(&plan.env, &own))
+}
+
+/// What the container's config.json sets, with what `spec` has added there.
+fn own_environment(record: &Record, id: &str) -> Result<BTreeMap<String, String>> {
+    let is_keeper = |m: &Member| {
+        record
+            .hold
+            .as_ref()
+            .is_some_and(|h| h.path == Path::new(&m.bundle))
+    };
+    let is_its = |m: &&Member| m.id == id && m.bundle.starts_with('/') && !is_keeper(m);
+    let bundle = record.members.iter().find(is_its).map(|m| &m.bundle);
+    let path = bundle.map(|bundle| Path::new(bundle).join("config.json"));
+    let text = match &path {
+        Some(path) => files::read(path).class(ErrorClass::State, "reading the bundle")?,
+        None => None,
+    };
+    if text.is_none() {
+        warn(&[format!(
+            "the config.json of {id:?} is not there: what it sets itself is not left out"
+        )]);
+    }
+    Ok(environment(&text.unwrap_or_default()))
+}
+
 fn of_bundle(
     args: &EnvArgs,
     request: Request,
     bundle: &Path,
     store: &Store,
 ) -> Result<Vec<EnvVar>> {
+    // A bundle's topology file is decided here.
+    refuse_idle(args, &["topo"], store)?;
     let text = read_config(bundle)?;
     let request = narrowed(request, &text, None)?;
-    let stored = stored(args, &request, store)?;
-    let decision = match stored {
+    let decision = match stored(args, &request, store)? {
         Some(plan) => for_container(plan, &request, &text, store)?,
         None => decide(
             &request,
@@ -61,19 +104,33 @@ fn of_bundle(
     Ok(edit(&text, &decision, store, &request, None)?.given)
 }
 
+/// What holds for all of the plan's containers.
+fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
+    refuse_idle(args, &[], store)?;
+    let plan = match stored(args, request, store)? {
+        Some(plan) => plan,
+        None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
+    };
+    if !plan.env.is_empty() {
+        warn(&[
+            "a container's network decides NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: --container \
+            has them, and --bundle"
+                .to_owned(),
+        ]);
+    }
+    let plan = plan.for_container(&BTreeMap::new(), Namespace::Unknown);
+    Ok(plan.env)
+}
+
+fn refuse_idle(args: &EnvArgs, counts: &[&str], store: &Store) -> Result<()> {
+    match args.snapshot.is_none() && store.plan(&args.plan)?.is_some() {
+        true => args.select.refuse_given(counts, &is_stored(&args.plan)),
+        false => Ok(()),
+    }
+}
+
 /// Of a recorded machine a plan is made.
 fn stored(args: &EnvArgs, request: &Request, store: &Store) -> Result<Option<Plan>> {
     let name = request.plan().filter(|_| args.snapshot.is_none());
     name.map_or(Ok(None), |name| stored_plan(store, request, name))
-}
-
-fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
-    let stored = stored(args, request, store)?;
-    let plan = match stored {
-        Some(plan) => plan,
-        None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
-    };
-    let mut env = plan.env;
-    nccl_env::meet(&mut env, &Default::default(), &plan.nics, None);
-    Ok(env)
 }

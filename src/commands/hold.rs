@@ -20,7 +20,7 @@ use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Ended, Hook, NetnsKeeper, Outcome};
+use crate::hook::{self, Hook, NetnsKeeper, Target};
 use crate::journal::HeldNetns;
 use crate::kernel::host::files;
 use crate::kernel::netns::{NAMED, Netns, pins};
@@ -35,7 +35,7 @@ use crate::kernel::{Container, Init, Kernel, Namespaces, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{observe_host, options, plan_with, stored_plan, view_of};
-use crate::report::{self, Report, Stopwatch};
+use crate::report::{self, Report};
 use crate::restore::run::reclaim;
 
 #[derive(Serialize)]
@@ -75,32 +75,34 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let deadline = begun + patience;
     // Who has the name has the last report of that name, too.
     let notes = clear(&path, &store, &machine, deadline)?;
-    let hook = Hook {
-        state: &state,
-        store: &store,
-        machine: &machine,
-        begun,
-        deadline,
-        patience: Instant::now(),
-        agreed: None,
-        keeper: None,
-        cni: None,
-    };
     let mut report = Report {
         notes,
         container: Some(state.id.clone()),
         ..Report::new("hold")
     };
-    let result = match make(&hook, &path, &request, &mut report.notes) {
-        Ok(made) => Outcome::conclude(made.create(&hook, &request), &mut report).map(|()| made),
+    // What it keeps is open until the end.
+    let made = make(&store, &path, &request, deadline, &mut report.notes);
+    let made = match made {
+        Ok(made) => made,
         failed => {
-            report.finish(&failed, &Stopwatch::since(begun));
-            failed
+            report.finish(&failed, begun);
+            keep(&report, &request.host, &store);
+            return failed.map(drop);
         }
     };
+    let keeper = NetnsKeeper {
+        container: &made.container,
+        plan: &made.plan,
+        hold: &made.hold,
+    };
+    let hook = |begun: Instant| {
+        Hook::new(Target::Hold(&keeper), &state, &store, &machine, begun)
+            .until(begun + patience, begun)
+    };
+    let result = hook::create(&hook(begun), &request, &mut report);
+    report.finish(&result, begun);
     keep(&report, &request.host, &store);
-    // What it keeps is open until the end.
-    let made = result?;
+    result?;
     let netns = made.container.netns();
     warn(&report.notes);
     let ready = Ready {
@@ -114,18 +116,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let waited = ready_text(&ready, args.json)
         .and_then(|line| say(&line))
         .and_then(|()| signals.wait());
-    let (begun, deadline) = (Instant::now(), Instant::now() + patience);
-    end(
-        &Hook {
-            begun,
-            deadline,
-            patience: deadline,
-            ..hook
-        },
-        netns,
-        &request,
-    )
-    .and(waited)
+    end(&hook(Instant::now()), netns, &request).and(waited)
 }
 
 /// Restores what belongs to containers that have died, whose names are free then.
@@ -153,8 +144,14 @@ struct Made {
     _kept: Vec<KeptFile>,
 }
 
-fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) -> Result<Made> {
-    let (plan, kept) = render(hook, request, notes)?;
+fn make(
+    store: &Store,
+    path: &Path,
+    request: &Request,
+    deadline: Instant,
+    notes: &mut Vec<String>,
+) -> Result<Made> {
+    let (plan, kept) = render(store, request, notes)?;
     let own = Process::current()?;
     let named =
         |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
@@ -169,7 +166,7 @@ fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) ->
         dev: "lo".parse()?,
         up: true,
     };
-    apply(&[up], &mut *container.open()?, hook.deadline, |_| {})?;
+    apply(&[up], &mut *container.open()?, deadline, |_| {})?;
     Ok(Made {
         plan,
         hold,
@@ -178,41 +175,24 @@ fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) ->
     })
 }
 
-impl Made {
-    fn create(&self, hook: &Hook, request: &Request) -> Ended {
-        let keeper = NetnsKeeper {
-            container: &self.container,
-            plan: &self.plan,
-            hold: &self.hold,
-        };
-        hook::create(
-            &Hook {
-                keeper: Some(&keeper),
-                ..*hook
-            },
-            request,
-        )
-    }
-}
-
 /// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a
 /// sandbox with a kernel of its own would see of /sys, and where NICs and GPUs are.
 fn render(
-    hook: &Hook,
+    store: &Store,
     request: &Request,
     notes: &mut Vec<String>,
 ) -> Result<(Plan, Vec<KeptFile>)> {
     let name = request.plan().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
     let seen = observe_host(&mut world, &request.job())?;
-    let plan = match stored_plan(hook.store, request, name)? {
+    let plan = match stored_plan(store, request, name)? {
         Some(plan) => plan,
         None => {
             plan_with(
                 request,
                 name.as_str(),
                 &seen,
-                &busy_nics(hook.store)?,
+                &busy_nics(store)?,
                 options(request),
             )?
             .0
@@ -261,7 +241,7 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // They were restored already; by now another hold may have that name.
         return Ok(());
     }
-    let ended = match hook
+    let result = match hook
         .machine
         .occupant(netns, None)
         .filter(|_| !hook::has_others(hook))
@@ -269,18 +249,15 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // A process without hooks: a timer, or any hook, restores them when it has ended.
         Some(pid) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
-            let note = format!(
+            report.notes.push(format!(
                 "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: \
                 rdmaprep restore --all --stale"
-            );
-            Ok(Outcome {
-                notes: vec![note],
-                ..Outcome::since(hook.begun)
-            })
+            ));
+            Ok(())
         }
-        None => hook::stop(hook),
+        None => hook::stop(hook, &mut report),
     };
-    let result = Outcome::conclude(ended, &mut report);
+    report.finish(&result, hook.begun);
     keep(&report, &request.host, hook.store);
     let said = report
         .notes

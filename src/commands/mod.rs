@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod handle;
 mod hold;
+mod hook;
 mod install;
 mod nccl;
 mod peers;
@@ -24,42 +25,32 @@ mod test_bootstrap;
 mod topo;
 mod unrestorable;
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
 use crate::cli::{
-    CheckCommand, Cli, Command, Global, HandleCommand, HookArgs, NcclCommand, SelectArgs,
-    SnapshotArgs,
+    CheckCommand, Cli, Command, Global, HandleCommand, NcclCommand, SelectArgs, SnapshotArgs,
 };
-use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
-use crate::container::setup::config_json;
-use crate::deadline;
-use crate::handle::Handle;
-use crate::hook::{self, Hook, Outcome};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
-use crate::kernel::process::capabilities;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, sysfs as sys};
-use crate::oci::edit::Stage;
-use crate::oci::state::{self, State};
 use crate::planner;
 use crate::report::{self, Report};
 use crate::select::BusyNic;
 use crate::shim::Call;
 use crate::verify;
-use config_file::{config, config_or_default, has_plan, homeward};
+use config_file::{config, homeward};
 
 pub fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
@@ -75,7 +66,7 @@ pub fn run(cli: Cli) -> Result<()> {
                 args: args.args.clone(),
             },
         ),
-        Command::Hook(args) => oci_hook(global, args),
+        Command::Hook(args) => hook::hook(global, args),
         Command::Cni => cni::cni(global),
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
@@ -175,116 +166,6 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
     say(&report::snapshot_table(&snapshot))
 }
 
-/// `rdmaprep hook`. It must not fail a container that did not opt in. Options that select NICs
-/// count at create alone: which NICs return to the host, only the record decides.
-fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
-    // crun runs hooks with umask 0.
-    files::private_umask();
-    let shed = capabilities::shed();
-    let begun = Instant::now();
-    let state = read_state()?;
-    // Other runtimes have called createRuntime before, and its hook has done all; this one may be
-    // in a user namespace.
-    if args.stage == Stage::CreateContainer && !(state.is_of_gofer() && asks(global, args, &state))
-    {
-        return Ok(());
-    }
-    shed?;
-    let mut report = Report::new(format!("hook {}", args.stage.name()));
-    report.container = Some(state.id.clone());
-    let known = Instant::now();
-    let until = |nics: &dyn Fn() -> usize| {
-        // A deadline on the command line needs no plan.
-        let nics = if args.deadline.is_some() { 0 } else { nics() };
-        known
-            + Duration::from_secs(deadline::for_hook(args.deadline, args.hook_timeout, nics).into())
-    };
-    let (host, ended) = match args.stage {
-        Stage::Prestart | Stage::CreateRuntime => match device_request(global, args, &state) {
-            // A broken config file or a stray variable of the host must not keep every container
-            // from starting.
-            Err((e, _)) if !asks(global, args, &state) => return warn_only(&e),
-            // Some runtimes drop what hooks print: if it is known where the log is, that has the
-            // error as well.
-            Err((e, host)) => {
-                let salvaged = || Some(Host::new(global, &homeward(global).ok()?));
-                let Some(host) = host.map(|host| *host).or_else(salvaged) else {
-                    return Err(e);
-                };
-                (host, Outcome::since(begun).end(Err(e)))
-            }
-            Ok(None) => return Ok(()),
-            Ok(Some(request)) => {
-                let store = store(&request.host).handed(handed(&args.handles));
-                let wait = args
-                    .wait
-                    .map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
-                let deadline = until(&|| nics(&request, &store));
-                let patience = deadline.min(Instant::now() + wait);
-                let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
-                let machine = &ThisMachine::new()?;
-                let (state, store) = (&state, &store);
-                let hook = Hook {
-                    state,
-                    store,
-                    machine,
-                    begun,
-                    deadline,
-                    patience,
-                    agreed,
-                    keeper: None,
-                    cni: None,
-                };
-                let ended = hook::create(&hook, &request);
-                (request.host, ended)
-            }
-        },
-        _ => {
-            let host = Host::new(global, &config_or_default(global));
-            let store = store(&host);
-            let machine = &ThisMachine::new()?;
-            let deadline = until(&|| hook::nics_of(&state, None, &store, machine));
-            let (state, store, patience) = (&state, &store, Instant::now());
-            let hook = Hook {
-                state,
-                store,
-                machine,
-                begun,
-                deadline,
-                patience,
-                agreed: None,
-                keeper: None,
-                cni: None,
-            };
-            let ended = match args.stage {
-                Stage::CreateContainer => hook::create_container(&hook),
-                Stage::Poststart => hook::start(&hook),
-                _ => hook::stop(&hook),
-            };
-            (host, ended)
-        }
-    };
-    let ended = ended.map_err(|mut failed| {
-        failed.error = store(&host).with_space(failed.error);
-        failed
-    });
-    let result = Outcome::conclude(ended, &mut report);
-    if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-        let store = store(&host);
-        // Ids are unique only within a runtime, and one that refuses an id may call the hooks
-        // first.
-        let is_anothers =
-            result.is_err() && hook::has_namesake(&state, &store, &ThisMachine::new()?);
-        keep_as(
-            report.container.as_deref().filter(|_| !is_anothers),
-            &report,
-            &host,
-            &store,
-        );
-    }
-    result
-}
-
 /// The most NICs that a plan may come to: its own, or of one that is yet to be made all of the
 /// host.
 fn nics(request: &Request, store: &Store) -> usize {
@@ -295,76 +176,10 @@ fn nics(request: &Request, store: &Store) -> usize {
         .unwrap_or_else(|| files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len()))
 }
 
-/// What is asked for a container, by the host and less what its annotations take away; or why not,
-/// with what the host settled as far as that can be read. Nothing where it did not opt in, or where
-/// the hook of another of its devices does the work.
-fn device_request(
-    global: &Global,
-    args: &HookArgs,
-    state: &State,
-) -> Result<Option<Request>, (anyhow::Error, Option<Box<Host>>)> {
-    let request = request(global, args.plan.as_deref(), &args.select).map_err(|e| (e, None))?;
-    let mine = || -> Result<Option<Request>> {
-        let mut mine = request.narrow(&state.annotations)?;
-        if args.rail.is_empty() {
-            if mine.plan().is_none() && !state.opts_in(ANNOTATION) {
-                return Ok(None);
-            }
-            let config = config_json(state).ok().flatten();
-            let by_devices = config.is_some_and(|(_, text)| DeviceRequest::any(&text));
-            ensure!(by_devices || mine.plan().is_some(), lacks_plan());
-            return Ok((!by_devices).then_some(mine));
-        }
-        let (_, text) = config_json(state)?.ok_or_else(|| {
-            ErrorClass::State
-                .error("--rail: the bundle has no config.json to tell all that is asked for")
-        })?;
-        mine.narrowing.devices =
-            DeviceRequest::first(&text, args.stage, args.plan.as_deref(), &args.rail)?;
-        Ok(mine.narrowing.devices.is_some().then_some(mine))
-    };
-    mine().map_err(|e| (e, Some(Box::new(request.host.clone()))))
-}
-
 fn lacks_plan() -> anyhow::Error {
     ErrorClass::State.error(format!(
         "the container has annotations {ANNOTATION}*, and none names a plan"
     ))
-}
-
-/// Whether a container, or the host for all of its containers, asks for NICs: one that cannot have
-/// them must not start then. One that shares the host's network namespace has them already.
-fn asks(global: &Global, args: &HookArgs, state: &State) -> bool {
-    let by_host = || has_plan(global) && !shares_host_netns(state).unwrap_or_default();
-    args.plan.is_some() || !args.rail.is_empty() || state.opts_in(ANNOTATION) || by_host()
-}
-
-fn shares_host_netns(state: &State) -> Result<bool> {
-    Ok(Netns::of_process(state.init()?)?.inode() == Netns::current()?.inode())
-}
-
-/// What the runtime's process keeps, by name. A container starts without it as well: what is no
-/// handle is passed over.
-fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
-    let pair = |word: &String| {
-        let (name, handle) = word.split_once('=')?;
-        Some((name.to_owned(), handle.parse().ok()?))
-    };
-    handles.iter().filter_map(pair).collect()
-}
-
-fn warn_only(e: &anyhow::Error) -> Result<()> {
-    warn(&[format!(
-        "{e:#}; a container that does not ask for NICs starts all the same"
-    )]);
-    Ok(())
-}
-
-fn read_state() -> Result<State> {
-    State::parse(
-        &stdin(state::MAX_BYTES)
-            .class(ErrorClass::State, "reading the runtime's state from stdin")?,
-    )
 }
 
 /// At most a byte more than `limit`.

@@ -13,7 +13,7 @@ use crate::kernel::process::capabilities;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
-use crate::report::{self, PhaseName, Report, Stopwatch};
+use crate::report::{self, PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run;
 
@@ -98,15 +98,15 @@ struct Outcome {
 
 impl Outcome {
     fn attempt(&mut self, record: Option<&Record>, act: impl FnOnce(&mut Report) -> Result<()>) {
-        let mut watch = Stopwatch::start();
+        let begun = Instant::now();
         let mut report = Report::new("restore");
         if let Some(record) = record {
             report.nics = nic_names(&record.held);
             report.container = record.members.first().map(|m| m.id.clone());
         }
         let result = act(&mut report);
-        watch.lap(PhaseName::Undo);
-        report.finish(&result, &watch);
+        report.lap(begun, PhaseName::Undo);
+        report.finish(&result, begun);
         self.failures.extend(result.err());
         self.reports.push(report);
     }

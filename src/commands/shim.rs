@@ -3,7 +3,7 @@
 use crate::config::sandbox::Sandbox;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -13,14 +13,14 @@ use super::spec::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::file::ShimConfig;
-use crate::config::request::ANNOTATION;
+use crate::config::request::asks_itself;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
-use crate::oci;
+use crate::oci::edit;
 use crate::planner::NotStored;
-use crate::report::{self, Report, Stopwatch};
+use crate::report::{self, Report};
 use crate::shim::{self, Call, RuntimeCommand, exec};
 
 /// The runtime whose command line is assumed if the runtime is unknown: to find the log for the
@@ -30,7 +30,7 @@ const LIKELIEST: &str = "runc";
 /// Edits config.json and executes the runtime. Returns only with an error, after writing it to the
 /// engine's log and undoing the edit.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
-    let watch = Stopwatch::start();
+    let begun = Instant::now();
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
     // A command that creates no container needs no config file if the link's name or one line of
     // the file names the runtime: containers can be stopped whatever is wrong with the file.
@@ -64,10 +64,10 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
             &asked,
             Sandbox::of_command(&program, &call.args),
         )?;
-        let begun = run(&program, call, depth, edited.as_ref(), || {
+        let started = run(&program, call, depth, edited.as_ref(), || {
             mention(&own, &asked)
         });
-        let Err(e) = begun else { return Ok(()) };
+        let Err(e) = started else { return Ok(()) };
         match edited.map(|edited| edited.undo()) {
             Some(Err(undo)) => Err(incomplete(&e, &undo)),
             _ => Err(e),
@@ -85,7 +85,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
                     container: asked.id.clone(),
                     ..Report::new("runtime")
                 },
-                &watch,
+                begun,
                 &done,
             );
         }
@@ -126,9 +126,7 @@ fn edited(
     let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else {
         return Ok(None);
     };
-    let asks = oci::edit::annotations(&before)
-        .keys()
-        .any(|key| key.starts_with(ANNOTATION));
+    let asks = asks_itself(None, &edit::annotations(&before));
     let given =
         own.has_plan || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {

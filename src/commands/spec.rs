@@ -6,6 +6,7 @@ use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
@@ -21,7 +22,7 @@ use super::{homeward, keep, request, store, warn};
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
-use crate::config::request::{ANNOTATION, Request};
+use crate::config::request::{Request, asks_itself};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::limits;
@@ -30,23 +31,21 @@ use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, topo_file};
+use crate::oci::config::Config;
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::Plan;
 use crate::planner::{NotStored, options, stored_plan};
-use crate::report::{Report, Stopwatch};
+use crate::report::Report;
 use crate::view;
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
-    let watch = Stopwatch::start();
+    let begun = Instant::now();
     let text = files::read_or_stdin(Path::new("-"))
         .class(ErrorClass::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
-    let asked = args.plan.is_some()
-        || edit::annotations(&text)
-            .keys()
-            .any(|key| key.starts_with(ANNOTATION));
+    let asked = asks_itself(args.plan.as_deref(), &edit::annotations(&text));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
         Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
         // A container that asks for nothing itself starts, whatever is wrong with its config.json;
@@ -66,7 +65,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
                     container,
                     ..Report::new("spec")
                 },
-                &watch,
+                begun,
                 &refused,
             );
             refused
@@ -76,11 +75,11 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
 
 /// podman drops what its precreate hooks print, and containerd much of what a runtime prints: so it
 /// is in the hooks' log, and in a report.
-pub(super) fn report(global: &Global, mut report: Report, watch: &Stopwatch, refused: &Result<()>) {
+pub(super) fn report(global: &Global, mut report: Report, begun: Instant, refused: &Result<()>) {
     // Where these are is unknown if the config file cannot be read; stderr has it in any case.
     let Ok(config) = homeward(global) else { return };
     let host = Host::new(global, &config);
-    report.finish(refused, watch);
+    report.finish(refused, begun);
     keep(&report, &host, &store(&host));
 }
 
@@ -140,7 +139,7 @@ pub(super) fn ready_before(
     let Some(name) = mine.plan().cloned() else {
         return Ok(None);
     };
-    if DeviceRequest::any(text) {
+    if Config::parse(text).is_ok_and(|config| DeviceRequest::any(&config)) {
         warn(&[
             "the container's devices name its rails: their hooks give them, and config.json stays \
             as it is"
@@ -317,7 +316,20 @@ fn edit_with(
     let program = program
         .to_str()
         .context("the path of rdmaprep is no UTF-8")?;
-    let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
+    let mut own = edit::environment(text);
+    // The topology file of an earlier edit is written again, or removed.
+    let place = topo_file::PLACE.to_owned();
+    let has_ours = own.get(TOPO_VARIABLE) == Some(&place);
+    if has_ours {
+        own.remove(TOPO_VARIABLE);
+    }
+    let plan = decision.plan.clone();
+    let plan = plan.for_container(&own, decision.namespace());
+    let mut edit = Edit::for_plan(&plan, program, start.timeout);
+    if has_ours {
+        edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
+    }
+    edit.env = nccl_env::yielding(&plan.env, &own);
     edit.memlock_unlimited = request.host.lift_memlock;
     // Who starts this process starts the runtime as well.
     edit.memlock_ceiling = limits::memlock_ceiling()?;
@@ -327,21 +339,6 @@ fn edit_with(
         .iter_mut()
         .filter(creating)
         .for_each(|hook| hook.args.extend_from_slice(start.flags));
-    // The topology file of an earlier edit is written again, or removed.
-    let (place, mut own) = (topo_file::PLACE.to_owned(), edit::environment(text));
-    if own.get(TOPO_VARIABLE) == Some(&place) {
-        own.remove(TOPO_VARIABLE);
-        edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
-    }
-    nccl_env::meet(
-        &mut edit.env,
-        &own,
-        &decision.plan.nics,
-        decision.pod.as_ref(),
-    );
-    nccl_env::yield_to(&mut edit.env, &own);
-    let plan = &decision.plan;
-    nccl_env::fit_release(&mut edit.env, &own, &plan.nics, &plan.ib, plan.nccl_version);
     edit.annotations
         .extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
@@ -385,14 +382,9 @@ fn edit_with(
     injected
         .kept
         .extend(why.map(|why| format!("no mounts for /sys: {why}")));
-    let given = edit
-        .env
-        .into_iter()
-        .filter(|v| !own.contains_key(&v.name))
-        .collect();
     Ok(Edited {
         injected,
-        given,
+        given: nccl_env::lacking(&edit.env, &own),
         topology,
     })
 }

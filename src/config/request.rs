@@ -20,6 +20,12 @@ use crate::config::select_args::SelectArgs;
 
 pub const ANNOTATION: &str = "rdmaprep.io/";
 
+/// Whether a container asks for NICs by itself: by the plan that it was started with, or by an
+/// annotation of ours.
+pub fn asks_itself<T>(plan: Option<&str>, annotations: &BTreeMap<String, T>) -> bool {
+    plan.is_some() || annotations.keys().any(|key| key.starts_with(ANNOTATION))
+}
+
 #[derive(Clone, Debug)]
 pub struct Request {
     pub host: Host,

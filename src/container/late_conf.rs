@@ -7,18 +7,18 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
+use crate::container::facts::ContainerFacts;
 use crate::container::mount_point::put;
 use crate::container::nccl_conf;
-use crate::container::setup::config_json;
 use crate::kernel::mount::fsmount;
 use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::rootfs::Root;
 use crate::kernel::store::Store;
-use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 
 /// `Ok` says in words why there is no such file; an error where it may be there and the container
@@ -56,9 +56,9 @@ impl From<anyhow::Error> for Trouble {
 }
 
 fn mount(state: &State, store: &Store) -> Result<(), Trouble> {
-    let (dir, text) =
-        config_json(state)?.ok_or_else(|| anyhow!("the bundle has no config.json"))?;
-    let container = Bundle::parse(&text, &dir, 0, "")?.container;
+    let found = ContainerFacts::read(state)?.bundle;
+    let found = found.ok_or_else(|| anyhow!("the bundle has no config.json"))?;
+    let container = found.bundle(0, Path::new(""))?.container;
     let root = Root::open(&container.rootfs)?;
     if let Some(conf) = nccl_conf::plan_empty(&root, &root.mounts()?, &container)? {
         let made = workshop(|| Ok(conf.build(container.label.as_deref())))?;

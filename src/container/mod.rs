@@ -1,4 +1,5 @@
 pub mod apply_mounts;
+pub mod facts;
 pub mod late_conf;
 mod mount_point;
 pub mod mounts;

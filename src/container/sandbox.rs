@@ -8,20 +8,9 @@ use rdma_model::snapshot::Snapshot;
 
 use crate::config::sandbox::Sandbox;
 use crate::kernel::host::files;
-use crate::kernel::process::pidfd;
 use crate::oci::config::{Config, Device};
 use crate::oci::state::State;
 use crate::plan::{Plan, rdma_proxy};
-
-/// By the command line of the hook's parent, which is the runtime, and by the container's
-/// annotations; nothing where the parent is not runsc.
-pub fn of_hook(state: &State) -> Option<Sandbox> {
-    let (program, args) = pidfd::command(pidfd::parent()?)?;
-    Sandbox::of_both(
-        Some(Sandbox::of_command(&program, args)?),
-        &state.annotations,
-    )
-}
 
 /// The plan for a container in that sandbox, and what its user should hear. [`ErrorClass::Refused`]
 /// where it asks for RDMA by gVisor's proxy and would have none. `host` is absent where the NICs
@@ -29,9 +18,9 @@ pub fn of_hook(state: &State) -> Option<Sandbox> {
 pub fn plan_within(
     plan: Plan,
     state: &State,
+    sandbox: Option<Sandbox>,
     host: Option<&Snapshot>,
 ) -> Result<(Plan, Vec<String>)> {
-    let sandbox = of_hook(state);
     let sysfs = if sandbox == Some(Sandbox::RdmaProxy) {
         plan.sysfs.within(sandbox).0
     } else {

@@ -4,23 +4,19 @@
 
 use crate::config::sysfs_mode::SysfsMode;
 use crate::view::Cover;
-use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
 use nccl_rules::explain::{self, Trap, Warning};
-use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::BusId;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
+use crate::container::facts::ContainerFacts;
 use crate::container::mounts::ContainerMounts;
-use crate::container::sandbox;
-use crate::kernel::host::files;
-use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
 use crate::kernel::{Scope, World};
 use crate::nccl_env::{self, topo_file};
@@ -33,6 +29,7 @@ use crate::view::{self, Keep};
 #[derive(Clone, Copy)]
 pub struct SetupContext<'a> {
     pub state: &'a State,
+    pub facts: &'a ContainerFacts,
     pub store: &'a Store,
     pub deadline: Instant,
 }
@@ -49,21 +46,9 @@ pub struct SetupNotes {
     pub notes: Vec<String>,
 }
 
-impl SetupNotes {
-    /// Adds those of a later part.
-    pub fn add(&mut self, later: SetupNotes) {
-        self.sysfs = later.sysfs.or(self.sysfs.take());
-        self.settings = later.settings.or(self.settings.take());
-        self.taken.extend(later.taken);
-        self.notes.extend(later.notes);
-    }
-}
-
 pub struct SetupPlan {
     pub(super) bundle: Bundle,
     pub(super) additions: ContainerMounts,
-    /// The plan's environment, with where to meet.
-    env: Vec<EnvVar>,
     /// Device nodes that config.json does not have: the engine may have made them in another way.
     pub(super) nodes: Vec<CharDevice>,
     pub(super) sysfs: SysfsMode,
@@ -71,13 +56,12 @@ pub struct SetupPlan {
     pub(super) sandboxed: bool,
 }
 
-/// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json,
-/// which a hook that is called by hand may not have. `pid` is the container's init, `within` its
-/// namespace, where that was observed.
+/// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `within` is
+/// its namespace, where that was observed.
 pub fn plan_setup(
     context: &SetupContext,
+    bundle: Option<Bundle>,
     plan: &Plan,
-    pid: i32,
     within: Option<&Snapshot>,
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
@@ -86,7 +70,7 @@ pub fn plan_setup(
         plan,
         notes: SetupNotes::default(),
     };
-    let setup = draft.setup(pid, within, world);
+    let setup = draft.setup(bundle, within, world);
     (draft.notes, setup)
 }
 
@@ -99,23 +83,18 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn setup(
         &mut self,
-        pid: i32,
+        bundle: Option<Bundle>,
         within: Option<&Snapshot>,
         world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
         let plan = self.plan;
-        let Some((dir, text)) = config_json(self.context.state)? else {
+        let Some(bundle) = bundle else {
             self.leave_sysfs("the bundle has no config.json")?;
             return Ok(None);
         };
-        let views = self.context.store.views();
-        let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default()).class(
-            ErrorClass::State,
-            format!("reading {}", dir.join("config.json").display()),
-        )?;
         // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its
         // own.
-        let sandboxed = sandbox::of_hook(self.context.state).is_some();
+        let sandboxed = self.context.facts.sandbox.is_some();
         if let Some(name) = &bundle.topology {
             self.check_topology(name)?;
         }
@@ -137,25 +116,10 @@ impl Draft<'_> {
             }
             None => covers(plan, self.view(within, world)?),
         };
-        let mut env = plan.env.clone();
-        nccl_env::fit_release(
-            &mut env,
-            &bundle.env,
-            &plan.nics,
-            &plan.ib,
-            plan.nccl_version,
-        );
-        // Of a namespace that was not observed nothing is guessed.
-        if within.is_some() {
-            nccl_env::meet(&mut env, &bundle.env, &plan.nics, within);
-        }
-        let mut conf = env.clone();
-        nccl_env::yield_to(&mut conf, &bundle.env);
-        conf.retain(|v| !bundle.env.contains_key(&v.name));
+        let conf = nccl_env::lacking(&plan.env, &bundle.env);
         let nodes = bundle.lacking(&plan.devices);
         Ok(Some(SetupPlan {
             bundle,
-            env,
             additions: ContainerMounts { covers, conf },
             nodes,
             sysfs: plan.sysfs,
@@ -264,21 +228,6 @@ impl Draft<'_> {
     }
 }
 
-pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
-    for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()]
-        .into_iter()
-        .flatten()
-    {
-        let read = |dir: &Path| {
-            files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle")
-        };
-        if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
-            return Ok(Some((dir, text)));
-        }
-    }
-    Ok(None)
-}
-
 fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
     let below = |mut cover: Cover| {
         cover.at = format!("sys/{}", cover.at);
@@ -305,21 +254,6 @@ impl SetupPlan {
             plan.nccl_version,
         );
         pitfall_notes(found)
-    }
-
-    /// The plan as this container gets it: with where to meet, and without a GID index that its own
-    /// environment overrides, which then need not be proven.
-    pub fn container_plan(&self, plan: &Plan) -> Plan {
-        let overrides = |ours: &u32| {
-            self.bundle
-                .env
-                .get("NCCL_IB_GID_INDEX")
-                .is_some_and(|own| *own != ours.to_string())
-        };
-        plan.for_container(
-            self.env.clone(),
-            plan.gid_index.filter(|index| !overrides(index)),
-        )
     }
 }
 

@@ -1,59 +1,75 @@
 //! create: NICs go in, all or none.
 
+mod carry_out;
 mod choose;
+mod entered;
+mod fit;
 mod join;
+mod returned;
 
-use rdma_model::values::PlanName;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rdma_model::effect::{compare_rules, missing_addresses, missing_routes};
-use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::ids::IfName;
+use rdma_model::error_class::ErrorClass;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
-use rdma_model::step::{NicState, Side, Step};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+use rdma_model::values::PlanName;
 
-use crate::apply::apply;
 use crate::attach::{Attach, attach};
 use crate::config::request::Request;
-use crate::container::running_setup::RunningSetup;
-use crate::container::sandbox;
-use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
-use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::journal::{Phase, Record, SCHEMA};
 use crate::kernel::link_managers::Managers;
 use crate::kernel::netns::pins;
 use crate::kernel::records::Records;
-use crate::kernel::{Container, Pin, Scope, World};
-use crate::oci::state::State;
+use crate::kernel::{Container, Scope, World};
 use crate::plan::Plan;
-use crate::planner;
 use crate::precedence::Precedence;
-use crate::report::PhaseName;
-use crate::restore::run::{reclaim, restore_with};
-use crate::restore::{SETTLE, nic_names};
+use crate::report::{PhaseName, Report};
+use crate::restore::nic_names;
+use crate::restore::run::reclaim;
 
-use super::{Ended, Hook, Outcome, put_in_order, verify_inside};
-use choose::choose;
+use super::Hook;
+use choose::Chosen;
+use entered::{Entered, member};
+use fit::Fitted;
 use join::Joined;
+use returned::{are_configured, due_rules, take_over};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
-/// by the container's annotations.
-pub fn create(hook: &Hook, request: &Request) -> Ended {
+/// by the container's annotations. While another container has the NICs, it tries again.
+pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
+    let Some(name) = request.plan() else {
+        return Ok(());
+    };
+    report.plan = Some(name.to_string());
     let mut create = Create {
         hook,
         request,
-        outcome: Outcome::since(hook.begun),
+        report,
     };
-    let result = create.run();
-    create.outcome.end(result)
+    let mut pause = Duration::from_millis(25);
+    loop {
+        let done = create.try_once(name);
+        let busy = done
+            .as_ref()
+            .err()
+            .filter(|e| ErrorClass::of(e) == ErrorClass::Locked);
+        let Some(why) = busy.filter(|_| Instant::now() < hook.patience) else {
+            return done;
+        };
+        create.report.note_once([format!("waited: {why:#}")]);
+        // Without the lock: who holds the NICs needs it to give them back.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(400));
+    }
 }
 
 struct Create<'a> {
     hook: &'a Hook<'a>,
     request: &'a Request,
-    outcome: Outcome,
+    report: &'a mut Report,
 }
 
 /// One try, with the lock held: the container, both namespaces, and the records as they are.
@@ -64,459 +80,125 @@ struct Attempt<'a> {
     records: Records<'a>,
 }
 
-impl<'a> Create<'a> {
-    fn run(&mut self) -> Result<()> {
-        let Some(name) = self.request.plan() else {
-            return Ok(());
-        };
-        self.outcome.plan = Some(name.to_string());
-        let mut pause = Duration::from_millis(25);
-        loop {
-            match self.attach_once(name) {
-                Err(e)
-                    if ErrorClass::of(&e) == ErrorClass::Locked
-                        && Instant::now() < self.hook.patience =>
-                {
-                    self.outcome.note_once(vec![format!("waited: {e:#}")]);
-                }
-                result => return result,
-            }
-            // Without the lock: who holds the NICs needs it to give them back.
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(400));
-        }
-    }
-
-    /// One try: after each wait, the container's namespace may have other NICs, or its init may
-    /// have ended.
-    fn attach_once(&mut self, name: &PlanName) -> Result<()> {
+impl Create<'_> {
+    /// From the container's namespace to the NICs in it. After a wait, the namespace may have
+    /// other NICs, or the init may have ended.
+    fn try_once(&mut self, name: &PlanName) -> Result<()> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
-        let entered;
-        let container = match hook.bare_netns() {
-            Some(netns) => netns,
-            None => {
-                entered = enter(hook)?;
-                &*entered
-            }
-        };
-        let netns = container.netns();
+        let entered = Entered::of(hook)?;
+        let container = entered.container();
         let host_netns = hook.machine.host_netns()?;
-        if host_netns == netns {
-            // It is an error only where the container asked by itself: the host's default plan is
-            // for containers that can use it.
-            let refused = ErrorClass::Refused.error(
-                "the container shares the host's network namespace: it has all NICs already; \
-                start it with `--network none`, or on a bridge",
-            );
-            return if self.request.plan.is_some() {
-                Err(refused)
-            } else {
-                Ok(())
-            };
+        if host_netns == container.netns() {
+            return self.on_host();
         }
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
-        self.outcome.watch.lap(PhaseName::Lock);
+        self.lap(PhaseName::Lock);
+        let mut attempt = self.attempt(container, host_netns)?;
+        match self.join(&mut attempt)? {
+            Joined::Already => return Ok(()),
+            Joined::Now(record) => return self.set_up_too(attempt, &record),
+            Joined::NoNics => {}
+        }
+        let Chosen { plan, host } = self.choose(name, &mut attempt)?;
+        let within = attempt.world.observe(Side::Inside, &Scope::links())?;
+        self.lap(PhaseName::Observe);
+        let Fitted { plan, setup } = self.fit(plan, Some(&host), Some(&within), &mut attempt)?;
+        let pitfalls = setup.iter().map(|s| s.nccl_pitfalls(&plan, &host, &within));
+        self.report.notes.extend(pitfalls.flatten());
+        let Attach { steps, held, .. } = self.attach(&plan, &host, &within, &attempt)?;
+        let record = self.record(plan, host, held, &attempt)?;
+        self.lap(PhaseName::Plan);
+        self.report.nics = nic_names(&record.held);
+        self.carry_out(attempt, record, &steps, setup)
+    }
+
+    /// It is an error only where the container asked by itself: the host's default plan is for
+    /// containers that can use it.
+    fn on_host(&self) -> Result<()> {
+        match self.request.plan {
+            None => Ok(()),
+            Some(_) => Err(ErrorClass::Refused.error(
+                "the container shares the host's network namespace: it has all NICs already; \
+                start it with `--network none`, or on a bridge",
+            )),
+        }
+    }
+
+    /// Restores what belongs to containers that have died first: their NICs may be the plan's.
+    fn attempt<'c>(&mut self, container: &'c dyn Container, host_netns: u64) -> Result<Attempt<'c>>
+    where
+        Self: 'c,
+    {
+        let hook = self.hook;
         let mut records = hook.records()?;
-        let notes = reclaim(hook.machine, &mut records, |r| r.netns == netns)?;
-        self.outcome.note_once(notes);
+        let notes = reclaim(hook.machine, &mut records, |r| r.netns == container.netns())?;
+        self.report.note_once(notes);
         // The name of one that was killed is free by now.
-        hook.keeper
-            .iter()
-            .try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
-        let mut attempt = Attempt {
+        if let Some(keeper) = hook.target.keeper() {
+            pins::is_vacant(&keeper.hold.path)?;
+        }
+        Ok(Attempt {
             container,
             host_netns,
             world: container.open()?,
             records,
-        };
-        match self.join(&mut attempt)? {
-            Joined::Already => Ok(()),
-            Joined::Now(record) => self.set_up_too(attempt, &record),
-            Joined::NoNics => self.attach_plan(name, attempt),
-        }
+        })
     }
 
-    fn attach_plan(&mut self, name: &PlanName, mut attempt: Attempt) -> Result<()> {
-        let hook = self.hook;
-        let netns = attempt.container.netns();
-        let (plan, host, unplanned) = choose(hook, self.request, name, &mut attempt)?;
-        self.outcome.note_once(unplanned.into_iter().collect());
-        let plan = self.plan_within(plan, Some(&host))?;
-        planner::check_unclaimed(&attempt.records, netns, &plan, &host)?;
-        let within = attempt.world.observe(Side::Inside, &Scope::links())?;
-        self.outcome.watch.lap(PhaseName::Observe);
-        let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
-        let plan = setup
-            .as_ref()
-            .map(|setup| setup.container_plan(&plan))
-            .unwrap_or(plan);
-        self.outcome.notes.extend(
-            setup
-                .iter()
-                .flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)),
-        );
-        let mut managers = Managers::of(hook.machine.root());
-        are_configured(&plan, &host, &mut managers)?;
-        let Attach {
-            steps,
-            mut held,
-            notes,
-        } = attach(&plan, &host, &within)?;
-        for h in &mut held {
-            h.managed = managers.managed(&h.before);
-            take_over(&attempt.records, h, &host);
+    /// The steps, and the NICs as they are to return, with what managers and earlier restores have
+    /// to do with them.
+    fn attach(
+        &mut self,
+        plan: &Plan,
+        host: &Snapshot,
+        within: &Snapshot,
+        attempt: &Attempt,
+    ) -> Result<Attach> {
+        let mut managers = Managers::of(self.hook.machine.root());
+        are_configured(plan, host, &mut managers)?;
+        let mut attach = attach(plan, host, within)?;
+        for held in &mut attach.held {
+            held.managed = managers.managed(&held.before);
+            take_over(&attempt.records, held, host);
         }
-        self.outcome.notes.extend(notes);
-        let same_host = attempt
-            .records
-            .readable()
-            .filter(|r| r.host_netns == attempt.host_netns);
-        let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
-        let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
-        self.outcome.watch.lap(PhaseName::Plan);
-        let record = Record {
+        self.report.notes.append(&mut attach.notes);
+        Ok(attach)
+    }
+
+    /// What is written before the first step: all that a restore takes.
+    fn record(
+        &self,
+        plan: Plan,
+        host: Snapshot,
+        held: Vec<MovedNic>,
+        attempt: &Attempt,
+    ) -> Result<Record> {
+        let is_same_host = |r: &&Record| r.host_netns == attempt.host_netns;
+        let others = attempt.records.readable().filter(is_same_host);
+        let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
+        let before = held.iter().map(|h| &h.before);
+        let precedence = Precedence::from_host(&host, before, &others);
+        Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
-            netns,
+            netns: attempt.container.netns(),
             host_netns: attempt.host_netns,
             phase: Phase::Attaching,
             plan: plan.name.clone(),
-            members: vec![member(hook, attempt.container)?],
+            members: vec![member(self.hook, attempt.container)?],
             given: Some(Box::new(plan)),
             held_back: Vec::new(),
             awaits: Vec::new(),
             host_rules: due_rules(&attempt.records, &held),
-            hold: hook.keeper.map(|keeper| keeper.hold.clone()),
+            hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
             precedence,
-        };
-        self.outcome.nics = nic_names(&record.held);
-        self.carry_out(attempt, record, &steps, setup)
+        })
     }
 
-    /// The plan in the container's sandbox, where it has one. A namespace without a container has
-    /// none.
-    fn plan_within(&mut self, plan: Plan, host: Option<&Snapshot>) -> Result<Plan> {
-        if self.hook.bare_netns().is_some() {
-            return Ok(plan);
-        }
-        let (plan, notes) = sandbox::plan_within(plan, self.hook.state, host)?;
-        self.outcome.notes.extend(notes);
-        Ok(plan)
+    fn lap(&mut self, phase: PhaseName) {
+        self.report.lap(self.hook.begun, phase);
     }
-
-    fn plan_setup(
-        &mut self,
-        plan: &Plan,
-        within: Option<&Snapshot>,
-        attempt: &mut Attempt,
-    ) -> Result<Option<SetupPlan>> {
-        // A namespace without a container: each is set up as it joins.
-        if self.hook.bare_netns().is_some() {
-            return Ok(None);
-        }
-        let (notes, setup) = plan_setup(
-            &self.setup_context(),
-            plan,
-            attempt.container.pid(),
-            within,
-            &mut *attempt.world,
-        );
-        self.outcome.add_setup(notes);
-        setup
-    }
-
-    fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {
-        let (notes, result) = running.end(&self.setup_context(), netns);
-        self.outcome.add_setup(notes);
-        result
-    }
-
-    fn setup_context(&self) -> SetupContext<'a> {
-        SetupContext {
-            state: self.hook.state,
-            store: self.hook.store,
-            deadline: self.hook.deadline,
-        }
-    }
-
-    /// Records, moves, verifies; and undoes everything if any of these fails.
-    fn carry_out(
-        &mut self,
-        mut attempt: Attempt,
-        mut record: Record,
-        steps: &[Step],
-        setup: Option<SetupPlan>,
-    ) -> Result<()> {
-        if let Err(e) = attempt.records.save(&record) {
-            // What stays of it speaks of NICs that never left: it is harmless.
-            let _ = attempt.records.forget(&record);
-            return Err(e);
-        }
-        replace_returned(&mut attempt.records, &record)?;
-        let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
-        self.outcome.watch.lap(PhaseName::Journal);
-        let Err(e) = result else { return Ok(()) };
-        let Attempt {
-            mut world,
-            mut records,
-            ..
-        } = attempt;
-        let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
-        self.outcome.steps = 0;
-        self.outcome.watch.lap(PhaseName::Undo);
-        match undone {
-            Ok(_) => Err(undone_too(e)),
-            Err(u) => Err(u).class(
-                ErrorClass::Incomplete,
-                format!("{e:#}; and the undo is incomplete"),
-            ),
-        }
-    }
-
-    fn move_and_verify(
-        &mut self,
-        attempt: &mut Attempt,
-        record: &mut Record,
-        steps: &[Step],
-        setup: Option<SetupPlan>,
-    ) -> Result<()> {
-        self.move_in(attempt, record, steps, setup)?;
-        record.phase = Phase::Attached;
-        attempt.records.save(record)
-    }
-
-    /// Pins the namespace, moves and verifies. What the container shall find is put there while the
-    /// kernel moves the NICs.
-    fn move_in(
-        &mut self,
-        attempt: &mut Attempt,
-        record: &mut Record,
-        steps: &[Step],
-        setup: Option<SetupPlan>,
-    ) -> Result<()> {
-        let Attempt {
-            container, world, ..
-        } = attempt;
-        let world = &mut **world;
-        let pinned = pin(self.hook, world, record);
-        self.outcome.watch.lap(PhaseName::Journal);
-        pinned?;
-        let running = setup.map(RunningSetup::begin);
-        let outcome = &mut self.outcome;
-        apply(steps, world, self.hook.deadline, |step| {
-            outcome.steps += 1;
-            outcome.watch.lap(phase_of(step));
-        })?;
-        outcome.add_arrangement(put_in_order(world, record)?);
-        let now = outcome.add_verification(verify_inside(world, record)?)?;
-        for held in &mut record.held {
-            held.inside.netdev.ifindex = now
-                .netdev(&held.nic.identity.name)
-                .map_or(0, |dev| dev.ifindex);
-        }
-        outcome.watch.lap(PhaseName::Verify);
-        if let Some(running) = running {
-            self.finish_setup(running, record.netns)?;
-            self.outcome.watch.lap(PhaseName::Dress);
-        }
-        self.lift_memlock(*container);
-        if !container.is_running() {
-            return Err(ErrorClass::State.error(format!(
-                "{} ended while its NICs were moved",
-                whose(self.hook)
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// That every planned address is there, where a manager has yet to configure its NIC;
-/// [`ErrorClass::Locked`] says which one.
-fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Result<()> {
-    for nic in &plan.nics {
-        let Some(state) = NicState::of(host, &nic.identity.name) else {
-            continue;
-        };
-        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
-            continue;
-        };
-        if let Some(by) = managers.at_work(&state.netdev) {
-            let (name, address, prefix) = (&nic.identity.name, missing.address, missing.prefix);
-            let text = format!(
-                "{name} has no {address}/{prefix} yet: {} is still configuring it",
-                by.name()
-            );
-            return Err(ErrorClass::Locked.error(text));
-        }
-    }
-    Ok(())
-}
-
-/// Takes over what an earlier restore has yet to add to a NIC.
-fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
-    let name = &held.nic.identity.name;
-    let state = &mut held.before;
-    let earlier = records
-        .readable()
-        .filter(|r| r.is_back())
-        .flat_map(|r| &r.held);
-    for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
-        let Some(managed) = &earlier.managed else {
-            continue;
-        };
-        let was = &earlier.before;
-        let addresses =
-            missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
-        let addresses: Vec<Address> = addresses
-            .filter(|a| !managed.owns_address(a))
-            .cloned()
-            .collect();
-        let routes = missing_routes(&was.routes, &state.routes).into_iter();
-        let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
-        let rules = compare_rules(&was.rules, &host.rules).missing.into_iter();
-        let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();
-        if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
-            foreign.addresses.extend(addresses.iter().cloned());
-            foreign.routes.extend(routes.iter().cloned());
-            foreign.rules.extend(rules.iter().cloned());
-        }
-        state.netdev.addresses.extend(addresses);
-        state.routes.extend(routes);
-        state.rules.extend(rules);
-        take_over_the_rest(earlier, state, host);
-        held.stand_ins.extend(earlier.stand_ins.iter().cloned());
-    }
-}
-
-/// What a manager never owns.
-fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot) {
-    let was = &earlier.before;
-    let is_missing = |n: &&Neighbour| {
-        !state
-            .netdev
-            .neighbours
-            .iter()
-            .any(|has| has.address == n.address)
-    };
-    let neighbours: Vec<Neighbour> = was
-        .netdev
-        .neighbours
-        .iter()
-        .filter(is_missing)
-        .cloned()
-        .collect();
-    let is_free = |n: &&Nexthop| !host.nexthops.iter().any(|has| has.id == n.id);
-    let objects: Vec<Nexthop> = was.nexthops.iter().filter(is_free).cloned().collect();
-    state.netdev.neighbours.extend(neighbours);
-    state.nexthops.extend(objects);
-}
-
-/// Rules of the host that an earlier restore of these NICs has yet to put back.
-fn due_rules(records: &Records, held: &[MovedNic]) -> Vec<Rule> {
-    let names = nic_names(held);
-    let earlier = records
-        .readable()
-        .filter(|r| r.is_back() && r.names().any(|name| names.contains(name)));
-    earlier.flat_map(|r| r.host_rules.clone()).collect()
-}
-
-/// The record of these NICs replaces those of earlier restores.
-fn replace_returned(records: &mut Records, record: &Record) -> Result<()> {
-    let back: Vec<Record> = records
-        .readable()
-        .filter(|r| r.is_back())
-        .cloned()
-        .collect();
-    for earlier in back {
-        let rest: Vec<IfName> = earlier
-            .names()
-            .filter(|name| !record.names().any(|n| n == *name))
-            .cloned()
-            .collect();
-        if rest.len() == earlier.held.len() {
-            continue;
-        }
-        let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
-        if rest.is_empty() {
-            records.forget(&earlier)?;
-        } else {
-            records.save(&smaller)?;
-        }
-    }
-    Ok(())
-}
-
-impl Create<'_> {
-    /// For containers whose config.json this program did not edit. What they set there themselves,
-    /// runc sets after its hooks.
-    fn lift_memlock(&mut self, container: &dyn Container) {
-        if self.hook.bare_netns().is_some() || !self.request.host.lift_memlock {
-            return;
-        }
-        let done = container.lift_memlock();
-        self.outcome.memlock =
-            Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
-    }
-}
-
-fn whose(hook: &Hook) -> &'static str {
-    if hook.cni.is_some() {
-        "the namespace of CNI_NETNS"
-    } else {
-        "the container's init"
-    }
-}
-
-fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
-    world.pin(Pin::Own(&hook.store.pin(record.netns)))?;
-    record
-        .hold
-        .iter()
-        .try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
-}
-
-/// The same error, which says that nothing is left of the attempt.
-fn undone_too(e: anyhow::Error) -> anyhow::Error {
-    ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
-}
-
-fn phase_of(step: &Step) -> PhaseName {
-    match step {
-        Step::Move { .. } | Step::RdmaMove { .. } => PhaseName::Move,
-        Step::AwaitPort { .. } => PhaseName::GidWait,
-        _ => PhaseName::Configure,
-    }
-}
-
-/// The container by its init; proves that the pid was not reused meanwhile.
-fn enter(hook: &Hook) -> Result<Box<dyn Container>> {
-    let pid = hook.state.init()?;
-    let container = hook.machine.container(pid).class(
-        ErrorClass::State,
-        format!("looking at the container's init, pid {pid}"),
-    )?;
-    if !container.is_running() {
-        return Err(ErrorClass::State.error(format!("the container's init, pid {pid}, has ended")));
-    }
-    Ok(container)
-}
-
-fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
-    let (pid, State { id, bundle, .. }) = (container.pid(), hook.state);
-    let start_time = hook.machine.start_time(pid);
-    let start_time =
-        start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
-    let cni = hook.cni.map(|cni| cni.attachment.clone());
-    let sandboxed = hook.bare_netns().is_none() && sandbox::of_hook(hook.state).is_some();
-    Ok(Member {
-        id: id.clone(),
-        bundle: bundle.clone(),
-        pid,
-        start_time,
-        sandboxed,
-        cni,
-    })
 }

@@ -231,12 +231,69 @@ fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
 }
 
+/// What a list of HCAs is made of: the NICs in rail order, the InfiniBand HCAs, and the release of
+/// NCCL that the host's administrator names.
+#[derive(Clone, Copy)]
+pub struct Hcas<'a> {
+    pub nics: &'a [Nic],
+    pub ib: &'a [HcaName],
+    pub named: Option<Version>,
+}
+
+/// What is known of a container's network namespace before the NICs are in it.
+#[derive(Clone, Copy)]
+pub enum Namespace<'a> {
+    /// Nothing, and nothing is guessed.
+    Unknown,
+    /// There will be nothing but the NICs.
+    New,
+    Seen(&'a Snapshot),
+}
+
+/// A plan's settings as a container gets them, `own` being its environment.
+pub fn fit_container(
+    env: &mut Vec<EnvVar>,
+    own: &BTreeMap<String, String>,
+    hcas: Hcas,
+    namespace: Namespace,
+) {
+    fit_release(env, own, hcas);
+    match namespace {
+        Namespace::Unknown => {}
+        Namespace::New => choose_socket_interface(env, own, hcas.nics, None),
+        Namespace::Seen(inside) => choose_socket_interface(env, own, hcas.nics, Some(inside)),
+    }
+}
+
+/// These settings without a word for Gloo where the container has chosen an interface for NCCL: that
+/// is for both.
+pub fn yielding(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
+    let chosen = own.contains_key("NCCL_SOCKET_IFNAME");
+    let yields = |v: &EnvVar| v.name == "GLOO_SOCKET_IFNAME" && own.get(&v.name) != Some(&v.value);
+    let kept = env.iter().filter(|v| !(chosen && yields(v)));
+    kept.cloned().collect()
+}
+
+/// What of these settings its environment lacks.
+pub fn lacking(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
+    let mut env = yielding(env, own);
+    env.retain(|v| !own.contains_key(&v.name));
+    env
+}
+
+/// What of these settings it has, or is to be given: all but those that it has otherwise.
+pub fn given(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
+    let mut env = yielding(env, own);
+    env.retain(|v| own.get(&v.name).is_none_or(|own| *own == v.value));
+    env
+}
+
 /// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the
 /// container's namespace, if there is one, else the first rail. NCCL would take what comes first by
 /// index, and no two nodes need agree on that. Gloo takes the plain name; neither list can hold a
 /// name with a comma. Nothing is added where the container's own environment names a NCCL_COMM_ID,
 /// which chooses by itself, or a family of which no such interface has an address.
-pub fn meet(
+fn choose_socket_interface(
     env: &mut Vec<EnvVar>,
     own: &BTreeMap<String, String>,
     nics: &[Nic],
@@ -280,13 +337,8 @@ pub fn meet(
 /// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release
 /// that the host's administrator has `named`, else the newest. An image that names another one gets
 /// a warning (`explain_named` of nccl-rules), and all HCAs.
-pub fn fit_release(
-    env: &mut [EnvVar],
-    own: &BTreeMap<String, String>,
-    nics: &[Nic],
-    ib: &[HcaName],
-    named: Option<Version>,
-) {
+pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, hcas: Hcas) {
+    let Hcas { nics, ib, named } = hcas;
     let release = named.unwrap_or_default();
     let pairs = env.iter().map(|v| (&v.name, &v.value)).chain(own);
     let settings = Settings::of(pairs.map(|(name, value)| (name.clone(), value.clone())), "");
@@ -323,12 +375,6 @@ pub fn fit_release(
         );
         *list = EnvVar { why, ..fits };
     }
-}
-
-/// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for
-/// both.
-pub fn yield_to(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>) {
-    env.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || !own.contains_key("NCCL_SOCKET_IFNAME"));
 }
 
 /// NCCL_TOPO_FILE: the file asked for, else the one that the host's environment names.

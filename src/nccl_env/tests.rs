@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use rdma_model::nic::Identity;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -287,8 +288,9 @@ fn soft_roce_is_left_out_where_the_release_crashes() {
         let mut env = set(nics, ib, &options(&[]));
         let named = (!named.is_empty()).then(|| named.parse().unwrap());
         // A plan's list is made for what its own settings allow.
-        fit_release(&mut env, &BTreeMap::new(), nics, ib, named);
-        fit_release(&mut env, &own, nics, ib, named);
+        let hcas = Hcas { nics, ib, named };
+        fit_release(&mut env, &BTreeMap::new(), hcas);
+        fit_release(&mut env, &own, hcas);
         let EnvVar { value, why, .. } = env.swap_remove(0);
         (
             value,
@@ -355,7 +357,7 @@ fn they_meet_over_the_default_route_else_over_the_first_rail() {
     ];
     let own = BTreeMap::new();
     let met = |inside: Option<&Snapshot>, mut env: Vec<EnvVar>| {
-        meet(&mut env, &own, &nics, inside);
+        choose_socket_interface(&mut env, &own, &nics, inside);
         pairs(env)
     };
     let hca = || {
@@ -396,7 +398,7 @@ fn nothing_of_ours_stands_against_the_containers_own_choice() {
             Vec::new(),
             BTreeMap::from([(name.to_owned(), value.to_owned())]),
         );
-        meet(&mut env, &own, std::slice::from_ref(&rail), Some(&pod));
+        choose_socket_interface(&mut env, &own, std::slice::from_ref(&rail), Some(&pod));
         pairs(env).into_iter().next()
     };
     assert_eq!(met("NCCL_COMM_ID", "192.0.2.1:1"), None);
@@ -413,8 +415,60 @@ fn nothing_of_ours_stands_against_the_containers_own_choice() {
         Vec::new(),
         BTreeMap::from([("NCCL_SOCKET_FAMILY".to_owned(), "AF_INET6".to_owned())]),
     );
-    meet(&mut env, &own, &[rail], Some(&pod));
+    choose_socket_interface(&mut env, &own, &[rail], Some(&pod));
     assert!(env.is_empty());
+}
+
+proptest! {
+    /// What `spec` writes, what the create hook gives and records, and what `env --container` reads
+    /// of the record are one environment, whether config.json was edited or not.
+    #[test]
+    fn spec_create_and_env_give_a_container_the_same(
+        soft in any::<bool>(),
+        way_out in prop::option::of("eth[01]|rdma1"),
+        is_known in any::<bool>(),
+        release in prop::option::of("2\\.(22\\.3|27\\.7|32\\.3)"),
+        own in prop::collection::btree_map(
+            prop::sample::select(vec![
+                "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_COMM_ID",
+                "NCCL_SOCKET_FAMILY", "NCCL_IB_DEVICE_PCI_ORDER", "NCCL_IB_GID_INDEX",
+            ]),
+            prop::sample::select(vec!["0", "=eth0", "eth0", "AF_INET6", "=rdma1", ""]),
+            0..4,
+        ),
+    ) {
+        let mut nics = [nic("rdma1", Some("mlx5_1"), 1, 1), nic("rdma2", Some("rxe0"), 1, 1)];
+        nics[0].addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
+        nics[1].rxe = soft;
+        let named = release.map(|text| text.parse().unwrap());
+        let hcas = Hcas { nics: &nics, ib: &[], named };
+        let own: BTreeMap<String, String> =
+            own.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let inside = way_out.map_or(Snapshot::default(), |iface| namespace(&iface));
+        let is_new = inside.netdevs.is_empty() && !is_known;
+        let plan = set(&nics, &[], &options(&[]));
+        let fit = |env: &[EnvVar], own: &BTreeMap<String, String>, namespace| {
+            let mut env = env.to_vec();
+            fit_container(&mut env, own, hcas, namespace);
+            env
+        };
+        let seen = if is_new { Namespace::New } else { Namespace::Seen(&inside) };
+        let written = lacking(&fit(&plan, &own, seen), &own);
+        let mut edited = own.clone();
+        edited.extend(written.iter().map(|v| (v.name.clone(), v.value.clone())));
+        for config in [&own, &edited] {
+            let recorded = fit(&plan, config, Namespace::Seen(&inside));
+            let beside: Vec<EnvVar> = given(&recorded, config)
+                .into_iter()
+                .filter(|v| !own.contains_key(&v.name))
+                .collect();
+            prop_assert_eq!(pairs(beside), pairs(written.clone()));
+            let printed = given(&fit(&recorded, config, Namespace::Unknown), config);
+            prop_assert_eq!(pairs(printed), pairs(given(&recorded, config)));
+        }
+        // Nothing is left to add where all was written.
+        prop_assert_eq!(lacking(&fit(&plan, &edited, Namespace::Seen(&inside)), &edited), []);
+    }
 }
 
 #[test]

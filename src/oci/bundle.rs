@@ -38,8 +38,7 @@ pub struct Bundle {
 impl Bundle {
     /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours
     /// lie in `views`.
-    pub fn parse(config_json: &str, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
-        let config = Config::parse(config_json)?;
+    pub fn new(config: &Config, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
         let root: Root = config
             .part(&["root"])?
             .ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;

@@ -60,11 +60,6 @@ impl State {
         self.pid == Some(-1)
     }
 
-    /// Whether an annotation of ours asks for something.
-    pub fn opts_in(&self, prefix: &str) -> bool {
-        self.annotations.keys().any(|k| k.starts_with(prefix))
-    }
-
     /// The pid of a container that is being created; [`ErrorClass::State`] if it is absent, no pid,
     /// the system's init, or this process.
     pub fn init(&self) -> Result<i32> {

@@ -25,7 +25,7 @@ use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
-use crate::nccl_env::{self, NcclEnv, Options};
+use crate::nccl_env::{self, Hcas, Namespace, NcclEnv, Options};
 use crate::select::{Selection, Verdict};
 use rails::Rails;
 use rdma_model::upper_lower;
@@ -175,23 +175,22 @@ impl Plan {
     pub fn for_release(mut self, named: Option<Version>) -> Plan {
         self.nccl_version = named.or(self.nccl_version);
         if self.nccl_version.is_some() {
-            nccl_env::fit_release(
-                &mut self.env,
-                &BTreeMap::new(),
-                &self.nics,
-                &self.ib,
-                self.nccl_version,
-            );
+            let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+            nccl_env::fit_release(&mut self.env, &BTreeMap::new(), hcas);
         }
         self
     }
 
-    pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {
-        Plan {
-            env,
-            gid_index,
-            ..self.clone()
-        }
+    /// The plan as one container gets it, `own` being its environment: with the interface for
+    /// NCCL's bootstrap, and without a GID index that it overrides, which then need not be proven.
+    pub fn for_container(mut self, own: &BTreeMap<String, String>, namespace: Namespace) -> Plan {
+        let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+        nccl_env::fit_container(&mut self.env, own, hcas, namespace);
+        let index = own.get("NCCL_IB_GID_INDEX");
+        self.gid_index = self
+            .gid_index
+            .filter(|ours| index.is_none_or(|own| *own == ours.to_string()));
+        self
     }
 
     /// With that /sys, and the stored view that shows it, if there is one.
@@ -275,6 +274,10 @@ impl Plan {
         self.view = None;
         self
     }
+}
+
+fn hcas<'a>(nics: &'a [Nic], ib: &'a [HcaName], named: Option<Version>) -> Hcas<'a> {
+    Hcas { nics, ib, named }
 }
 
 /// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs

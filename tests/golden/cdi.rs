@@ -22,6 +22,7 @@ use rdmaprep::config::host::{Config, Host as Policy};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
+use rdmaprep::oci::config::Config as ConfigJson;
 use rdmaprep::oci::edit::{Stage, hooks, hooks_for};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::select;
@@ -312,6 +313,10 @@ fn spec(count: usize) -> Spec {
     .0
 }
 
+fn parsed(config: &Value) -> ConfigJson {
+    ConfigJson::parse(&config.to_string()).unwrap()
+}
+
 proptest! {
     /// Whatever is asked for, in whatever order and however often: one hook works, for just that.
     #[test]
@@ -326,8 +331,7 @@ proptest! {
         let calls = calls(&config);
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
-            let turn = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime,
-                Some("default"), mine).unwrap();
+            let turn = DeviceRequest::first(&parsed(&config), Stage::CreateRuntime, Some("default"), mine).unwrap();
             // A device that was asked for twice has two hooks with the same words: the second finds
             // the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
@@ -351,8 +355,8 @@ proptest! {
     /// No text is a panic, and none is believed that does not have the very hook that runs.
     #[test]
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
-        let result = DeviceRequest::first(&text, Stage::CreateRuntime, Some("default"),
-            &["r0".to_owned()]);
+        let result = ConfigJson::parse(&text)
+            .and_then(|c| DeviceRequest::first(&c, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]));
         let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
         prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }
@@ -416,7 +420,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
         );
     }
     let asked = DeviceRequest::first(
-        &config.to_string(),
+        &parsed(&config),
         Stage::CreateRuntime,
         Some("default"),
         &["r0".to_owned()],
@@ -438,7 +442,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
         .unwrap()
         .push(bad);
     let e = DeviceRequest::first(
-        &config.to_string(),
+        &parsed(&config),
         Stage::CreateRuntime,
         Some("default"),
         &["r0".to_owned()],
@@ -476,7 +480,7 @@ fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
         FLAG,
         first
     ]);
-    let config = json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}).to_string();
+    let config = parsed(&json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}));
     request.narrowing.devices =
         DeviceRequest::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
     let nodes = |plan: &Plan| {

@@ -22,6 +22,7 @@ use rdmaprep::config::request::Request;
 use rdmaprep::journal::{Record, salvage};
 use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::config::Config;
 use rdmaprep::oci::edit::{self, Edit};
 use rdmaprep::oci::state::State;
 use rdmaprep::report::explanation_table;
@@ -145,7 +146,8 @@ fn a_config_json() {
         move || {
             let once = edit::apply(&config, edit).unwrap();
             black_box(edit::diff(&config, &once.json));
-            black_box(Bundle::parse(&config, Path::new("/b"), 7, "/views").unwrap());
+            let read = Config::parse(&config).unwrap();
+            black_box(Bundle::new(&read, Path::new("/b"), 7, "/views").unwrap());
             black_box(edit::below_sys(&config).unwrap());
         }
     });

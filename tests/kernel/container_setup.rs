@@ -13,6 +13,7 @@ use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::config::Config as ConfigJson;
 use rdmaprep::oci::edit::{self, NoMounts};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::select;
@@ -152,13 +153,8 @@ fn a_bundle_tells_what_its_container_has() {
     ]);
     let (plan, _) = plan();
     let parse = |config: &Value| {
-        Bundle::parse(
-            &config.to_string(),
-            Path::new("/b"),
-            7,
-            "/run/rdmaprep/views",
-        )
-        .unwrap()
+        let config = ConfigJson::parse(&config.to_string()).unwrap();
+        Bundle::new(&config, Path::new("/b"), 7, "/run/rdmaprep/views").unwrap()
     };
     let bundle = parse(&config);
     let lacking: Vec<String> = bundle
@@ -189,10 +185,8 @@ fn a_bundle_tells_what_its_container_has() {
         (Path::new("/b/rootfs"), true)
     );
     for bad in ["", "{}", "[]", "{\"root\": 7}"] {
-        assert!(
-            Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(),
-            "{bad}"
-        );
+        let parsed = ConfigJson::parse(bad).and_then(|c| Bundle::new(&c, Path::new("/b"), 7, "/v"));
+        assert!(parsed.is_err(), "{bad}");
     }
 }
 
@@ -291,5 +285,42 @@ fn a_dry_run_writes_nothing() {
         ])
         .ok();
         assert_eq!(fs::read_dir(&host.run).map_or(0, Iterator::count), before);
+    });
+}
+
+/// The namespace decides over which interface NCCL bootstraps: what is printed for `podman exec` is
+/// what the container was given, less what it sets itself.
+#[test]
+fn env_prints_what_a_container_on_a_bridge_has() {
+    alone(|host| {
+        host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--debug-all"])
+            .ok();
+        let mut c = Container::new("c").bundled(host, &config());
+        let pid = c.pid().to_string();
+        host.ip(&format!(
+            "link add up9 type veth peer name eth0 netns {pid}\nlink set up9 up"
+        ));
+        for command in [
+            "address add 198.51.100.9/24 dev eth0",
+            "link set eth0 up",
+            "route add default via 198.51.100.1 dev eth0",
+        ] {
+            c.sh(&format!("ip {command}"));
+        }
+        c.create(host).ok();
+        let env = |more: &[&str]| host.rdmaprep(&[&["env", "--format", "docker"], more].concat());
+        let given = env(&["--container", "c"]).ok().out;
+        assert!(given.contains("NCCL_SOCKET_IFNAME==eth0\n"), "{given}");
+        assert!(given.contains("GLOO_SOCKET_IFNAME=eth0\n"), "{given}");
+        assert!(
+            !given.contains("NCCL_DEBUG="),
+            "its own value wins: {given}"
+        );
+        // Of no container in particular nothing is guessed.
+        let said = env(&[]).ok();
+        assert!(!said.out.contains("SOCKET_IFNAME"), "{}", said.out);
+        env(&["--container", "d"]).fails(2, &["has no NICs by a plan"]);
+        c.stop(host).ok();
     });
 }

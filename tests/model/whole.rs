@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::{Error, Result};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::Snapshot;
@@ -12,18 +13,29 @@ use rdma_model::step::{Side, Step, VirtualLink};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
-use rdmaprep::hook::{self, Ended, Hook};
+use rdmaprep::container::facts::ContainerFacts;
+use rdmaprep::hook::{self, Hook, Target};
 use rdmaprep::kernel::Namespaces;
 use rdmaprep::kernel::records::Records;
 use rdmaprep::kernel::store::Store;
 use rdmaprep::oci::state::State;
 use rdmaprep::plan::Plan;
+use rdmaprep::report::Report;
 use rdmaprep::restore::run::{self, reclaim};
 use rdmaprep::verify;
 use tempfile::TempDir;
 use testkit::fake_kernel::hosts::{name, plan_for, plan_of, three};
 use testkit::fake_kernel::machine::{INIT, Machine, Mishap};
 use testkit::fake_kernel::{Kernel, plain, v4};
+
+/// A hook that failed, and what it had done and noted until then.
+#[derive(Debug)]
+struct Failure {
+    error: Error,
+    report: Report,
+}
+
+type Ended = Result<Report, Box<Failure>>;
 
 /// A machine with a plan for two of its three NICs, and what its host was like.
 struct Stage {
@@ -74,7 +86,8 @@ impl Stage {
         }
     }
 
-    fn hook<T>(&self, call: impl FnOnce(&Hook) -> T) -> Option<T> {
+    /// Nothing where the hook was cut off.
+    fn hook(&self, call: impl FnOnce(&Hook, &mut Report) -> Result<()>) -> Option<Ended> {
         let state = State {
             id: "c".to_owned(),
             pid: Some(INIT.into()),
@@ -83,24 +96,20 @@ impl Stage {
         };
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(30);
-        let (store, machine) = (&self.store, &self.machine);
-        let (agreed, keeper, cni) = (None, None, None);
-        let hook = Hook {
-            state: &state,
-            store,
-            machine,
-            begun,
-            deadline,
-            patience: begun,
-            agreed,
-            keeper,
-            cni,
-        };
-        self.machine.run(|| call(&hook))
+        let facts = ContainerFacts::default();
+        let target = Target::Container(&facts);
+        let hook =
+            Hook::new(target, &state, &self.store, &self.machine, begun).until(deadline, begun);
+        let mut report = Report::new("hook");
+        let result = self.machine.run(|| call(&hook, &mut report))?;
+        Some(match result {
+            Ok(()) => Ok(report),
+            Err(error) => Err(Box::new(Failure { error, report })),
+        })
     }
 
     fn create(&self) -> Option<Ended> {
-        self.hook(|hook| hook::create(hook, &self.request))
+        self.hook(|hook, report| hook::create(hook, &self.request, report))
     }
 
     fn stop(&self) -> Option<Ended> {
@@ -168,14 +177,14 @@ fn create_and_stop_leave_the_host_as_it_was() {
         (vec![name(0), name(2)], Some("default"))
     );
     assert_eq!(
-        created.steps + 1,
+        created.steps_done + 1,
         stage.machine.effects(),
         "steps and one pin"
     );
     // The other of the two create stages has nothing left to do.
-    assert_eq!(stage.create().unwrap().unwrap().steps, 0);
+    assert_eq!(stage.create().unwrap().unwrap().steps_done, 0);
     stage.machine.kill_init();
-    assert!(stage.stop().unwrap().unwrap().steps > 0);
+    assert!(stage.stop().unwrap().unwrap().steps_done > 0);
     stage.is_as_before("after a stop");
     assert!(
         stage.machine.inside().is_none(),
@@ -197,7 +206,7 @@ fn create_that_is_refused_anywhere_undoes_everything() {
             "{when}"
         );
         assert_eq!(
-            (failure.outcome.steps, failure.outcome.nics),
+            (failure.report.steps_done, failure.report.nics),
             (0, vec![name(0), name(2)]),
             "{when}"
         );

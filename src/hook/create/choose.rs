@@ -5,69 +5,75 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
 
-use crate::config::request::Request;
 use crate::config::sandbox::Sandbox;
-use crate::container::sandbox;
-use crate::hook::Hook;
-use crate::kernel::Scope;
+use crate::kernel::{Scope, World};
 use crate::plan::Plan;
 use crate::planner::{self, fresh_plan};
+use crate::select::BusyNic;
 
-use super::Attempt;
+use super::{Attempt, Create};
 
-/// What is left of the plan for this container, the host at that moment, and what the container
-/// asks for that the plan lacks.
-pub(super) fn choose(
-    hook: &Hook,
-    request: &Request,
-    name: &PlanName,
-    attempt: &mut Attempt,
-) -> Result<(Plan, Snapshot, Option<String>)> {
-    let busy = planner::busy_nics(&attempt.records, hook.machine);
-    let world = &mut *attempt.world;
-    let plan = match hook.keeper {
-        Some(keeper) => keeper.plan.clone(),
-        None => match planner::stored_plan(hook.store, request, name)? {
-            Some(plan) => plan,
-            None => {
-                let request = request.of_devices();
-                planner::check_named_free(&request, &busy)?;
-                fresh_plan(&request, name.as_str(), world, &busy)?
-            }
-        },
-    };
-    // Before the machine is observed, where the policy asks for nothing of it: a hook that only
-    // waits does not keep the lock.
-    if !request.host.policy.asks_for_hardware() {
-        planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
-    }
-    let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let is_proxy =
-        || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
-    let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
-    let scope = Scope {
-        sysfs,
-        elsewhere: true,
-        ..Scope::for_nics(nics)
-    };
-    let host = world.observe(Side::Host, &scope)?;
-    let unplanned = request.unplanned(&plan);
-    let plan = request.narrowed_plan(plan, Some(&host));
-    if plan.nics.is_empty() && plan.ib.is_empty() {
+/// What is left of the plan for this container, and the host at that moment.
+pub(super) struct Chosen {
+    pub(super) plan: Plan,
+    pub(super) host: Snapshot,
+}
+
+impl Create<'_> {
+    pub(super) fn choose(&mut self, name: &PlanName, attempt: &mut Attempt) -> Result<Chosen> {
+        let (hook, request) = (self.hook, self.request);
+        let policy = &request.host.policy;
+        let busy = planner::busy_nics(&attempt.records, hook.machine);
+        let world = &mut *attempt.world;
+        let whole = self.whole_plan(name, world, &busy)?;
+        // Before the machine is observed, where the policy asks for nothing of it: a hook that only
+        // waits does not keep the lock.
+        let by_hardware = policy.asks_for_hardware();
+        if !by_hardware {
+            planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
+        }
+        let host = world.observe(Side::Host, &self.scope(&whole))?;
+        let unplanned = request.unplanned(&whole);
+        let plan = request.narrowed_plan(whole, Some(&host));
         request.gives_devices(&plan)?;
-        return Err(request.nothing_left(&plan, unplanned));
+        if plan.nics.is_empty() && plan.ib.is_empty() {
+            return Err(request.nothing_left(&plan, unplanned));
+        }
+        planner::check_agreed(&plan, hook.agreed())?;
+        policy.limits(&plan)?;
+        if by_hardware {
+            planner::check_free(&plan, &busy)?;
+        }
+        let paths = Some(world.host_paths(&host, &plan.job.clone().with(&request.job())));
+        self.report.note_once(unplanned);
+        planner::check_unclaimed(&attempt.records, attempt.container.netns(), &plan, &host)?;
+        Ok(Chosen {
+            plan,
+            host: Snapshot { paths, ..host },
+        })
     }
-    request.gives_devices(&plan)?;
-    planner::check_agreed(&plan, hook.agreed)?;
-    request.host.policy.limits(&plan)?;
-    planner::check_free(&plan, &busy)?;
-    let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));
-    Ok((
-        plan,
-        Snapshot {
-            paths: Some(paths),
-            ..host
-        },
-        unplanned,
-    ))
+
+    /// As it is stored, or made; not narrowed yet.
+    fn whole_plan(&self, name: &PlanName, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
+        if let Some(keeper) = self.hook.target.keeper() {
+            return Ok(keeper.plan.clone());
+        }
+        if let Some(plan) = planner::stored_plan(self.hook.store, self.request, name)? {
+            return Ok(plan);
+        }
+        let request = self.request.of_devices();
+        planner::check_named_free(&request, busy)?;
+        fresh_plan(&request, name.as_str(), world, busy)
+    }
+
+    fn scope(&self, plan: &Plan) -> Scope {
+        let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+        let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
+        let by_hardware = self.request.host.policy.asks_for_hardware();
+        Scope {
+            sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
+            elsewhere: true,
+            ..Scope::for_nics(nics)
+        }
+    }
 }

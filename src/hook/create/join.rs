@@ -13,7 +13,8 @@ use crate::planner;
 use crate::restore::nic_names;
 use crate::restore::run;
 
-use super::{Attempt, Create, member, whose};
+use super::entered::{member, whose};
+use super::{Attempt, Create};
 
 pub(super) enum Joined {
     NoNics,
@@ -62,16 +63,16 @@ impl Create<'_> {
             )));
         }
         if let Some(given) = &record.given {
-            planner::check_agreed(given, hook.agreed)?;
+            planner::check_agreed(given, hook.agreed())?;
             let left = request.narrowed_plan(Plan::clone(given), None);
             if left.nics.len() < given.nics.len() {
                 let note =
                     "it asks for fewer NICs, but a namespace has one set for all of its containers";
-                self.outcome.notes.push(note.to_owned());
+                self.report.notes.push(note.to_owned());
             }
             request.gives_devices(&left)?;
         }
-        self.outcome.nics = nic_names(&record.held);
+        self.report.nics = nic_names(&record.held);
         let newcomer = member(hook, container)?;
         if record.members.contains(&newcomer) {
             return Ok(Joined::Already);
@@ -80,7 +81,7 @@ impl Create<'_> {
             .members
             .first()
             .map_or("a container", |m| m.id.as_str());
-        self.outcome
+        self.report
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
@@ -100,9 +101,9 @@ impl Create<'_> {
             } else {
                 Some(observe()?)
             };
-            let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;
+            let plan = self.request.share(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
-            if let Some(setup) = self.plan_setup(&plan, None, &mut attempt)? {
+            if let Some(setup) = self.fit(plan, None, None, &mut attempt)?.setup {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }

@@ -89,13 +89,8 @@ pub fn command(pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
     ))
 }
 
-/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 reports `/`
-/// as the bundle of a container with a user namespace.
-pub fn parent_bundle() -> Option<PathBuf> {
-    bundle(&command(parent()?)?.1)
-}
-
-/// The absolute `--bundle` among a runtime's arguments.
+/// The absolute `--bundle` among a runtime's arguments. crun 1.21 reports `/` as the bundle of a
+/// container with a user namespace.
 pub fn bundle(args: &[OsString]) -> Option<PathBuf> {
     let mut words = args.iter().map(|word| word.as_bytes());
     let given = words.find_map(|word| match word {

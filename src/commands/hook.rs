@@ -1,0 +1,208 @@
+//! `rdmaprep hook`: a runtime's calls.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+
+use super::config_file::{config_or_default, has_plan, homeward};
+use super::{keep_as, lacks_plan, nics, request, stdin, store, warn};
+use crate::cli::{Global, HookArgs};
+use crate::config::device_request::DeviceRequest;
+use crate::config::host::Host;
+use crate::config::request::{Request, asks_itself};
+use crate::container::facts::ContainerFacts;
+use crate::deadline;
+use crate::handle::Handle;
+use crate::hook::{self, Hook, Target};
+use crate::kernel::ThisMachine;
+use crate::kernel::host::files;
+use crate::kernel::netns::Netns;
+use crate::kernel::process::capabilities;
+use crate::oci::edit::Stage;
+use crate::oci::state::{self, State};
+use crate::report::Report;
+
+/// It must not fail a container that did not opt in. Options that select NICs count at create
+/// alone: which NICs return to the host, only the record decides.
+pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
+    // crun runs hooks with umask 0.
+    files::private_umask();
+    let shed = capabilities::shed();
+    let begun = Instant::now();
+    let state = read_state()?;
+    // Other runtimes have called createRuntime before, and its hook has done all; this one may be
+    // in a user namespace.
+    if args.stage == Stage::CreateContainer && !(state.is_of_gofer() && asks(global, args, &state))
+    {
+        return Ok(());
+    }
+    shed?;
+    let call = HookCall {
+        global,
+        args,
+        state,
+        begun,
+        known: Instant::now(),
+    };
+    let mut report = Report::new(format!("hook {}", args.stage.name()));
+    report.container = Some(call.state.id.clone());
+    let Some((host, result)) = (match args.stage {
+        Stage::Prestart | Stage::CreateRuntime => call.create(&mut report)?,
+        _ => Some(call.later(&mut report)?),
+    }) else {
+        return Ok(());
+    };
+    report.finish(&result, begun);
+    if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
+        let store = store(&host);
+        // Ids are unique only within a runtime, and one that refuses an id may call the hooks
+        // first.
+        let is_anothers =
+            result.is_err() && hook::has_namesake(&call.state, &store, &ThisMachine::new()?);
+        let id = report.container.as_deref().filter(|_| !is_anothers);
+        keep_as(id, &report, &host, &store);
+    }
+    result
+}
+
+/// Where the report goes, and how the hook ended.
+type Done = (Host, Result<()>);
+
+struct HookCall<'a> {
+    global: &'a Global,
+    args: &'a HookArgs,
+    state: State,
+    begun: Instant,
+    /// When the runtime's state was read: the deadline counts from here.
+    known: Instant,
+}
+
+/// What is asked for a container: what the host gives, less what its annotations take away.
+struct Asked {
+    request: Request,
+    facts: ContainerFacts,
+}
+
+impl HookCall<'_> {
+    /// Nothing for a container that gets no NICs by this hook.
+    fn create(&self, report: &mut Report) -> Result<Option<Done>> {
+        let Asked { request, facts } = match self.asked() {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return Ok(None),
+            // A broken config file or a stray variable of the host must not keep every container
+            // from starting.
+            Err(e) if !asks(self.global, self.args, &self.state) => {
+                warn(&[format!(
+                    "{e:#}; a container that does not ask for NICs starts all the same"
+                )]);
+                return Ok(None);
+            }
+            // Some runtimes drop what hooks print: if it is known where the log is, that has the
+            // error as well.
+            Err(e) => {
+                let Ok(config) = homeward(self.global) else {
+                    return Err(e);
+                };
+                return Ok(Some((Host::new(self.global, &config), Err(e))));
+            }
+        };
+        let (store, machine) = (store(&request.host), ThisMachine::new()?);
+        let store = store.handed(handed(&self.args.handles));
+        let wait = match self.args.wait {
+            Some(seconds) => Duration::from_secs(seconds.into()),
+            None => request.host.hook_wait,
+        };
+        let deadline = self.deadline(|| nics(&request, &store));
+        let target = Target::Container(&facts);
+        let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
+        let hook = hook.until(deadline, Instant::now() + wait);
+        let result = hook::create(&hook, &request, report);
+        Ok(Some((request.host, result)))
+    }
+
+    /// All but the create.
+    fn later(&self, report: &mut Report) -> Result<Done> {
+        let host = Host::new(self.global, &config_or_default(self.global));
+        let (store, machine) = (store(&host), ThisMachine::new()?);
+        let facts = ContainerFacts::default();
+        let target = Target::Container(&facts);
+        let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
+        let deadline = self.deadline(|| hook.nics());
+        let hook = hook.until(deadline, Instant::now());
+        let result = match self.args.stage {
+            Stage::CreateContainer => hook::create_container(&hook, report),
+            Stage::Poststart => hook::start(&hook, report),
+            _ => hook::stop(&hook, report),
+        };
+        Ok((host, result))
+    }
+
+    fn deadline(&self, nics: impl FnOnce() -> usize) -> Instant {
+        let given = self.args.deadline;
+        // A deadline on the command line needs no plan.
+        let nics = if given.is_some() { 0 } else { nics() };
+        let seconds = deadline::for_hook(given, self.args.hook_timeout, nics);
+        self.known + Duration::from_secs(seconds.into())
+    }
+
+    /// Nothing where the container did not opt in, or where the hook of another of its devices does
+    /// the work.
+    fn asked(&self) -> Result<Option<Asked>> {
+        let (args, state) = (self.args, &self.state);
+        let named = args.plan.as_deref();
+        let mut request = request(self.global, named, &args.select)?.narrow(&state.annotations)?;
+        let has_plan = request.plan().is_some();
+        if args.rail.is_empty() && !has_plan && !asks_itself(None, &state.annotations) {
+            return Ok(None);
+        }
+        let agreed = args.agreed.clone().filter(|digest| !digest.is_empty());
+        let facts = ContainerFacts {
+            agreed,
+            ..ContainerFacts::read(state)?
+        };
+        let config = facts.bundle.as_ref().map(|bundle| &bundle.config);
+        if args.rail.is_empty() {
+            let by_devices = config.is_some_and(DeviceRequest::any);
+            ensure!(by_devices || has_plan, lacks_plan());
+            return Ok((!by_devices).then_some(Asked { request, facts }));
+        }
+        let config = config.ok_or_else(|| {
+            ErrorClass::State
+                .error("--rail: the bundle has no config.json to tell all that is asked for")
+        })?;
+        request.narrowing.devices = DeviceRequest::first(config, args.stage, named, &args.rail)?;
+        let is_first = request.narrowing.devices.is_some();
+        Ok(is_first.then_some(Asked { request, facts }))
+    }
+}
+
+/// Whether a container, or the host for all of its containers, asks for NICs: one that cannot have
+/// them must not start then. One that shares the host's network namespace has them already.
+fn asks(global: &Global, args: &HookArgs, state: &State) -> bool {
+    let by_host = || has_plan(global) && !shares_host_netns(state).unwrap_or_default();
+    let by_itself = asks_itself(args.plan.as_deref(), &state.annotations);
+    by_itself || !args.rail.is_empty() || by_host()
+}
+
+fn shares_host_netns(state: &State) -> Result<bool> {
+    Ok(Netns::of_process(state.init()?)?.inode() == Netns::current()?.inode())
+}
+
+/// What the runtime's process keeps, by name. A container starts without it as well: what is no
+/// handle is passed over.
+fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
+    let pair = |word: &String| {
+        let (name, handle) = word.split_once('=')?;
+        Some((name.to_owned(), handle.parse().ok()?))
+    };
+    handles.iter().filter_map(pair).collect()
+}
+
+fn read_state() -> Result<State> {
+    State::parse(
+        &stdin(state::MAX_BYTES)
+            .class(ErrorClass::State, "reading the runtime's state from stdin")?,
+    )
+}

@@ -1,0 +1,31 @@
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+
+use super::inside::verify_inside;
+use super::{Hook, Target};
+use crate::journal::Phase;
+use crate::report::Report;
+use crate::restore::nic_names;
+
+/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none
+/// of ours.
+pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
+    hook.machine.require_capabilities()?;
+    let _lock = hook.store.lock(hook.deadline)?;
+    let records = hook.records()?;
+    let Some(record) = hook.own(&records) else {
+        return Ok(());
+    };
+    report.nics = nic_names(&record.held);
+    let is_here = match hook.target {
+        Target::Attachment(_, Some(netns)) => netns.netns() == record.netns,
+        _ => false,
+    };
+    ensure!(
+        is_here && record.phase == Phase::Attached,
+        ErrorClass::State
+            .error("the NICs are in another namespace, or not all of them are attached")
+    );
+    let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
+    verify_inside(&mut *world, record, report).map(drop)
+}

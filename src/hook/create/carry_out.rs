@@ -1,0 +1,133 @@
+//! What is written before the NICs move, the moves, and the undo.
+
+use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::step::Step;
+
+use crate::apply::apply;
+use crate::container::running_setup::RunningSetup;
+use crate::container::setup::SetupPlan;
+use crate::journal::{Phase, Record};
+use crate::kernel::{Pin, World};
+use crate::report::PhaseName;
+use crate::restore::SETTLE;
+use crate::restore::run::restore_with;
+
+use super::entered::whose;
+use super::returned::replace_returned;
+use super::{Attempt, Create};
+use crate::hook::Hook;
+use crate::hook::inside::{put_in_order, verify_inside};
+
+impl Create<'_> {
+    /// Records, moves, verifies; and undoes everything if any of these fails.
+    pub(super) fn carry_out(
+        &mut self,
+        mut attempt: Attempt,
+        mut record: Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        if let Err(e) = attempt.records.save(&record) {
+            // What stays of it speaks of NICs that never left: it is harmless.
+            let _ = attempt.records.forget(&record);
+            return Err(e);
+        }
+        replace_returned(&mut attempt.records, &record)?;
+        let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
+        self.lap(PhaseName::Journal);
+        let Err(e) = result else { return Ok(()) };
+        let Attempt {
+            mut world,
+            mut records,
+            ..
+        } = attempt;
+        let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
+        self.report.steps_done = 0;
+        self.lap(PhaseName::Undo);
+        match undone {
+            Ok(_) => Err(undone_too(e)),
+            Err(u) => Err(u).class(
+                ErrorClass::Incomplete,
+                format!("{e:#}; and the undo is incomplete"),
+            ),
+        }
+    }
+
+    fn move_and_verify(
+        &mut self,
+        attempt: &mut Attempt,
+        record: &mut Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        self.move_in(attempt, record, steps, setup)?;
+        record.phase = Phase::Attached;
+        attempt.records.save(record)
+    }
+
+    /// Pins the namespace, moves and verifies. What the container shall find is put there while the
+    /// kernel moves the NICs.
+    fn move_in(
+        &mut self,
+        attempt: &mut Attempt,
+        record: &mut Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        let Attempt {
+            container, world, ..
+        } = attempt;
+        let world = &mut **world;
+        let pinned = pin(self.hook, world, record);
+        self.lap(PhaseName::Journal);
+        pinned?;
+        let running = setup.map(RunningSetup::begin);
+        let (begun, report) = (self.hook.begun, &mut *self.report);
+        apply(steps, world, self.hook.deadline, |step| {
+            report.steps_done += 1;
+            report.lap(begun, phase_of(step));
+        })?;
+        put_in_order(world, record, report)?;
+        let now = verify_inside(world, record, report)?;
+        for held in &mut record.held {
+            held.inside.netdev.ifindex = now
+                .netdev(&held.nic.identity.name)
+                .map_or(0, |dev| dev.ifindex);
+        }
+        report.lap(begun, PhaseName::Verify);
+        if let Some(running) = running {
+            self.finish_setup(running, record.netns)?;
+            self.lap(PhaseName::Dress);
+        }
+        self.lift_memlock(*container);
+        if !container.is_running() {
+            return Err(ErrorClass::State.error(format!(
+                "{} ended while its NICs were moved",
+                whose(self.hook)
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
+    world.pin(Pin::Own(&hook.store.pin(record.netns)))?;
+    record
+        .hold
+        .iter()
+        .try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
+}
+
+/// The same error, which says that nothing is left of the attempt.
+fn undone_too(e: anyhow::Error) -> anyhow::Error {
+    ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
+}
+
+fn phase_of(step: &Step) -> PhaseName {
+    match step {
+        Step::Move { .. } | Step::RdmaMove { .. } => PhaseName::Move,
+        Step::AwaitPort { .. } => PhaseName::GidWait,
+        _ => PhaseName::Configure,
+    }
+}

@@ -1,0 +1,87 @@
+//! A narrowed plan as this container gets it, and what the container lacks for it.
+
+use anyhow::Result;
+use rdma_model::snapshot::Snapshot;
+
+use crate::container::running_setup::RunningSetup;
+use crate::container::sandbox;
+use crate::container::setup::{SetupContext, SetupNotes, SetupPlan, plan_setup};
+use crate::kernel::Container;
+use crate::nccl_env::Namespace;
+use crate::plan::Plan;
+
+use super::{Attempt, Create};
+
+pub(super) struct Fitted {
+    pub(super) plan: Plan,
+    pub(super) setup: Option<SetupPlan>,
+}
+
+impl<'a> Create<'a> {
+    /// `host` is absent where the NICs have moved already, `within` where the container's namespace
+    /// was not observed. A namespace without a container has no setup: each is set up as it joins.
+    pub(super) fn fit(
+        &mut self,
+        plan: Plan,
+        host: Option<&Snapshot>,
+        within: Option<&Snapshot>,
+        attempt: &mut Attempt,
+    ) -> Result<Fitted> {
+        let Some(context) = self.setup_context() else {
+            return Ok(Fitted { plan, setup: None });
+        };
+        let SetupContext { state, facts, .. } = context;
+        let (plan, notes) = sandbox::plan_within(plan, state, facts.sandbox, host)?;
+        self.report.note_once(notes);
+        let (pid, views) = (attempt.container.pid(), context.store.views());
+        let config = facts.bundle.as_ref();
+        let bundle = config
+            .map(|config| config.bundle(pid, &views))
+            .transpose()?;
+        let namespace = within.map_or(Namespace::Unknown, Namespace::Seen);
+        let plan = match &bundle {
+            Some(bundle) => plan.for_container(&bundle.env, namespace),
+            None => plan,
+        };
+        let (notes, setup) = plan_setup(&context, bundle, &plan, within, &mut *attempt.world);
+        self.add_setup(notes);
+        setup.map(|setup| Fitted { plan, setup })
+    }
+
+    pub(super) fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {
+        let Some(context) = self.setup_context() else {
+            return Ok(());
+        };
+        let (notes, result) = running.end(&context, netns);
+        self.add_setup(notes);
+        result
+    }
+
+    fn add_setup(&mut self, notes: SetupNotes) {
+        let report = &mut *self.report;
+        report.sysfs = notes.sysfs.or(report.sysfs.take());
+        report.settings = notes.settings.or(report.settings.take());
+        report.taken.extend(notes.taken);
+        report.notes.extend(notes.notes);
+    }
+
+    fn setup_context(&self) -> Option<SetupContext<'a>> {
+        Some(SetupContext {
+            state: self.hook.state,
+            facts: self.hook.target.facts()?,
+            store: self.hook.store,
+            deadline: self.hook.deadline,
+        })
+    }
+
+    /// For containers whose config.json this program did not edit. What they set there themselves,
+    /// runc sets after its hooks.
+    pub(super) fn lift_memlock(&mut self, container: &dyn Container) {
+        if self.hook.target.facts().is_none() || !self.request.host.lift_memlock {
+            return;
+        }
+        let done = container.lift_memlock();
+        self.report.memlock =
+            Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
+    }
+}

@@ -1,0 +1,126 @@
+//! NICs of which an earlier restore, or a manager, has yet to finish something.
+
+use anyhow::Result;
+use rdma_model::effect::{compare_rules, missing_addresses, missing_routes};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
+use rdma_model::step::NicState;
+
+use crate::journal::Record;
+use crate::kernel::link_managers::Managers;
+use crate::kernel::records::Records;
+use crate::plan::Plan;
+use crate::restore::nic_names;
+
+/// That every planned address is there, where a manager has yet to configure its NIC;
+/// [`ErrorClass::Locked`] says which one.
+pub(super) fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Result<()> {
+    for nic in &plan.nics {
+        let Some(state) = NicState::of(host, &nic.identity.name) else {
+            continue;
+        };
+        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
+            continue;
+        };
+        if let Some(by) = managers.at_work(&state.netdev) {
+            let (name, address, prefix) = (&nic.identity.name, missing.address, missing.prefix);
+            let text = format!(
+                "{name} has no {address}/{prefix} yet: {} is still configuring it",
+                by.name()
+            );
+            return Err(ErrorClass::Locked.error(text));
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what an earlier restore has yet to add to a NIC.
+pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
+    let name = &held.nic.identity.name;
+    let state = &mut held.before;
+    let earlier = records
+        .readable()
+        .filter(|r| r.is_back())
+        .flat_map(|r| &r.held);
+    for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
+        let Some(managed) = &earlier.managed else {
+            continue;
+        };
+        let was = &earlier.before;
+        let addresses =
+            missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
+        let addresses: Vec<Address> = addresses
+            .filter(|a| !managed.owns_address(a))
+            .cloned()
+            .collect();
+        let routes = missing_routes(&was.routes, &state.routes).into_iter();
+        let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
+        let rules = compare_rules(&was.rules, &host.rules).missing.into_iter();
+        let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();
+        if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
+            foreign.addresses.extend(addresses.iter().cloned());
+            foreign.routes.extend(routes.iter().cloned());
+            foreign.rules.extend(rules.iter().cloned());
+        }
+        state.netdev.addresses.extend(addresses);
+        state.routes.extend(routes);
+        state.rules.extend(rules);
+        take_over_the_rest(earlier, state, host);
+        held.stand_ins.extend(earlier.stand_ins.iter().cloned());
+    }
+}
+
+/// What a manager never owns.
+fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot) {
+    let was = &earlier.before;
+    let there = &state.netdev.neighbours;
+    let is_missing = |n: &&Neighbour| !there.iter().any(|has| has.address == n.address);
+    let neighbours: Vec<Neighbour> = was
+        .netdev
+        .neighbours
+        .iter()
+        .filter(is_missing)
+        .cloned()
+        .collect();
+    let is_free = |n: &&Nexthop| !host.nexthops.iter().any(|has| has.id == n.id);
+    let objects: Vec<Nexthop> = was.nexthops.iter().filter(is_free).cloned().collect();
+    state.netdev.neighbours.extend(neighbours);
+    state.nexthops.extend(objects);
+}
+
+/// Rules of the host that an earlier restore of these NICs has yet to put back.
+pub(super) fn due_rules(records: &Records, held: &[MovedNic]) -> Vec<Rule> {
+    let names = nic_names(held);
+    let earlier = records
+        .readable()
+        .filter(|r| r.is_back() && r.names().any(|name| names.contains(name)));
+    earlier.flat_map(|r| r.host_rules.clone()).collect()
+}
+
+/// The record of these NICs replaces those of earlier restores.
+pub(super) fn replace_returned(records: &mut Records, record: &Record) -> Result<()> {
+    let back: Vec<Record> = records
+        .readable()
+        .filter(|r| r.is_back())
+        .cloned()
+        .collect();
+    for earlier in back {
+        let rest: Vec<IfName> = earlier
+            .names()
+            .filter(|name| !record.names().any(|n| n == *name))
+            .cloned()
+            .collect();
+        if rest.len() == earlier.held.len() {
+            continue;
+        }
+        let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
+        if rest.is_empty() {
+            records.forget(&earlier)?;
+        } else {
+            records.save(&smaller)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The NICs as they are in the container, against what was meant.
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{NicState, Side};
+
+use crate::journal::Record;
+use crate::kernel::{Scope, World};
+use crate::plan::{rails, rdma_mode};
+use crate::report::Report;
+use crate::restore::arrange::arrange;
+use crate::verify;
+
+pub(super) fn states_inside(record: &Record) -> Vec<NicState> {
+    record.held.iter().map(|h| h.inside.clone()).collect()
+}
+
+/// Gives equal routes and rules inside the order that they had on the host; where one cannot have
+/// it, a note says so.
+pub(super) fn put_in_order(
+    world: &mut dyn World,
+    record: &Record,
+    report: &mut Report,
+) -> Result<()> {
+    let order = record.precedence.inside(&record.held);
+    if order.is_empty() {
+        return Ok(());
+    }
+    let now = world.observe(Side::Inside, &Scope::links())?;
+    let arranged = arrange(world, Side::Inside, &order, &now)?;
+    report.steps_done += arranged.steps;
+    if arranged.steps > 0 || !arranged.errors.is_empty() {
+        let now = world.observe(Side::Inside, &Scope::links())?;
+        let drift = order.drift(&now);
+        report
+            .notes
+            .extend(drift.iter().map(|d| format!("inside: {d}")));
+    }
+    Ok(())
+}
+
+/// [`ErrorClass::Kernel`] where the NICs inside are not what they should be.
+pub(super) fn verify_inside(
+    world: &mut dyn World,
+    record: &Record,
+    report: &mut Report,
+) -> Result<Snapshot> {
+    let states = states_inside(record);
+    let now = world.observe(Side::Inside, &Scope::against(&states))?;
+    let mut drift = verify::drift(&states, &now);
+    drift.extend(verify::rdma_drift(&record.held, &now));
+    drift.extend(rails::drift(&states, &now));
+    if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
+        drift.extend(rdma_mode::drift(
+            plan,
+            &world.observe(Side::Host, &Scope::links())?,
+            &now,
+        ));
+    }
+    report.rails = rails::describe(&states, &now);
+    report.drift = drift.iter().map(ToString::to_string).collect();
+    if report.drift.is_empty() {
+        return Ok(now);
+    }
+    Err(ErrorClass::Kernel.error(format!(
+        "the NICs inside differ from the plan: {}",
+        report.drift.join("; ")
+    )))
+}

@@ -1,0 +1,63 @@
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::step::Side;
+
+use super::inside::{put_in_order, states_inside, verify_inside};
+use super::{Hook, is_able};
+use crate::apply::apply;
+use crate::kernel::Scope;
+use crate::plan::rails;
+use crate::report::{PhaseName, Report};
+use crate::restore::nic_names;
+use crate::restore::plan::reassert;
+
+/// poststart: the payload has begun. A runtime with its own network stack has removed the addresses
+/// by now.
+pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
+    if !is_able(hook)? {
+        return Ok(());
+    }
+    match hook.records().map(|records| hook.own(&records).is_some()) {
+        Ok(true) => {}
+        Ok(false) => return Ok(()),
+        // The container has started, and may be one without NICs.
+        Err(e) => {
+            report.notes.push(format!("{e:#}"));
+            return Ok(());
+        }
+    }
+    let _lock = hook.store.lock(hook.deadline)?;
+    report.lap(hook.begun, PhaseName::Lock);
+    let records = hook.records()?;
+    let Some(record) = hook.own(&records) else {
+        return Ok(());
+    };
+    report.plan = Some(record.plan.clone());
+    report.nics = nic_names(&record.held);
+    let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
+    if !world.has_inside() {
+        return Err(ErrorClass::State.error("the container's network namespace has gone"));
+    }
+    let states = states_inside(record);
+    let now = world.observe(Side::Inside, &Scope::against(&states))?;
+    // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
+    // container's config asks for.
+    report.notes = rails::drift(&states, &now)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    report.rails = rails::describe(&states, &now);
+    let steps = reassert(&record.held, &now);
+    report.lap(hook.begun, PhaseName::Observe);
+    if steps.is_empty() {
+        return Ok(());
+    }
+    apply(&steps, &mut *world, hook.deadline, |_| {
+        report.steps_done += 1
+    })?;
+    put_in_order(&mut *world, record, report)?;
+    report.lap(hook.begun, PhaseName::Configure);
+    verify_inside(&mut *world, record, report)?;
+    report.lap(hook.begun, PhaseName::Verify);
+    Ok(())
+}

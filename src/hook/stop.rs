@@ -1,0 +1,97 @@
+use anyhow::Result;
+
+use super::{Hook, is_able};
+use crate::journal::Record;
+use crate::kernel::records::Records;
+use crate::report::{PhaseName, Report};
+use crate::restore::nic_names;
+use crate::restore::run::{self, reclaim};
+
+/// poststop: the container has ended. Its NICs are restored with the last container of the
+/// namespace.
+pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
+    if !is_able(hook)? {
+        return Ok(());
+    }
+    let removed = hook
+        .store
+        .remove_late_conf(&hook.state.id, &hook.state.bundle);
+    report.notes.extend(removed.err().map(|e| format!("{e:#}")));
+    if !has_record(hook, report)? {
+        return Ok(());
+    }
+    let _lock = hook.store.lock(hook.deadline)?;
+    report.lap(hook.begun, PhaseName::Lock);
+    // Another hook may have restored them during the wait.
+    let mut records = hook.records()?;
+    let Some(record) = hook.own(&records).cloned() else {
+        return Ok(());
+    };
+    report.plan = Some(record.plan.clone());
+    report.nics = nic_names(&record.held);
+    if are_kept(hook, &record, &mut records, report)? {
+        return Ok(());
+    }
+    let done = run::restore(hook.machine, &mut records, record)?;
+    report.steps_done = done.steps;
+    report.notes.extend(done.notes);
+    report.lap(hook.begun, PhaseName::Undo);
+    let notes = reclaim(hook.machine, &mut records, |_| false)?;
+    report.notes.extend(notes);
+    Ok(())
+}
+
+fn has_record(hook: &Hook, report: &mut Report) -> Result<bool> {
+    let records = hook.records()?;
+    if hook.own(&records).is_some() {
+        return Ok(true);
+    }
+    // A damaged one may be the one of this very container.
+    let damaged = records.damaged();
+    let unreadable = damaged.map(|(path, e)| hook.store.unreadable(path, e));
+    report.notes.extend(unreadable);
+    Ok(false)
+}
+
+/// Whether others in the namespace keep the NICs: this container alone leaves the record then.
+fn are_kept(
+    hook: &Hook,
+    record: &Record,
+    records: &mut Records,
+    report: &mut Report,
+) -> Result<bool> {
+    let others = others(hook, record);
+    if others > 0 {
+        let note = format!("{others} other containers keep the NICs");
+        let mut rest = record.clone();
+        rest.members.retain(|m| !hook.is_for(m));
+        report.notes.push(note);
+        records.save(&rest)?;
+        return Ok(true);
+    }
+    if record.hold.is_none() {
+        return Ok(false);
+    }
+    // A process without hooks has joined what `rdmaprep hold` made for all.
+    let occupant = hook.machine.occupant(record.netns, None);
+    let note = |pid| format!("process {pid} is still in the namespace and keeps the NICs");
+    report.notes.extend(occupant.map(note));
+    Ok(occupant.is_some())
+}
+
+/// Whether other containers that still run have the NICs as well.
+pub fn has_others(hook: &Hook) -> bool {
+    let Ok(records) = hook.records() else {
+        return false;
+    };
+    hook.own(&records)
+        .is_some_and(|record| others(hook, record) > 0)
+}
+
+fn others(hook: &Hook, record: &Record) -> usize {
+    record
+        .members
+        .iter()
+        .filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m))
+        .count()
+}

@@ -1,0 +1,53 @@
+//! What NICs go to, and return from.
+
+use crate::config::sandbox::Sandbox;
+use crate::container::facts::ContainerFacts;
+use crate::journal::{Attachment, HeldNetns};
+use crate::kernel::Container;
+use crate::plan::Plan;
+
+/// What a hook is called for.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    Container(&'a ContainerFacts),
+    /// There is no container yet, and this very process keeps the namespace.
+    Hold(&'a NetnsKeeper<'a>),
+    /// There is no container yet, and the CNI runtime that calls keeps the namespace. It is absent
+    /// where NICs only leave it.
+    Attachment(&'a Attachment, Option<&'a dyn Container>),
+}
+
+pub struct NetnsKeeper<'a> {
+    pub container: &'a dyn Container,
+    pub plan: &'a Plan,
+    /// What goes into its record.
+    pub hold: &'a HeldNetns,
+}
+
+impl<'a> Target<'a> {
+    /// What is known of the container that is set up; a namespace without one has none.
+    pub(super) fn facts(self) -> Option<&'a ContainerFacts> {
+        match self {
+            Target::Container(facts) => Some(facts),
+            Target::Hold(_) | Target::Attachment(..) => None,
+        }
+    }
+
+    pub(super) fn sandbox(self) -> Option<Sandbox> {
+        self.facts()?.sandbox
+    }
+
+    pub(super) fn keeper(self) -> Option<&'a NetnsKeeper<'a>> {
+        match self {
+            Target::Hold(keeper) => Some(keeper),
+            Target::Container(_) | Target::Attachment(..) => None,
+        }
+    }
+
+    pub(super) fn attachment(self) -> Option<&'a Attachment> {
+        match self {
+            Target::Attachment(attachment, _) => Some(attachment),
+            Target::Container(_) | Target::Hold(_) => None,
+        }
+    }
+}
