@@ -269,7 +269,7 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
 
 /// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc,
 /// `ncclLoadParam`).
-fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
+pub(crate) fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
     let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else {
         return default;
     };

@@ -10,6 +10,7 @@ pub mod connect_retry;
 mod doubt;
 pub mod explain;
 mod explanation;
+pub mod gid;
 mod hca;
 pub mod ifname;
 mod interfaces;
