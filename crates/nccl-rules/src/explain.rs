@@ -7,17 +7,18 @@ use rdma_model::snapshot::Snapshot;
 
 use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
-    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Setting, Step, Trap, Warning,
+    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, PortGid, Setting, Step, Trap,
+    Warning,
 };
 pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 use super::version::Version;
-use super::{doubt, hca, interfaces, pitfalls};
+use super::{doubt, hca, interfaces, pitfalls, port_gids};
 
 /// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 9] = [
+pub const VARIABLES: [&str; 13] = [
     "NCCL_COMM_ID",
     "NCCL_SOCKET_IFNAME",
     "NCCL_SOCKET_FAMILY",
@@ -27,6 +28,10 @@ pub const VARIABLES: [&str; 9] = [
     "NCCL_IB_MERGE_NICS",
     "NCCL_IB_MERGE_VFS",
     "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_ADDR_RANGE",
+    "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
 ];
 
 pub fn explain(
@@ -92,10 +97,14 @@ pub fn explain(
         hcas: hcas.taken,
         merged: hcas.merged,
         ports: hcas.judged,
+        gids: Vec::new(),
         warnings: Vec::new(),
     };
+    explanation.gids = port_gids::of(settings, snapshot, &explanation);
     explanation.warnings =
         pitfalls::warnings(settings, snapshot, &candidates, &found, &explanation);
+    let gids = port_gids::warnings(settings, snapshot, &explanation);
+    explanation.warnings.extend(gids);
     explanation.warnings.extend(hcas.crash);
     explanation
 }

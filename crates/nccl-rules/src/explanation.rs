@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::Gid;
 use serde::Serialize;
 
 use super::version::Version;
@@ -24,6 +25,9 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
+    /// The GID of each port that is taken, as far as its table is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gids: Vec<PortGid>,
     pub warnings: Vec<Warning>,
 }
 
@@ -83,6 +87,12 @@ impl Trap {
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
             Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
+            Trap::GidTable => {
+                "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL goes on over TCP"
+            }
+            Trap::PoorGid => "NCCL takes a GID that is link-local, or of RoCE v1",
+            Trap::ForeignGid => "NCCL takes a GID of a netdev that is not here",
+            Trap::GidType => "NCCL's release fails on an unused entry of a GID table",
             Trap::TooMany => "a list has more entries than NCCL reads",
             Trap::Crash => "NCCL's release ends on an HCA without a PCI path, as soft-RoCE is",
             Trap::Overrun => {
@@ -140,6 +150,17 @@ pub struct Judged {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortGid {
+    /// `name:port`.
+    pub port: String,
+    /// None where a connection has no GID, or fails before it has one.
+    pub index: Option<i32>,
+    /// What is there; none where the index is unused.
+    pub gid: Option<Gid>,
+    pub why: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
     pub trap: Trap,
     /// Whether NCCL does not start, or starts without any of its HCAs: worth a refusal.
@@ -164,6 +185,14 @@ pub enum Trap {
     /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of
     /// zeros.
     NoGid,
+    /// An index beyond the table of a port, from 2.31 on: NCCL has no NET/IB then.
+    GidTable,
+    /// A GID that is link-local, or of RoCE v1, where the port has a better one or the index is set.
+    PoorGid,
+    /// The GID of a netdev that is in another network namespace.
+    ForeignGid,
+    /// NCCL cannot read the type of a GID, and no connection comes up.
+    GidType,
     TooMany,
     NoRoom,
     /// NCCL ends by a signal.

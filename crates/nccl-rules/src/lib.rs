@@ -16,6 +16,7 @@ pub mod ifname;
 mod interfaces;
 pub mod levels;
 mod pitfalls;
+mod port_gids;
 pub mod settings;
 mod socket;
 pub mod topology_xml;
