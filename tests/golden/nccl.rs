@@ -754,7 +754,7 @@ fn with_gids(hcas: &[&[(u32, &str, bool)]]) -> tempfile::NamedTempFile {
         let gids: Vec<Value> = gids.iter().map(gid).collect();
         json!([{"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": gids, "gid_table": 256}])
     };
-    let hca = |(at, gids): (usize, &&[(u32, &str, bool)])| json!({"name": format!("mlx5_{at}"), "index": at, "pci": format!("0000:0{at}:00.0"), "ports": port(at, gids)});
+    let hca = |(at, gids): (usize, &&[(u32, &str, bool)])| json!({"name": format!("mlx5_{at}"), "index": at, "pci": format!("0000:{at:02x}:00.0"), "ports": port(at, gids)});
     let netdev = |(at, gids): (usize, &&[(u32, &str, bool)])| {
         let ip = |text: &str| text.trim_start_matches("::ffff:").to_owned();
         let addresses = gids.iter().filter(|(_, _, v2)| *v2);
@@ -876,4 +876,68 @@ fn ipv6_alone_needs_its_family() {
         both.contains("on mlx5_1:1; set NCCL_IB_GID_INDEX=3"),
         "{both}"
     );
+}
+
+#[test]
+fn the_network_may_be_another_than_verbs() {
+    let socket = told(&[&TWO_IPV4], &["NCCL_NET=socket"], "2.32.3");
+    assert!(socket.contains("data by HCA none"), "{socket}");
+    assert!(
+        socket.contains("mlx5_0:1 no NCCL_NET=Socket uses no HCA"),
+        "{socket}"
+    );
+    let plugin = told(&[&TWO_IPV4], &["NCCL_NET=AWS Libfabric"], "2.32.3");
+    assert!(
+        plugin.contains("mlx5_0:1 unknown NCCL_NET=AWS Libfabric is a plugin's"),
+        "{plugin}"
+    );
+    let none = told(
+        &[&TWO_IPV4],
+        &["NCCL_NET=IB", "NCCL_IB_HCA==gone"],
+        "2.32.3",
+    );
+    assert!(
+        none.contains("NCCL_NET=IB and no HCA is taken: NCCL does not start"),
+        "{none}"
+    );
+    let env = ["NCCL_NET_PLUGIN=aws-ofi", "NCCL_IB_DISABLE=1"];
+    let both = told(&[&TWO_IPV4], &env, "2.32.3");
+    assert!(
+        both.contains("NCCL_NET_PLUGIN=aws-ofi may use HCAs all the same"),
+        "{both}"
+    );
+}
+
+#[test]
+fn names_planes_and_old_releases_are_told() {
+    let near = told(&[&TWO_IPV4], &["NCCL_SOCKET_IFNAME-=eth1"], "2.32.3");
+    assert!(near.contains("did you mean NCCL_SOCKET_IFNAME?"), "{near}");
+    let old = told(&[&TWO_IPV4], &[], "2.10.3");
+    assert!(old.contains("NCCL 2.10.3 was not compared"), "{old}");
+    let early = told(&[&TWO_IPV4], &["NCCL_IB_DATA_DIRECT=2"], "2.21.5");
+    assert!(
+        early.contains("NCCL_IB_DATA_DIRECT is read from NCCL 2.27.3 on"),
+        "{early}"
+    );
+    let plane =
+        |text: &str, release| told(&[&TWO_IPV4], &[&format!("NCCL_IB_HCA=={text}")], release);
+    for refused in ["mlx5_0:1:0:16384", "mlx5_0:1:0:-2"] {
+        let text = plane(refused, "2.30.7");
+        assert!(text.contains("data by HCA none"), "{text}");
+        assert!(
+            text.contains("refuses the list with ncclInvalidUsage"),
+            "{text}"
+        );
+        assert!(
+            !plane(refused, "2.29.7").contains("ncclInvalidUsage"),
+            "{refused}"
+        );
+    }
+    let many: Vec<&[(u32, &str, bool)]> = vec![&TWO_IPV4[..2]; 13];
+    let list = (0..13)
+        .map(|n| format!("mlx5_{n}:1:0:{n}"))
+        .collect::<Vec<_>>();
+    let list = format!("NCCL_IB_HCA=={}", list.join(","));
+    let text = told(&many, &[&list], "2.32.3");
+    assert!(text.contains("has more than 12 planes"), "{text}");
 }

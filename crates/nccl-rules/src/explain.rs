@@ -14,25 +14,9 @@ pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
+pub use super::variables::VARIABLES;
 use super::version::Version;
-use super::{doubt, hca, interfaces, pitfalls, port_gids};
-
-/// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 13] = [
-    "NCCL_COMM_ID",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_FAMILY",
-    "NCCL_IB_HCA",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_DEVICE_PCI_ORDER",
-    "NCCL_IB_MERGE_NICS",
-    "NCCL_IB_MERGE_VFS",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_ADDR_FAMILY",
-    "NCCL_IB_ADDR_RANGE",
-    "NCCL_IB_ROCE_VERSION_NUM",
-    "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
-];
+use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids};
 
 pub fn explain(
     settings: &Settings,
@@ -105,6 +89,10 @@ pub fn explain(
         pitfalls::warnings(settings, snapshot, &candidates, &found, &explanation);
     let gids = port_gids::warnings(settings, snapshot, &explanation);
     explanation.warnings.extend(gids);
+    let networks = networks::warnings(settings, &explanation);
+    explanation.warnings.extend(networks);
+    let names = known::warnings(settings, &explanation);
+    explanation.warnings.extend(names);
     explanation.warnings.extend(hcas.crash);
     explanation
 }

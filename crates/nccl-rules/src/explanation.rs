@@ -101,6 +101,9 @@ impl Trap {
             Trap::NoRoom => "more interfaces or HCAs fit than NCCL has room for",
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
+            Trap::Planes => "NCCL_IB_HCA has planes that NCCL refuses, and no HCA is used",
+            Trap::Name => "a variable's name is nearly that of a setting, and NCCL ignores it",
+            Trap::NotJudged => "NCCL's release is older than those that were compared",
             Trap::Value => "a value means something else than it seems to",
         }
     }
@@ -204,6 +207,12 @@ pub enum Trap {
     /// Blanks or quotes, which belong to the name.
     Blanks,
     Value,
+    /// NCCL refuses the planes of a list, and uses no HCA.
+    Planes,
+    /// A name that is nearly that of a setting.
+    Name,
+    /// A release that is older than those that were compared.
+    NotJudged,
 }
 
 impl fmt::Display for Endpoint {

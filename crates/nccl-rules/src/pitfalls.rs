@@ -394,7 +394,8 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
     // Who switches them off means it.
-    let meant = hca::disabled(settings, explained.version);
+    let meant =
+        hca::disabled(settings, explained.version) || hca::excludes_verbs(settings).is_some();
     if let Some(value) = settings
         .get(HCA)
         .filter(|_| none && !meant && !explained.sockets.is_empty())

@@ -71,6 +71,10 @@ impl Settings {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     pub fn place(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|(_, place)| place.as_str())
     }

@@ -20,6 +20,9 @@ impl Version {
     /// The newest release whose behaviour was compared with this module.
     pub const NEWEST: Version = Version::new(2, 32, 3);
 
+    /// The oldest one of these.
+    pub const OLDEST: Version = Version::new(2, 16, 2);
+
     pub const fn new(major: u16, minor: u16, patch: u16) -> Version {
         Version {
             major,
