@@ -792,7 +792,7 @@ const IPV6: [(u32, &str, bool); 4] = [
 ];
 
 /// What `explain` says of these HCAs, on one line.
-fn told(hcas: &[&[(u32, &str, bool)]], env: &[&str], release: &str) -> String {
+fn explained(hcas: &[&[(u32, &str, bool)]], env: &[&str], release: &str) -> String {
     let file = with_gids(hcas);
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     command
@@ -808,7 +808,7 @@ fn told(hcas: &[&[(u32, &str, bool)]], env: &[&str], release: &str) -> String {
 
 #[test]
 fn an_index_says_which_gid_it_is() {
-    let index = |n: &str| told(&[&TWO_IPV4], &[&format!("NCCL_IB_GID_INDEX={n}")], "2.32.3");
+    let index = |n: &str| explained(&[&TWO_IPV4], &[&format!("NCCL_IB_GID_INDEX={n}")], "2.32.3");
     let row = "HCA:port GID address type chosen by mlx5_0:1";
     for (n, says, warns) in [
         (
@@ -848,13 +848,13 @@ fn an_index_says_which_gid_it_is() {
         text.contains("is beyond the GID table of mlx5_0:1"),
         "{text}"
     );
-    let unset = told(&[&TWO_IPV4], &[], "2.21.5");
+    let unset = explained(&[&TWO_IPV4], &[], "2.21.5");
     assert!(
         unset.contains("3 192.0.2.10 RoCE v2 no NCCL_IB_GID_INDEX"),
         "{unset}"
     );
     assert!(!unset.contains("warning"), "{unset}");
-    let old = told(&[&TWO_IPV4], &[], "2.20.5");
+    let old = explained(&[&TWO_IPV4], &[], "2.20.5");
     assert!(old.contains("which means 0 before 2.21.5"), "{old}");
     assert!(
         old.contains("on mlx5_0:1; set NCCL_IB_GID_INDEX=3"),
@@ -864,14 +864,14 @@ fn an_index_says_which_gid_it_is() {
 
 #[test]
 fn ipv6_alone_needs_its_family() {
-    let text = told(&[&IPV6], &[], "2.32.3");
+    let text = explained(&[&IPV6], &[], "2.32.3");
     let warns =
         "NCCL takes GID 0 (link-local, RoCE v1) on mlx5_0:1; set NCCL_IB_ADDR_FAMILY=AF_INET6";
     assert!(text.contains(warns), "{text}");
-    let cured = told(&[&IPV6], &["NCCL_IB_ADDR_FAMILY=AF_INET6"], "2.32.3");
+    let cured = explained(&[&IPV6], &["NCCL_IB_ADDR_FAMILY=AF_INET6"], "2.32.3");
     assert!(cured.contains("3 2001:db8:1::11 RoCE v2"), "{cured}");
     assert!(!cured.contains("warning"), "{cured}");
-    let both = told(&[&TWO_IPV4, &IPV6], &[], "2.32.3");
+    let both = explained(&[&TWO_IPV4, &IPV6], &[], "2.32.3");
     assert!(
         both.contains("on mlx5_1:1; set NCCL_IB_GID_INDEX=3"),
         "{both}"
@@ -880,18 +880,18 @@ fn ipv6_alone_needs_its_family() {
 
 #[test]
 fn the_network_may_be_another_than_verbs() {
-    let socket = told(&[&TWO_IPV4], &["NCCL_NET=socket"], "2.32.3");
+    let socket = explained(&[&TWO_IPV4], &["NCCL_NET=socket"], "2.32.3");
     assert!(socket.contains("data by HCA none"), "{socket}");
     assert!(
         socket.contains("mlx5_0:1 no NCCL_NET=Socket uses no HCA"),
         "{socket}"
     );
-    let plugin = told(&[&TWO_IPV4], &["NCCL_NET=AWS Libfabric"], "2.32.3");
+    let plugin = explained(&[&TWO_IPV4], &["NCCL_NET=AWS Libfabric"], "2.32.3");
     assert!(
         plugin.contains("mlx5_0:1 unknown NCCL_NET=AWS Libfabric is a plugin's"),
         "{plugin}"
     );
-    let none = told(
+    let none = explained(
         &[&TWO_IPV4],
         &["NCCL_NET=IB", "NCCL_IB_HCA==gone"],
         "2.32.3",
@@ -901,7 +901,7 @@ fn the_network_may_be_another_than_verbs() {
         "{none}"
     );
     let env = ["NCCL_NET_PLUGIN=aws-ofi", "NCCL_IB_DISABLE=1"];
-    let both = told(&[&TWO_IPV4], &env, "2.32.3");
+    let both = explained(&[&TWO_IPV4], &env, "2.32.3");
     assert!(
         both.contains("NCCL_NET_PLUGIN=aws-ofi may use HCAs all the same"),
         "{both}"
@@ -910,17 +910,17 @@ fn the_network_may_be_another_than_verbs() {
 
 #[test]
 fn names_planes_and_old_releases_are_told() {
-    let near = told(&[&TWO_IPV4], &["NCCL_SOCKET_IFNAME-=eth1"], "2.32.3");
+    let near = explained(&[&TWO_IPV4], &["NCCL_SOCKET_IFNAME-=eth1"], "2.32.3");
     assert!(near.contains("did you mean NCCL_SOCKET_IFNAME?"), "{near}");
-    let old = told(&[&TWO_IPV4], &[], "2.10.3");
+    let old = explained(&[&TWO_IPV4], &[], "2.10.3");
     assert!(old.contains("NCCL 2.10.3 was not compared"), "{old}");
-    let early = told(&[&TWO_IPV4], &["NCCL_IB_DATA_DIRECT=2"], "2.21.5");
+    let early = explained(&[&TWO_IPV4], &["NCCL_IB_DATA_DIRECT=2"], "2.21.5");
     assert!(
         early.contains("NCCL_IB_DATA_DIRECT is read from NCCL 2.27.3 on"),
         "{early}"
     );
     let plane =
-        |text: &str, release| told(&[&TWO_IPV4], &[&format!("NCCL_IB_HCA=={text}")], release);
+        |text: &str, release| explained(&[&TWO_IPV4], &[&format!("NCCL_IB_HCA=={text}")], release);
     for refused in ["mlx5_0:1:0:16384", "mlx5_0:1:0:-2"] {
         let text = plane(refused, "2.30.7");
         assert!(text.contains("data by HCA none"), "{text}");
@@ -938,6 +938,6 @@ fn names_planes_and_old_releases_are_told() {
         .map(|n| format!("mlx5_{n}:1:0:{n}"))
         .collect::<Vec<_>>();
     let list = format!("NCCL_IB_HCA=={}", list.join(","));
-    let text = told(&many, &[&list], "2.32.3");
+    let text = explained(&many, &[&list], "2.32.3");
     assert!(text.contains("has more than 12 planes"), "{text}");
 }
