@@ -6,14 +6,11 @@ use std::collections::BTreeSet;
 use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, Trap, explain_named};
 use nccl_rules::settings::Settings;
 use rdma_model::escape::shell_word;
-use rdma_model::snapshot::Netdev;
+use rdma_model::snapshot::{Gid, Netdev};
 
 use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
-
-const NO_INDEX: &str = "unset NCCL_IB_GID_INDEX: NCCL 2.21.5 and later find the index; `rdmaprep \
-    env` has the one that fits";
 
 /// By `nccl explain`, of the release that the host names, else the newest.
 pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
@@ -48,29 +45,63 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
         .map(|w| {
             // Here the GID table is the one that NCCL reads. Before a container starts it may still
             // change, so there it is no refusal.
-            let breaks = w.fatal || w.trap == Trap::NoGid;
+            let breaks = w.fatal || matches!(w.trap, Trap::NoGid | Trap::GidType);
             let severity = if breaks {
                 Severity::Breaks
             } else {
                 Severity::Warning
-            };
-            let fix = if w.trap == Trap::NoGid {
-                NO_INDEX
-            } else {
-                fix.as_str()
             };
             Finding::new(
                 Check::Nccl,
                 severity,
                 w.text.clone(),
                 consequence(w.trap),
-                fix,
+                &fix,
             )
         })
         .collect();
     found.extend(other(context, settings, &explained));
+    found.extend(other_gid(context, &explained));
     found.extend(bridged(context, &explained.bootstrap));
     found
+}
+
+/// In a container: a GID of another address than the plan's. What is no address of a rail's is
+/// among NCCL's traps.
+fn other_gid(context: &CheckContext, explained: &Explanation) -> Option<Finding> {
+    let rails = context.of.plans.iter().flat_map(|p| p.rails());
+    let planned: Vec<(String, &Gid)> = rails
+        .filter_map(|nic| {
+            Some((
+                format!("{}:{}", nic.hca.as_ref()?, nic.port?),
+                nic.gid.as_ref()?,
+            ))
+        })
+        .collect();
+    let mut seen: Vec<String> = Vec::new();
+    for of in explained.gids.iter().filter(|_| context.is_inside()) {
+        let Some(gid) = of
+            .gid
+            .as_ref()
+            .filter(|g| !g.address.is_unicast_link_local())
+        else {
+            continue;
+        };
+        let meant = planned.iter().find(|(label, _)| *label == of.port);
+        if let Some((label, meant)) = meant.filter(|(_, meant)| meant.ip() != gid.ip()) {
+            let (index, taken, meant) = (gid.index, gid.ip(), meant.ip());
+            seen.push(format!(
+                "GID {index} ({taken}) on {label}, where the plan has {meant}"
+            ));
+        }
+    }
+    if seen.is_empty() {
+        return None;
+    }
+    let seen = format!("NCCL takes {}", seen.join("; "));
+    let why = "peers that reach only the planned address wait for this rank";
+    let fix = "set NCCL_IB_ADDR_RANGE to the network of the rails, or take the other address away";
+    Some(Finding::new(Check::Nccl, Severity::Warning, seen, why, fix))
 }
 
 /// In a container with NICs: the bootstrap goes over a veth of the engine's. podman and Docker give
@@ -129,7 +160,9 @@ fn consequence(trap: Trap) -> &'static str {
             "ranks of such a release end by a signal, or take other HCAs than the setting says"
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
-        Trap::NoGid => {
+        Trap::PoorGid => "peers behind a router are out of reach: the job ends or hangs there",
+        Trap::GidTable => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
+        Trap::NoGid | Trap::ForeignGid | Trap::GidType => {
             "no connection over such a port comes up: the job ends or hangs at its first collective"
         }
         Trap::NotRunning | Trap::Label | Trap::Overridden => {

@@ -24,6 +24,9 @@ const FABRIC: usize = 9;
 
 const OF_HOST: &str = "set in the host's environment";
 
+/// Of an index that is not set.
+const FINDS: &str = "NCCL 2.21.5 and later find it themselves";
+
 const ALL_IPV6: &str = "the rails have IPv6 addresses";
 
 /// The debug set and what each one is when the host's environment does not say.
@@ -89,9 +92,9 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match ports::gid_index(nics, seen) {
             Ok(index) => made.gid_index = index,
-            Err(why) => made.unset.push(format!(
-                "NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves"
-            )),
+            Err(why) => made
+                .unset
+                .push(format!("NCCL_IB_GID_INDEX: {why}; {FINDS}")),
         }
         let why = "the RoCE v2 GID of the only address, on every port";
         env.extend(
@@ -265,8 +268,8 @@ pub fn fit_container(
     }
 }
 
-/// These settings without a word for Gloo where the container has chosen an interface for NCCL: that
-/// is for both.
+/// These settings without a word for Gloo where the container has chosen an interface for NCCL:
+/// that is for both.
 pub fn yielding(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
     let chosen = own.contains_key("NCCL_SOCKET_IFNAME");
     let yields = |v: &EnvVar| v.name == "GLOO_SOCKET_IFNAME" && own.get(&v.name) != Some(&v.value);
@@ -374,6 +377,18 @@ pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, hcas: Hca
             left.join(", ")
         );
         *list = EnvVar { why, ..fits };
+    }
+}
+
+/// What an index that is not set means to an older release: 0, which is the link-local GID of RoCE
+/// v1 (NCCL_IB_GID_INDEX in src/transport/net_ib.cc of 2.20.5).
+pub fn fit_unset(unset: &mut [String], release: Version) {
+    if release.finds_gid() {
+        return;
+    }
+    let means = format!("to NCCL {release} that is GID 0, link-local and of RoCE v1");
+    for text in unset {
+        *text = text.replace(FINDS, &means);
     }
 }
 

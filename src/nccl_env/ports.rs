@@ -2,7 +2,9 @@
 
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::{Gid, GidKind, PciFunction, Port, Snapshot};
+use rdma_model::snapshot::{GidKind, PciFunction, Snapshot};
+
+use crate::select::families::is_certain;
 
 /// The GID index that is right on every chosen port, now and in the container; or why none is
 /// certain. A move empties every table: the kernel puts the link-local GID first, then one for each
@@ -33,26 +35,6 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
         }
     }
     Ok(first.map(|(_, index)| index))
-}
-
-/// Whether a port's table is as a new one would be: one link-local GID, then one address, and no
-/// gap, which a new entry would fill (find_gid() in drivers/infiniband/core/cache.c takes the first
-/// free place). Where the link-local GID is not there yet, the table is not settled.
-fn is_certain(port: &Port) -> bool {
-    let mut gids: Vec<&Gid> = port.gids.iter().collect();
-    gids.sort_by_key(|g| g.index);
-    let (locals, others): (Vec<&Gid>, Vec<&Gid>) =
-        gids.iter().partition(|g| g.address.is_unicast_link_local());
-    let is_one = |some: &[&Gid]| {
-        some.windows(2)
-            .all(|pair| pair[0].address == pair[1].address)
-    };
-    let ordered = locals
-        .iter()
-        .chain(&others)
-        .enumerate()
-        .all(|(at, g)| u32::try_from(at) == Ok(g.index));
-    ordered && !locals.is_empty() && is_one(&locals) && is_one(&others)
 }
 
 /// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones

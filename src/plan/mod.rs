@@ -174,7 +174,8 @@ impl Plan {
     /// before.
     pub fn for_release(mut self, named: Option<Version>) -> Plan {
         self.nccl_version = named.or(self.nccl_version);
-        if self.nccl_version.is_some() {
+        if let Some(release) = self.nccl_version {
+            nccl_env::fit_unset(&mut self.unset, release);
             let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
             nccl_env::fit_release(&mut self.env, &BTreeMap::new(), hcas);
         }

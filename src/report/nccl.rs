@@ -1,9 +1,10 @@
 //! What NCCL does, for people.
 
 use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
-use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged, UNKNOWN};
+use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged, PortGid, UNKNOWN};
 
 use rdma_model::escape::shortened;
+use rdma_model::snapshot::GidKind;
 
 use super::printable;
 use super::tables::{remarks, table};
@@ -59,6 +60,13 @@ pub fn explanation_table(e: &Explanation) -> String {
             &["HCA:port", "verdict", "why"],
             rows(&e.ports, "taken"),
             "no HCAs",
+        ));
+    }
+    if !e.gids.is_empty() {
+        parts.push(table(
+            &["HCA:port", "GID", "address", "type", "chosen by"],
+            e.gids.iter().map(gid_row).collect(),
+            "no GIDs",
         ));
     }
     if !e.warnings.is_empty() {
@@ -120,6 +128,30 @@ fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
         .iter()
         .map(|j| vec![printable(&j.name), verdict(j), why(j)])
         .collect()
+}
+
+fn gid_row(of: &PortGid) -> Vec<String> {
+    let gid = of.gid.as_ref();
+    let index = of
+        .index
+        .map_or("none".to_owned(), |index| index.to_string());
+    let address = match (gid, of.index) {
+        (Some(gid), _) => gid.ip().to_string(),
+        (None, Some(_)) => "unused".to_owned(),
+        (None, None) => "-".to_owned(),
+    };
+    let kind = match gid.and_then(|g| g.kind) {
+        Some(GidKind::RoceV2) => "RoCE v2",
+        Some(GidKind::IbRoceV1) => "IB/RoCE v1",
+        None => "-",
+    };
+    vec![
+        printable(&of.port),
+        index,
+        address,
+        kind.to_owned(),
+        of.why.clone(),
+    ]
 }
 
 pub fn call(call: &Call) -> String {

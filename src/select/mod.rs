@@ -2,6 +2,7 @@
 
 pub mod candidates;
 mod fabrics;
+pub mod families;
 pub mod protected_ifaces;
 mod rules;
 
@@ -245,6 +246,7 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
         .collect();
     come_along(snapshot, &mut verdicts);
     fabrics::leave_out_slower(&context, &mut verdicts);
+    families::agree(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
     addressed(request, &selection)?;

@@ -749,3 +749,199 @@ fn settings_come_from_flags_else_from_where_nccl_finds_them() {
         );
     });
 }
+
+/// A node whose HCAs have one port each, with these GIDs: index, address, and whether of RoCE v2.
+fn with_gids(hcas: &[&[(u32, &str, bool)]]) -> tempfile::NamedTempFile {
+    let port = |at: usize, gids: &[(u32, &str, bool)]| {
+        let kind = |v2: bool| if v2 { "RoCE v2" } else { "IB/RoCE v1" };
+        let gid = |(index, address, v2): &(u32, &str, bool)| json!({"index": index, "address": address, "kind": kind(*v2), "netdev": format!("rdma{at}")});
+        let gids: Vec<Value> = gids.iter().map(gid).collect();
+        json!([{"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": gids, "gid_table": 256}])
+    };
+    let hca = |(at, gids): (usize, &&[(u32, &str, bool)])| json!({"name": format!("mlx5_{at}"), "index": at, "pci": format!("0000:{at:02x}:00.0"), "ports": port(at, gids)});
+    let netdev = |(at, gids): (usize, &&[(u32, &str, bool)])| {
+        let ip = |text: &str| text.trim_start_matches("::ffff:").to_owned();
+        let addresses = gids.iter().filter(|(_, _, v2)| *v2);
+        let addresses: Vec<Value> = addresses
+            .map(|(_, a, _)| json!({"address": ip(a), "prefix": 64.min(if a.contains("ffff") { 24 } else { 64 })}))
+            .collect();
+        json!({"name": format!("rdma{at}"), "ifindex": at + 3, "up": true, "running": true, "addresses": addresses})
+    };
+    let address = json!({"address": "198.51.100.5", "prefix": 24});
+    let mut netdevs = vec![
+        json!({"name": "eth0", "ifindex": 2, "up": true, "running": true, "addresses": [address]}),
+    ];
+    netdevs.extend(hcas.iter().enumerate().map(netdev));
+    let hcas: Vec<Value> = hcas.iter().enumerate().map(hca).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let node = json!({"schema": 1, "netns": 1, "hcas": hcas, "netdevs": netdevs});
+    fs::write(file.path(), node.to_string()).unwrap();
+    file
+}
+
+const TWO_IPV4: [(u32, &str, bool); 6] = [
+    (0, "fe80::ff:fe00:a", false),
+    (1, "fe80::ff:fe00:a", true),
+    (2, "::ffff:192.0.2.10", false),
+    (3, "::ffff:192.0.2.10", true),
+    (4, "::ffff:192.0.2.11", false),
+    (5, "::ffff:192.0.2.11", true),
+];
+
+const IPV6: [(u32, &str, bool); 4] = [
+    (0, "fe80::ff:fe00:b", false),
+    (1, "fe80::ff:fe00:b", true),
+    (2, "2001:db8:1::11", false),
+    (3, "2001:db8:1::11", true),
+];
+
+/// What `explain` says of these HCAs, on one line.
+fn explained(hcas: &[&[(u32, &str, bool)]], env: &[&str], release: &str) -> String {
+    let file = with_gids(hcas);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    command
+        .env_clear()
+        .args(["nccl", "explain", "--nccl-version", release, "--snapshot"])
+        .arg(file.path());
+    for pair in env {
+        command.args(["--env", pair]);
+    }
+    let text = run(&mut command, "").ok().out;
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_index_says_which_gid_it_is() {
+    let index = |n: &str| explained(&[&TWO_IPV4], &[&format!("NCCL_IB_GID_INDEX={n}")], "2.32.3");
+    let row = "HCA:port GID address type chosen by mlx5_0:1";
+    for (n, says, warns) in [
+        (
+            "0",
+            "0 fe80::ff:fe00:a IB/RoCE v1",
+            "NCCL takes GID 0 (link-local, RoCE v1)",
+        ),
+        (
+            "1",
+            "1 fe80::ff:fe00:a RoCE v2",
+            "NCCL takes GID 1 (link-local, RoCE v2)",
+        ),
+        (
+            "2",
+            "2 192.0.2.10 IB/RoCE v1",
+            "NCCL takes GID 2 (192.0.2.10, RoCE v1)",
+        ),
+        (
+            "4",
+            "4 192.0.2.11 IB/RoCE v1",
+            "NCCL takes GID 4 (192.0.2.11, RoCE v1)",
+        ),
+    ] {
+        let text = index(n);
+        assert!(
+            text.contains(&format!("{row} {says} NCCL_IB_GID_INDEX")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("{warns} on mlx5_0:1; unset NCCL_IB_GID_INDEX")),
+            "{text}"
+        );
+    }
+    assert!(!index("3").contains("warning"), "{}", index("3"));
+    let text = index("999");
+    assert!(
+        text.contains("is beyond the GID table of mlx5_0:1"),
+        "{text}"
+    );
+    let unset = explained(&[&TWO_IPV4], &[], "2.21.5");
+    assert!(
+        unset.contains("3 192.0.2.10 RoCE v2 no NCCL_IB_GID_INDEX"),
+        "{unset}"
+    );
+    assert!(!unset.contains("warning"), "{unset}");
+    let old = explained(&[&TWO_IPV4], &[], "2.20.5");
+    assert!(old.contains("which means 0 before 2.21.5"), "{old}");
+    assert!(
+        old.contains("on mlx5_0:1; set NCCL_IB_GID_INDEX=3"),
+        "{old}"
+    );
+}
+
+#[test]
+fn ipv6_alone_needs_its_family() {
+    let text = explained(&[&IPV6], &[], "2.32.3");
+    let warns =
+        "NCCL takes GID 0 (link-local, RoCE v1) on mlx5_0:1; set NCCL_IB_ADDR_FAMILY=AF_INET6";
+    assert!(text.contains(warns), "{text}");
+    let cured = explained(&[&IPV6], &["NCCL_IB_ADDR_FAMILY=AF_INET6"], "2.32.3");
+    assert!(cured.contains("3 2001:db8:1::11 RoCE v2"), "{cured}");
+    assert!(!cured.contains("warning"), "{cured}");
+    let both = explained(&[&TWO_IPV4, &IPV6], &[], "2.32.3");
+    assert!(
+        both.contains("on mlx5_1:1; set NCCL_IB_GID_INDEX=3"),
+        "{both}"
+    );
+}
+
+#[test]
+fn the_network_may_be_another_than_verbs() {
+    let socket = explained(&[&TWO_IPV4], &["NCCL_NET=socket"], "2.32.3");
+    assert!(socket.contains("data by HCA none"), "{socket}");
+    assert!(
+        socket.contains("mlx5_0:1 no NCCL_NET=Socket uses no HCA"),
+        "{socket}"
+    );
+    let plugin = explained(&[&TWO_IPV4], &["NCCL_NET=AWS Libfabric"], "2.32.3");
+    assert!(
+        plugin.contains("mlx5_0:1 unknown NCCL_NET=AWS Libfabric is a plugin's"),
+        "{plugin}"
+    );
+    let none = explained(
+        &[&TWO_IPV4],
+        &["NCCL_NET=IB", "NCCL_IB_HCA==gone"],
+        "2.32.3",
+    );
+    assert!(
+        none.contains("NCCL_NET=IB and no HCA is taken: NCCL does not start"),
+        "{none}"
+    );
+    let env = ["NCCL_NET_PLUGIN=aws-ofi", "NCCL_IB_DISABLE=1"];
+    let both = explained(&[&TWO_IPV4], &env, "2.32.3");
+    assert!(
+        both.contains("NCCL_NET_PLUGIN=aws-ofi may use HCAs all the same"),
+        "{both}"
+    );
+}
+
+#[test]
+fn names_planes_and_old_releases_are_told() {
+    let near = explained(&[&TWO_IPV4], &["NCCL_SOCKET_IFNAME-=eth1"], "2.32.3");
+    assert!(near.contains("did you mean NCCL_SOCKET_IFNAME?"), "{near}");
+    let old = explained(&[&TWO_IPV4], &[], "2.10.3");
+    assert!(old.contains("NCCL 2.10.3 was not compared"), "{old}");
+    let early = explained(&[&TWO_IPV4], &["NCCL_IB_DATA_DIRECT=2"], "2.21.5");
+    assert!(
+        early.contains("NCCL_IB_DATA_DIRECT is read from NCCL 2.27.3 on"),
+        "{early}"
+    );
+    let plane =
+        |text: &str, release| explained(&[&TWO_IPV4], &[&format!("NCCL_IB_HCA=={text}")], release);
+    for refused in ["mlx5_0:1:0:16384", "mlx5_0:1:0:-2"] {
+        let text = plane(refused, "2.30.7");
+        assert!(text.contains("data by HCA none"), "{text}");
+        assert!(
+            text.contains("refuses the list with ncclInvalidUsage"),
+            "{text}"
+        );
+        assert!(
+            !plane(refused, "2.29.7").contains("ncclInvalidUsage"),
+            "{refused}"
+        );
+    }
+    let many: Vec<&[(u32, &str, bool)]> = vec![&TWO_IPV4[..2]; 13];
+    let list = (0..13)
+        .map(|n| format!("mlx5_{n}:1:0:{n}"))
+        .collect::<Vec<_>>();
+    let list = format!("NCCL_IB_HCA=={}", list.join(","));
+    let text = explained(&many, &[&list], "2.32.3");
+    assert!(text.contains("has more than 12 planes"), "{text}");
+}

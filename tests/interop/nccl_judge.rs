@@ -8,6 +8,7 @@
 //! about interfaces is written down as a golden case.
 
 mod envs;
+mod gid;
 mod hca;
 mod library;
 mod rules;
@@ -39,6 +40,10 @@ const WORLDS: usize = 14;
 
 /// Sets of HCAs that are made up.
 const HCA_WORLDS: usize = 24;
+
+/// GID tables with settings that are made up, and how many comparisons those have to be.
+const GID_WORLDS: u32 = 300;
+const LEAST_GIDS: usize = 5000;
 
 /// Rules that some releases do not have: since which one there is each, and up to which.
 const NOT_ALWAYS: [(&str, &str, &str); 3] = [
@@ -115,6 +120,37 @@ fn explain_names_the_hcas_that_every_release_takes() {
         judge.hca_verdict();
     });
     print(&summary("hcas"));
+}
+
+#[test]
+#[ignore = "needs RDMAPREP_NCCL_WHEELS: what scripts/nccl-wheels fetches"]
+fn explain_names_the_gid_that_every_release_takes() {
+    testkit::require!(
+        wheels().is_some(),
+        "NCCL's libraries: RDMAPREP_NCCL_WHEELS names what scripts/nccl-wheels has fetched"
+    );
+    alone(|host| {
+        let judge = Judge::new(host);
+        host.ip("link set lo up\n");
+        let config = Config {
+            cases: GID_WORLDS,
+            ..config()
+        };
+        let mut own = TestRunner::new_with_rng(config, runner(judge.seed).new_rng());
+        for (world, env) in gid::classics() {
+            judge
+                .gids(&world, &env)
+                .unwrap_or_else(|e| panic!("{e}\n{world:#?}\n{env:#?}"));
+        }
+        match own.run(&(gid::any(), gid::envs()), |(world, env)| {
+            judge.gids(&world, &env)
+        }) {
+            Ok(()) => {}
+            Err(e) => panic!("seed {}: {e}", judge.seed),
+        }
+        judge.gid_verdict();
+    });
+    print(&summary("gids"));
 }
 
 fn print(file: &Path) {
@@ -337,6 +373,41 @@ impl Judge {
         }
     }
 
+    /// Which GIDs the releases take in these tables.
+    fn gids(&self, world: &gid::World, env: &Env) -> Result<(), TestCaseError> {
+        let tables = self.devices.with_file_name("gids");
+        let snapshot = gid::build(world, &self.devices, &tables);
+        let says = self.judges.ask_gids(env, &self.devices, &tables);
+        let mut wrong = String::new();
+        let releases = self.judges.releases.iter().zip(&says);
+        for ((version, says), agreed) in releases.zip(&mut *self.agreed.borrow_mut()) {
+            let settings = env.settings(*version);
+            for (device, model) in gid::words(&snapshot, &settings, *version) {
+                let said = says.as_ref().map_or("signal", |says| &says[&device]);
+                if model == "lid" {
+                    continue;
+                }
+                if model != said {
+                    let table = snapshot.hcas.iter().find(|h| h.name.as_str() == device);
+                    let table = &table.unwrap().ports[0];
+                    writeln!(
+                        wrong,
+                        "NCCL {version} says {said} of {device}, we say {model}: {table:?}"
+                    )
+                    .unwrap();
+                    continue;
+                }
+                agreed.0 += 1;
+                *agreed.1.entry(gid::reached(&model)).or_default() += 1;
+            }
+        }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(TestCaseError::fail(wrong))
+        }
+    }
+
     /// The golden cases' own worlds and environments: with UPDATE_GOLDEN=1 the releases' words are
     /// written down.
     fn classics(&self, host: &Host) {
@@ -464,6 +535,14 @@ impl Judge {
                 .all(|what| total(what) >= LEAST_PER_RULE),
             "{text}"
         );
+        assert!(agreed.iter().all(|(count, _)| *count >= LEAST), "{text}");
+    }
+    fn gid_verdict(&self) {
+        let text = self.table("GIDs", &gid::REACHED);
+        std::fs::write(summary("gids"), &text).unwrap();
+        let agreed = self.agreed.borrow();
+        let total: usize = agreed.iter().map(|(count, _)| count).sum();
+        assert!(total >= LEAST_GIDS, "{text}");
         assert!(agreed.iter().all(|(count, _)| *count >= LEAST), "{text}");
     }
 }

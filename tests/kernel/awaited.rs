@@ -24,7 +24,10 @@ fn a_waiting_nic_that_is_set_up_otherwise_is_left_alone() {
     alone(|host| {
         waiting(host);
         says(&index(), "unmanaged");
-        host.ip("address flush dev r0\naddress add 10.5.0.1/24 dev r0\nroute add 10.9.0.0/16 via 10.5.0.9");
+        host.ip(
+            "address flush dev r0\naddress add 10.5.0.1/24 dev r0\nroute add 10.9.0.0/16 via \
+            10.5.0.9",
+        );
         let now = host.look();
         let said = stale(host);
         assert!(said.contains("r0 has 10.5.0.1/24 now"), "{said}");
@@ -154,8 +157,8 @@ fn a_rule_behind_a_stricter_one_does_not_stand_for_it() {
     });
 }
 
-/// A lease or a profile of today has other addresses: a route by hand with yesterday's as its source
-/// leads nowhere.
+/// A lease or a profile of today has other addresses: a route by hand with yesterday's as its
+/// source leads nowhere.
 #[test]
 fn a_route_whose_source_has_gone_is_left_out_with_a_note() {
     alone(|host| {

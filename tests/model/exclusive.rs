@@ -29,6 +29,7 @@ fn hca(name: &str, number: u32, netdevs: &[&str]) -> Hca {
         rate: None,
         netdev: Some(dev.parse().unwrap()),
         gids: Vec::new(),
+        gid_table: None,
     });
     let json = serde_json::json!({ "name": name, "ports": [], "driver": "mlx5_core" });
     let bare: Hca = serde_json::from_value(json).unwrap();

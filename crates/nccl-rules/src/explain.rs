@@ -7,27 +7,16 @@ use rdma_model::snapshot::Snapshot;
 
 use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
-    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Setting, Step, Trap, Warning,
+    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, PortGid, Setting, Step, Trap,
+    Warning,
 };
 pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
+pub use super::variables::VARIABLES;
 use super::version::Version;
-use super::{doubt, hca, interfaces, pitfalls};
-
-/// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 9] = [
-    "NCCL_COMM_ID",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_FAMILY",
-    "NCCL_IB_HCA",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_DEVICE_PCI_ORDER",
-    "NCCL_IB_MERGE_NICS",
-    "NCCL_IB_MERGE_VFS",
-    "NCCL_IB_GID_INDEX",
-];
+use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids};
 
 pub fn explain(
     settings: &Settings,
@@ -92,10 +81,18 @@ pub fn explain(
         hcas: hcas.taken,
         merged: hcas.merged,
         ports: hcas.judged,
+        gids: Vec::new(),
         warnings: Vec::new(),
     };
+    explanation.gids = port_gids::of(settings, snapshot, &explanation);
     explanation.warnings =
         pitfalls::warnings(settings, snapshot, &candidates, &found, &explanation);
+    let gids = port_gids::warnings(settings, snapshot, &explanation);
+    explanation.warnings.extend(gids);
+    let networks = networks::warnings(settings, &explanation);
+    explanation.warnings.extend(networks);
+    let names = known::warnings(settings, &explanation);
+    explanation.warnings.extend(names);
     explanation.warnings.extend(hcas.crash);
     explanation
 }

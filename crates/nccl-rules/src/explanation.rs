@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::Gid;
 use serde::Serialize;
 
 use super::version::Version;
@@ -24,6 +25,9 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
+    /// The GID of each port that is taken, as far as its table is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gids: Vec<PortGid>,
     pub warnings: Vec<Warning>,
 }
 
@@ -83,6 +87,12 @@ impl Trap {
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
             Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
+            Trap::GidTable => {
+                "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL goes on over TCP"
+            }
+            Trap::PoorGid => "NCCL takes a GID that is link-local, or of RoCE v1",
+            Trap::ForeignGid => "NCCL takes a GID of a netdev that is not here",
+            Trap::GidType => "NCCL's release fails on an unused entry of a GID table",
             Trap::TooMany => "a list has more entries than NCCL reads",
             Trap::Crash => "NCCL's release ends on an HCA without a PCI path, as soft-RoCE is",
             Trap::Overrun => {
@@ -91,6 +101,9 @@ impl Trap {
             Trap::NoRoom => "more interfaces or HCAs fit than NCCL has room for",
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
+            Trap::Planes => "NCCL_IB_HCA has planes that NCCL refuses, and no HCA is used",
+            Trap::Name => "a variable's name is nearly that of a setting, and NCCL ignores it",
+            Trap::NotJudged => "NCCL's release is older than those that were compared",
             Trap::Value => "a value means something else than it seems to",
         }
     }
@@ -140,6 +153,17 @@ pub struct Judged {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortGid {
+    /// `name:port`.
+    pub port: String,
+    /// None where a connection has no GID, or fails before it has one.
+    pub index: Option<i32>,
+    /// What is there; none where the index is unused.
+    pub gid: Option<Gid>,
+    pub why: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
     pub trap: Trap,
     /// Whether NCCL does not start, or starts without any of its HCAs: worth a refusal.
@@ -164,6 +188,15 @@ pub enum Trap {
     /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of
     /// zeros.
     NoGid,
+    /// An index beyond the table of a port, from 2.31 on: NCCL has no NET/IB then.
+    GidTable,
+    /// A GID that is link-local, or of RoCE v1, where the port has a better one or the index is
+    /// set.
+    PoorGid,
+    /// The GID of a netdev that is in another network namespace.
+    ForeignGid,
+    /// NCCL cannot read the type of a GID, and no connection comes up.
+    GidType,
     TooMany,
     NoRoom,
     /// NCCL ends by a signal.
@@ -175,6 +208,12 @@ pub enum Trap {
     /// Blanks or quotes, which belong to the name.
     Blanks,
     Value,
+    /// NCCL refuses the planes of a list, and uses no HCA.
+    Planes,
+    /// A name that is nearly that of a setting.
+    Name,
+    /// A release that is older than those that were compared.
+    NotJudged,
 }
 
 impl fmt::Display for Endpoint {

@@ -3,6 +3,7 @@
 //! reads when it connects. Before 2.29.7 the order is libibverbs', taken to be that of the kernel's
 //! device indexes.
 
+use rdma_model::escape::shortened;
 use rdma_model::ids::{BusId, Guid};
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
@@ -40,9 +41,11 @@ pub(crate) fn judge(
 ) -> Hcas {
     let patterns = Patterns::hcas(settings.get("NCCL_IB_HCA"), version);
     let whole = if !sockets {
-        Some("NCCL finds no interface for the connection set-up, and without it uses no HCA")
+        let why = "NCCL finds no interface for the connection set-up, and without it uses no HCA";
+        Some(why.to_owned())
     } else {
-        disabled(settings, version).then_some("NCCL_IB_DISABLE is set")
+        let disabled = disabled(settings, version).then(|| "NCCL_IB_DISABLE is set".to_owned());
+        disabled.or_else(|| excludes_verbs(settings))
     };
     let mut hcas: Vec<&Hca> = snapshot.hcas.iter().collect();
     hcas.sort_by_key(|h| h.index);
@@ -58,7 +61,7 @@ pub(crate) fn judge(
         let room = taken.len() < version.max_hcas();
         for port in &hca.ports {
             let refused = whole
-                .map(str::to_owned)
+                .clone()
                 .or_else(|| refusal(hca, port, &patterns))
                 .or_else(|| {
                     (!room)
@@ -81,7 +84,12 @@ pub(crate) fn judge(
     }
     let merged = merged(settings, version, &taken);
     let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
-    let all = taken.iter().map(Taken::name).collect();
+    let crash = crash.or_else(|| refused_plane(version, &patterns, &taken));
+    let is_refused = crash.as_ref().is_some_and(|w| w.trap == Trap::Planes);
+    let all = match is_refused {
+        true => Vec::new(),
+        false => taken.iter().map(Taken::name).collect(),
+    };
     Hcas {
         taken: all,
         judged,
@@ -223,8 +231,62 @@ fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
     })
 }
 
+/// Planes of NCCL_IB_HCA's fourth field that its devices cannot have: a thirteenth one, or one with
+/// the bit of merged devices, as each negative number of 16 bits has below -1
+/// (src/transport/net_ib/init.cc, `ncclIbGetPlaneIndex`, in 2.30.7).
+fn refused_plane(version: Version, patterns: &Patterns, taken: &[Taken]) -> Option<Warning> {
+    const MOST: usize = 12;
+    const MERGED: i16 = 1 << 14;
+    if !version.splits_fields() || patterns.exclude {
+        return None;
+    }
+    let mut planes: Vec<i16> = Vec::new();
+    let mut why = None;
+    for port in taken {
+        let (name, number) = (port.hca.name.as_str(), Some(port.port.number));
+        let mut entries = patterns.entries.iter();
+        let entry = entries.find(|e| e.matches(name, number, patterns.exact));
+        let plane = entry.and_then(|e| e.plane).unwrap_or(-1) as i16;
+        if plane == -1 || planes.contains(&plane) {
+            continue;
+        }
+        if planes.len() == MOST {
+            why = Some(format!("more than {MOST} planes"));
+            break;
+        }
+        if plane & MERGED != 0 {
+            why = Some(format!("plane {plane}"));
+            break;
+        }
+        planes.push(plane);
+    }
+    Some(Warning {
+        trap: Trap::Planes,
+        fatal: true,
+        text: format!(
+            "NCCL_IB_HCA has {}: NCCL {version} refuses the list with ncclInvalidUsage, and uses \
+            no HCA",
+            why?
+        ),
+    })
+}
+
 pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
     parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0
+}
+
+/// Why no HCA is NCCL's own: NCCL_NET names another network.
+pub(crate) fn excludes_verbs(settings: &Settings) -> Option<String> {
+    let name = settings.get("NCCL_NET").filter(|v| !v.is_empty())?;
+    match name.to_ascii_lowercase().as_str() {
+        "ib" => None,
+        "socket" => Some("NCCL_NET=Socket uses no HCA".to_owned()),
+        _ => Some(format!(
+            "{}NCCL_NET={} is a plugin's network, which chooses by rules of its own",
+            UNKNOWN,
+            shortened(name, 80)
+        )),
+    }
 }
 
 fn accepted(patterns: &Patterns) -> String {
@@ -269,7 +331,7 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
 
 /// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc,
 /// `ncclLoadParam`).
-fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
+pub(crate) fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
     let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else {
         return default;
     };

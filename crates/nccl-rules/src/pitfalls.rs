@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use rdma_model::escape::shortened;
-use rdma_model::snapshot::{Port, Snapshot};
+use rdma_model::snapshot::Snapshot;
 
 use super::explanation::{Bootstrap, Explanation, Step, Trap, Warning};
 use super::hca;
@@ -15,7 +15,6 @@ use super::version::Version;
 
 const IFNAME: &str = "NCCL_SOCKET_IFNAME";
 const HCA: &str = "NCCL_IB_HCA";
-const GID: &str = "NCCL_IB_GID_INDEX";
 
 struct List<'a> {
     variable: &'static str,
@@ -39,47 +38,16 @@ pub(crate) fn warnings(
         entries(&list, &mut out);
     }
     hcas(settings, snapshot, explained, &mut out);
-    out.extend(gids(settings, snapshot, explained));
     out
 }
 
-/// RoCE ports that are taken and have no GID at the index that is set, which NCCL does not look at
-/// (src/transport/net_ib/connect.cc, ncclIbGetGidIndex). A port without any GID has other reasons,
-/// or was captured without them.
-fn gids(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Option<Warning> {
-    let value = settings.get(GID)?;
-    let index: u32 = value.trim().parse().ok()?;
-    let ports = snapshot.hcas.iter().flat_map(|h| {
-        h.ports
-            .iter()
-            .map(move |p| (format!("{}:{}", h.name, p.number), p))
-    });
-    let lacks = |p: &Port| {
-        !p.gids.is_empty()
-            && !p
-                .gids
-                .iter()
-                .any(|g| g.index == index && !g.address.is_unspecified())
-    };
-    let empty =
-        ports.filter(|(label, p)| explained.hcas.contains(label) && !p.is_infiniband() && lacks(p));
-    let empty: Vec<String> = empty.map(|(label, _)| label).collect();
-    (!empty.is_empty()).then(|| {
-        warning(
-            Trap::NoGid,
-            format!(
-                "{GID}={}: there is no GID of that index on {}",
-                short(value),
-                empty.join(", ")
-            ),
-        )
-    })
-}
-
-fn warning(trap: Trap, text: String) -> Warning {
+pub(crate) fn warning(trap: Trap, text: String) -> Warning {
     Warning {
         trap,
-        fatal: matches!(trap, Trap::NoInterface | Trap::NoHca | Trap::Overrun),
+        fatal: matches!(
+            trap,
+            Trap::NoInterface | Trap::NoHca | Trap::Overrun | Trap::GidTable
+        ),
         text,
     }
 }
@@ -391,7 +359,7 @@ pub(crate) fn short(text: &str) -> Cow<'_, str> {
     shortened(text, 80)
 }
 
-fn few(names: &[&str]) -> String {
+pub(crate) fn few(names: &[&str]) -> String {
     let shown: Vec<Cow<str>> = names.iter().take(8).map(|name| short(name)).collect();
     let rest = names.len() - shown.len();
     if rest == 0 {
@@ -426,7 +394,8 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
     // Who switches them off means it.
-    let meant = hca::disabled(settings, explained.version);
+    let meant =
+        hca::disabled(settings, explained.version) || hca::excludes_verbs(settings).is_some();
     if let Some(value) = settings
         .get(HCA)
         .filter(|_| none && !meant && !explained.sockets.is_empty())

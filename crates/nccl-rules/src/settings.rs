@@ -54,9 +54,25 @@ impl Settings {
         }
     }
 
+    /// The same with another value of a variable, or without it.
+    pub(crate) fn but(&self, name: &str, value: Option<&str>) -> Settings {
+        let mut other = self.clone();
+        match value {
+            Some(value) => other
+                .0
+                .insert(name.to_owned(), (value.to_owned(), String::new())),
+            None => other.0.remove(name),
+        };
+        other
+    }
+
     /// A variable's value; an empty one is there, too.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|(value, _)| value.as_str())
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 
     pub fn place(&self, name: &str) -> Option<&str> {

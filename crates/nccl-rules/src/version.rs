@@ -20,6 +20,9 @@ impl Version {
     /// The newest release whose behaviour was compared with this module.
     pub const NEWEST: Version = Version::new(2, 32, 3);
 
+    /// The oldest one of these.
+    pub const OLDEST: Version = Version::new(2, 16, 2);
+
     pub const fn new(major: u16, minor: u16, patch: u16) -> Version {
         Version {
             major,
@@ -120,6 +123,36 @@ impl Version {
     /// A carriage return at the end of a config file's line is not part of the value.
     pub const fn strips_cr(self) -> bool {
         self.since(30, 3)
+    }
+
+    /// NCCL looks for a GID itself where no index is set; before, that was index 0
+    /// (src/transport/net_ib.cc, `ncclIbGetGidIndex`; NCCL_IB_GID_INDEX was 0 by default).
+    pub const fn finds_gid(self) -> bool {
+        self.since(21, 5)
+    }
+
+    /// A GID whose type cannot be read, as that of an unused index, is passed over; before, each
+    /// connection failed (src/transport/net_ib.cc, `ncclIbRoceGetVersionNum`; NCCL's issue 1573).
+    pub const fn skips_untyped(self) -> bool {
+        self.since(26, 2)
+    }
+
+    /// A NCCL_IB_ADDR_RANGE without a slash is written to beside a null pointer
+    /// (src/transport/net_ib.cc, `envIbAddrRange`).
+    pub const fn needs_slash(self) -> bool {
+        self.since(21, 5) && !self.since(23, 4)
+    }
+
+    /// InfiniBand ports have a GID, for routers between subnets: NCCL_IB_ROUTABLE_FLID_GID_INDEX
+    /// (src/transport/net_ib.cc, `ncclIbGetGidIndex`); before, LIDs alone.
+    pub const fn knows_flid(self) -> bool {
+        self.since(22, 3)
+    }
+
+    /// The GIDs of all ports are read at the start: where one cannot be, there is no NET/IB, and
+    /// NCCL goes on over TCP (seen in the library).
+    pub const fn reads_gids_at_start(self) -> bool {
+        self.since(31, 0)
     }
 
     /// Without any interface the error is ncclInvalidUsage; before, ncclInternalError

@@ -138,6 +138,7 @@ fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
             } else {
                 Vec::new()
             },
+            gid_table: if with_gids { places(&dir) } else { None },
         })
         .collect();
     ports.sort_by_key(|p| p.number);
@@ -176,6 +177,11 @@ fn gid_table(port: &Dir) -> Vec<Gid> {
         netdev: ndevs.as_ref().and_then(|d| d.parse(&index.to_string())),
     })
     .collect()
+}
+
+/// How many GIDs a port has room for.
+fn places(port: &Dir) -> Option<u32> {
+    port.sub("gids")?.names().len().try_into().ok()
 }
 
 /// Unused RoCE entries are all zero; unused InfiniBand ones may hold the subnet's prefix before a

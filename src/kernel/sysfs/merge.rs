@@ -191,6 +191,7 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
                 rate: None,
                 netdev: None,
                 gids,
+                gid_table: None,
             });
             hca.ports.len() - 1
         });

@@ -224,6 +224,13 @@ pub fn envs(world: &World) -> impl Strategy<Value = Env> + use<> {
 
 fn list(world: &World) -> impl Strategy<Value = String> + use<> {
     let there: Vec<String> = world.iter().map(|d| d.name.clone()).collect();
+    // A plane for each.
+    let planes: Vec<String> = there
+        .iter()
+        .enumerate()
+        .map(|(at, name)| format!("{name}:::{at}"))
+        .collect();
+    let planes = format!("={}", planes.join(","));
     let begun = there
         .iter()
         .map(|n| n[..n.len() - 1].to_owned())
@@ -232,7 +239,8 @@ fn list(world: &World) -> impl Strategy<Value = String> + use<> {
     let name = prop_oneof![8 => select(there), 3 => select(begun), 1 => Just("gone0".to_owned()),
         1 => Just(String::new())];
     let suffix = prop_oneof![8 => Just(""),
-        3 => select(vec![":1", ":2", ":", ":-1", ":x", "::1", ":1:2", ":1:2:3", "::2:3"])];
+        3 => select(vec![":1", ":2", ":", ":-1", ":x", "::1", ":1:2", ":1:2:3", "::2:3",
+            ":::16384", ":::-2", ":::-1", ":::32768", ":::7"])];
     let entry = prop_oneof![
         24 => (name.clone(), suffix).prop_map(|(name, suffix)| name + suffix),
         1 => name.clone().prop_map(|name| format!(" {name}")),
@@ -243,18 +251,23 @@ fn list(world: &World) -> impl Strategy<Value = String> + use<> {
     // Names that nothing has, so that the next ones are the last that fit, or the first that do
     // not.
     let fill = prop_oneof![12 => Just(0), 1 => 14..=17usize, 1 => 30..=33usize];
-    (marks, fill, prop::collection::vec(entry, 0..=6)).prop_map(|(marks, fill, entries)| {
-        let fill = (0..fill).map(|i| format!("x{i}"));
-        format!(
-            "{marks}{}",
-            fill.chain(entries).collect::<Vec<_>>().join(",")
-        )
-    })
+    let all =
+        (marks, fill, prop::collection::vec(entry, 0..=6)).prop_map(|(marks, fill, entries)| {
+            let fill = (0..fill).map(|i| format!("x{i}"));
+            format!(
+                "{marks}{}",
+                fill.chain(entries).collect::<Vec<_>>().join(",")
+            )
+        });
+    prop_oneof![12 => all, 1 => Just(planes)]
 }
 
 /// The explanation in the words of `Judges::ask_hcas`.
 pub fn words(e: &Explanation) -> String {
     if e.sockets.is_empty() || e.ports.iter().any(|p| p.why == "NCCL_IB_DISABLE is set") {
+        return "none".to_owned();
+    }
+    if e.warnings.iter().any(|w| w.trap == Trap::Planes) {
         return "none".to_owned();
     }
     if e.warnings.iter().any(|w| w.trap == Trap::Crash) {

@@ -40,6 +40,8 @@ pub struct Judges {
     /// The actions of the driver that start the networks of each release.
     sockets: BTreeMap<Version, String>,
     hcas: BTreeMap<Version, String>,
+    /// Those that ask its functions for GIDs.
+    gids: BTreeMap<Version, Vec<String>>,
 }
 
 /// What a release says of an environment.
@@ -64,7 +66,7 @@ impl Judges {
         fs::create_dir_all(&verbs).unwrap();
         run(
             Command::new("cc")
-                .args(["-O1", "-o"])
+                .args(["-O1", "-rdynamic", "-o"])
                 .arg(&driver)
                 .arg(source("driver.c"))
                 .arg("-ldl"),
@@ -112,6 +114,10 @@ impl Judges {
             .into_iter()
             .map(|(v, [_, hcas])| (v, hcas))
             .collect();
+        let gids = releases
+            .iter()
+            .map(|v| (*v, gid_actions(&wheels, *v)))
+            .collect();
         Judges {
             driver,
             wheels,
@@ -119,6 +125,7 @@ impl Judges {
             releases,
             sockets,
             hcas,
+            gids,
         }
     }
 
@@ -135,13 +142,7 @@ impl Judges {
     /// Which HCA ports each release takes: `a:1 {b:1 b:2}`, a device of two ports in braces; `none`
     /// where it refuses to start its verbs, `signal` where it ends by one.
     pub fn ask_hcas(&self, env: &Env, devices: &Path) -> Vec<String> {
-        let mut env = env.clone();
-        env.vars
-            .insert("VERBS".to_owned(), devices.display().to_string());
-        env.vars.insert(
-            "LD_LIBRARY_PATH".to_owned(),
-            self.verbs.display().to_string(),
-        );
+        let env = self.with_verbs(env, devices);
         let children: Vec<Child> = self
             .releases
             .iter()
@@ -151,6 +152,40 @@ impl Judges {
             .into_iter()
             .map(|child| hcas(&child.wait_with_output().unwrap()))
             .collect()
+    }
+
+    /// Which GID each release takes on the first port of each device: its index, `error 2`, or
+    /// `off` where it refuses to start its verbs; none where it ends by a signal.
+    pub fn ask_gids(
+        &self,
+        env: &Env,
+        devices: &Path,
+        gids: &Path,
+    ) -> Vec<Option<BTreeMap<String, String>>> {
+        let mut env = self.with_verbs(env, devices);
+        env.vars
+            .insert("GIDS".to_owned(), gids.display().to_string());
+        let start = |v: &Version| {
+            let mut actions = vec![self.hcas[v].as_str()];
+            actions.extend(self.gids[v].iter().map(String::as_str));
+            self.start(&env, *v, &actions)
+        };
+        let children: Vec<Child> = self.releases.iter().map(start).collect();
+        children
+            .into_iter()
+            .map(|child| chosen(&child.wait_with_output().unwrap()))
+            .collect()
+    }
+
+    fn with_verbs(&self, env: &Env, devices: &Path) -> Env {
+        let mut env = env.clone();
+        env.vars
+            .insert("VERBS".to_owned(), devices.display().to_string());
+        env.vars.insert(
+            "LD_LIBRARY_PATH".to_owned(),
+            self.verbs.display().to_string(),
+        );
+        env
     }
 
     fn start(&self, env: &Env, version: Version, actions: &[&str]) -> Child {
@@ -195,6 +230,65 @@ fn actions(wheels: &Path, version: Version) -> [String; 2] {
             .unwrap_or_else(|| panic!("NCCL {version} has no symbol {name}"));
         format!("{}:{form}", line.split_whitespace().next().unwrap())
     })
+}
+
+/// The functions of a release that choose a GID. 2.21 has the part of one that looks for it, and
+/// what is before is the setting alone.
+fn gid_actions(wheels: &Path, version: Version) -> Vec<String> {
+    let symbols = run(Command::new("nm").arg(library(wheels, version)), "")
+        .ok()
+        .out;
+    let find = |begins: &str, form: u8| {
+        let mut words = symbols.lines().map(|l| l.split_whitespace());
+        let place = words.find_map(|mut words| {
+            let (place, kind, name) = (words.next()?, words.next()?, words.next()?);
+            (kind.eq_ignore_ascii_case("t") && name.starts_with(begins)).then(|| place.to_owned())
+        });
+        place.map(|place| format!("{place}:{form}"))
+    };
+    let whole = ["_ZL17", "_Z17"].map(|begins| {
+        find(
+            &format!("{begins}ncclIbGetGidIndexP11ibv_contexthP13ibv_port_attrPi"),
+            12,
+        )
+    });
+    let part = find("_ZL17ncclIbGetGidIndexP11ibv_contexthiPi", 11);
+    let set = find("_Z19ncclParamIbGidIndexv", 10);
+    let found: Vec<String> = whole.into_iter().flatten().take(1).collect();
+    match found.is_empty() {
+        true => set.into_iter().chain(part).collect(),
+        false => found,
+    }
+}
+
+/// By the lines of the driver: `GID FORM DEVICE RESULT INDEX`. Where the setting is asked, and is
+/// none, another line of the device follows.
+fn chosen(output: &Output) -> Option<BTreeMap<String, String>> {
+    let log = log(output);
+    let started = log.lines().find_map(|line| line.strip_prefix("STARTED "));
+    assert!(
+        started.is_some(),
+        "NCCL ended ({:?}):\n{log}",
+        output.status
+    );
+    output.status.code()?;
+    let mut all = BTreeMap::new();
+    for line in log.lines().filter_map(|line| line.strip_prefix("GID ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [form, device, result, index] = words[..] else {
+            panic!("{line:?}");
+        };
+        let says = match (started, result) {
+            (Some("0"), "0") => index.to_owned(),
+            (Some("0"), _) => format!("error {result}"),
+            _ => "off".to_owned(),
+        };
+        let is_set = form != "11" || all.get(device).is_none_or(|i: &String| i.starts_with('-'));
+        if is_set {
+            all.insert(device.to_owned(), says);
+        }
+    }
+    Some(all)
 }
 
 fn log(output: &Output) -> String {

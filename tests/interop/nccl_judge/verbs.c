@@ -1,6 +1,7 @@
 /*
  * A libibverbs whose devices are the lines of $VERBS: a name, the GUID of its card, and for each port its state (ACTIVE is 4)
- * and its link layer (1 InfiniBand, 2 Ethernet), all separated by blanks. A GUID of - is a device that cannot be opened.
+ * and its link layer (1 InfiniBand, 2 Ethernet), all separated by blanks. A GUID of - is a device that cannot be opened. A line of $GIDS
+ * is a device, how long the table of its ports is, and for each GID its index and its 32 digits.
  *
  * The structs have rdma-core's layout (libibverbs/verbs.h) as far as NCCL reads them.
  */
@@ -18,7 +19,8 @@ struct device {
 	/* Providers read on behind it. */
 	char more[512];
 	uint64_t guid;
-	int openable, ports, state[256], layer[256];
+	int openable, ports, state[256], layer[256], places;
+	uint8_t gids[64][16];
 };
 
 struct context {
@@ -42,6 +44,32 @@ struct port_attr {
 	uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer;
 };
 
+/* Without $GIDS a table has one place, for a link-local GID, as each port has: 2.32 reads GIDs at its start. */
+static void read_gids(struct device *device)
+{
+	FILE *file = getenv("GIDS") ? fopen(getenv("GIDS"), "r") : NULL;
+	char line[8192], name[64], digits[33];
+	int at, byte, index, n;
+
+	device->places = 1;
+	device->gids[0][0] = 0xfe;
+	device->gids[0][1] = 0x80;
+	device->gids[0][15] = 1;
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%63s %d%n", name, &n, &at) != 2 || strcmp(name, device->name))
+			continue;
+		memset(device->gids, 0, sizeof(device->gids));
+		device->places = n;
+		while (sscanf(line + at, "%d %32s%n", &index, digits, &n) == 2) {
+			for (byte = 0; byte < 16; byte++)
+				sscanf(digits + 2 * byte, "%2hhx", &device->gids[index][byte]);
+			at += n;
+		}
+	}
+	if (file)
+		fclose(file);
+}
+
 struct device **ibv_get_device_list(int *count)
 {
 	struct device **list = calloc(257, sizeof(*list));
@@ -63,6 +91,7 @@ struct device **ibv_get_device_list(int *count)
 			device->ports++;
 			at += n;
 		}
+		read_gids(device);
 		list[(*count)++] = device;
 	}
 	return list;
@@ -103,19 +132,19 @@ int ibv_query_port(struct context *context, uint8_t port, struct port_attr *attr
 {
 	attr->state = context->device->state[port - 1];
 	attr->link_layer = context->device->layer[port - 1];
-	attr->gid_tbl_len = 1;
+	attr->gid_tbl_len = context->device->places;
 	attr->active_width = 2;
 	attr->active_speed = 32;
 	return 0;
 }
 
-/* A link-local one, as each port has: 2.32 reads GIDs at its start. */
 int ibv_query_gid(struct context *context, uint8_t port, int index, uint8_t gid[16])
 {
-	memset(gid, 0, 16);
-	gid[0] = 0xfe;
-	gid[1] = 0x80;
-	gid[15] = port;
+	if (index < 0 || index >= context->device->places) {
+		errno = EINVAL;
+		return -1;
+	}
+	memcpy(gid, context->device->gids[index], 16);
 	return 0;
 }
 

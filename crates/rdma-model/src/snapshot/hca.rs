@@ -57,6 +57,9 @@ pub struct Port {
     pub netdev: Option<IfName>,
     #[serde(default)]
     pub gids: Vec<Gid>,
+    /// Places of its GID table, used or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid_table: Option<u32>,
 }
 
 impl Port {

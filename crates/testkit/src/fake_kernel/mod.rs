@@ -448,6 +448,7 @@ fn hca(name: &str, number: u32, rxe: bool) -> Hca {
         rate: None,
         netdev: None,
         gids: Vec::new(),
+        gid_table: None,
     };
     Hca {
         name: name.parse().unwrap(),

@@ -1,0 +1,280 @@
+//! The GIDs of the ports that NCCL takes, which of them no peer can use, and the setting that makes
+//! NCCL take another.
+
+use rdma_model::snapshot::{Gid, GidKind, Port, Snapshot};
+
+use super::explanation::{Explanation, PortGid, Trap, Warning};
+use super::gid::{Choice, choose, has_place, places, set_index};
+use super::pitfalls::{few, short, warning};
+use super::settings::Settings;
+use super::version::Version;
+
+const INDEX: &str = "NCCL_IB_GID_INDEX";
+const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
+
+/// What is wrong with the GID of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Flaw {
+    Beyond,
+    Unused,
+    Poor(String),
+    Foreign(String),
+    Type(i32),
+    Crash,
+}
+
+/// The ports that are taken and whose table is known, by their labels.
+fn taken<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<(String, &'a Port)> {
+    let mut found: Vec<(String, &Port)> = Vec::new();
+    for hca in &snapshot.hcas {
+        let label = |port: &Port| format!("{}:{}", hca.name, port.number);
+        let known = hca.ports.iter().filter(|p| !p.gids.is_empty());
+        found.extend(known.map(|port| (label(port), port)));
+    }
+    found.retain(|(label, _)| explained.hcas.contains(label));
+    found.sort_by_key(|(label, _)| explained.hcas.iter().position(|h| h == label));
+    found
+}
+
+pub(crate) fn of(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+) -> Vec<PortGid> {
+    let version = explained.version;
+    let judged = |(label, port): (String, &Port)| {
+        let choice = choose(port, settings, version);
+        let index = match choice {
+            Choice::Index(index) => Some(index),
+            _ => None,
+        };
+        PortGid {
+            port: label,
+            index,
+            gid: index.and_then(|index| entry(port, index)).cloned(),
+            why: reason(port, choice, settings, version),
+        }
+    };
+    taken(snapshot, explained).into_iter().map(judged).collect()
+}
+
+fn reason(port: &Port, choice: Choice, settings: &Settings, version: Version) -> String {
+    let text = match choice {
+        Choice::Lid => "InfiniBand, which LIDs suffice for",
+        Choice::Unknown => "unknown: the snapshot does not have the types of these GIDs",
+        Choice::Crash => "NCCL ends by a signal before it has one",
+        Choice::Unreadable(index) => {
+            return format!("no connection comes up: NCCL cannot read entry {index}");
+        }
+        Choice::Index(0) if port.is_infiniband() => "InfiniBand, which has no router's GID here",
+        Choice::Index(_) if port.is_infiniband() => "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
+        Choice::Index(_) => match set_index(settings, version) {
+            Some(_) if settings.get(INDEX).is_some_and(|v| !v.is_empty()) => "NCCL_IB_GID_INDEX",
+            Some(_) => "no NCCL_IB_GID_INDEX, which means 0 before 2.21.5",
+            None => "no NCCL_IB_GID_INDEX: NCCL's own search",
+        },
+    };
+    text.to_owned()
+}
+
+fn entry(port: &Port, index: i32) -> Option<&Gid> {
+    let index = u32::try_from(index).ok()?;
+    port.gids
+        .iter()
+        .find(|g| g.index == index && !g.address.is_unspecified())
+}
+
+/// What ports have in common that no peer can use.
+pub(crate) fn warnings(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+) -> Vec<Warning> {
+    let version = explained.version;
+    let ports: Vec<(String, &Port)> = taken(snapshot, explained)
+        .into_iter()
+        .filter(|(_, port)| !port.is_infiniband())
+        .collect();
+    let mut groups: Vec<(Flaw, Vec<&str>)> = Vec::new();
+    for (label, port) in &ports {
+        let Some(flaw) = flaw(port, settings, snapshot, version) else {
+            continue;
+        };
+        match groups.iter_mut().find(|(known, _)| *known == flaw) {
+            Some((_, labels)) => labels.push(label),
+            None => groups.push((flaw, vec![label])),
+        }
+    }
+    let all: Vec<&Port> = ports.iter().map(|(_, port)| *port).collect();
+    let cure = cure(&all, settings, snapshot, version);
+    let cure = cure.as_deref().unwrap_or(
+        "no one setting is right for all ports: leave those of one kind out of NCCL_IB_HCA",
+    );
+    groups
+        .iter()
+        .map(|(flaw, labels)| said(flaw, labels, cure, settings, version))
+        .collect()
+}
+
+fn said(
+    flaw: &Flaw,
+    labels: &[&str],
+    cure: &str,
+    settings: &Settings,
+    version: Version,
+) -> Warning {
+    let value = settings.get(INDEX).filter(|v| !v.is_empty());
+    let set = match value {
+        Some(value) => format!("{INDEX}={}", short(value)),
+        None => format!("no {INDEX}"),
+    };
+    let ports = few(labels);
+    match flaw {
+        Flaw::Beyond if version.reads_gids_at_start() => warning(
+            Trap::GidTable,
+            format!(
+                "{set} is beyond the GID table of {ports}: NCCL {version} then uses no HCA at \
+                all, and goes on over TCP; {cure}"
+            ),
+        ),
+        Flaw::Beyond | Flaw::Unused => warning(
+            Trap::NoGid,
+            format!("{set}: there is no GID of that index on {ports}; {cure}"),
+        ),
+        Flaw::Poor(what) => warning(
+            Trap::PoorGid,
+            format!("{set}: NCCL takes {what} on {ports}; {cure}"),
+        ),
+        Flaw::Foreign(what) => warning(
+            Trap::ForeignGid,
+            format!("{set}: NCCL takes {what} on {ports}; {cure}"),
+        ),
+        Flaw::Type(index) => warning(
+            Trap::GidType,
+            format!(
+                "{set}: entry {index} of the GID table is unused on {ports}, and NCCL {version} \
+                fails with ncclSystemError as it reads its type; {cure}"
+            ),
+        ),
+        Flaw::Crash => Warning {
+            fatal: true,
+            ..warning(
+                Trap::Crash,
+                format!(
+                    "NCCL_IB_ADDR_RANGE={} has no slash: NCCL {version} ends by a signal",
+                    short(settings.get("NCCL_IB_ADDR_RANGE").unwrap_or_default())
+                ),
+            )
+        },
+    }
+}
+
+/// What is wrong with the GID that NCCL takes. What it found itself is the best that there is
+/// where the port has no better one: other checks tell then.
+fn flaw(port: &Port, settings: &Settings, snapshot: &Snapshot, version: Version) -> Option<Flaw> {
+    let index = match choose(port, settings, version) {
+        Choice::Index(index) => index,
+        Choice::Unreadable(index) => return Some(Flaw::Type(index)),
+        Choice::Crash => return Some(Flaw::Crash),
+        Choice::Lid | Choice::Unknown => return None,
+    };
+    if !has_place(port, index) {
+        return Some(Flaw::Beyond);
+    }
+    let is_set = settings.get(INDEX).is_some_and(|v| !v.is_empty());
+    let has_better = port.gids.iter().any(|g| is_good(g, snapshot));
+    let gid = match entry(port, index) {
+        Some(gid) if !is_good(gid, snapshot) => gid,
+        None if is_set || has_better => return Some(Flaw::Unused),
+        Some(_) | None => return None,
+    };
+    let set_by_hand = is_set && set_index(settings, version).is_some();
+    (set_by_hand || has_better).then(|| described(gid, snapshot))
+}
+
+fn described(gid: &Gid, snapshot: &Snapshot) -> Flaw {
+    let (index, ip) = (gid.index, gid.ip());
+    if let Some(netdev) = gid.netdev.as_ref().filter(|_| !is_here(gid, snapshot)) {
+        let text = format!("GID {index} ({ip}), of {netdev}, which is in another namespace,");
+        return Flaw::Foreign(text);
+    }
+    let kind = match gid.kind {
+        Some(GidKind::IbRoceV1) => "RoCE v1",
+        _ => "RoCE v2",
+    };
+    Flaw::Poor(match gid.address.is_unicast_link_local() {
+        true => format!("GID {index} (link-local, {kind})"),
+        false => format!("GID {index} ({ip}, {kind})"),
+    })
+}
+
+/// Whether peers that are behind routers can use it. Without a type nothing speaks against it.
+fn is_good(gid: &Gid, snapshot: &Snapshot) -> bool {
+    gid.kind != Some(GidKind::IbRoceV1)
+        && !gid.address.is_unicast_link_local()
+        && !gid.address.is_unspecified()
+        && is_here(gid, snapshot)
+}
+
+/// Whether its netdev is in this namespace, as far as that is known.
+fn is_here(gid: &Gid, snapshot: &Snapshot) -> bool {
+    snapshot.lacks_network()
+        || gid
+            .netdev
+            .as_ref()
+            .is_none_or(|name| snapshot.netdev(name).is_some())
+}
+
+/// The setting with which each port that has a good GID takes one: what is set is taken back
+/// first.
+fn cure(
+    ports: &[&Port],
+    settings: &Settings,
+    snapshot: &Snapshot,
+    version: Version,
+) -> Option<String> {
+    let curable: Vec<&&Port> = ports
+        .iter()
+        .filter(|p| p.gids.iter().any(|g| is_good(g, snapshot)))
+        .collect();
+    let is_cure = |settings: &Settings| {
+        curable
+            .iter()
+            .all(|port| match choose(port, settings, version) {
+                Choice::Index(index) => entry(port, index).is_some_and(|g| is_good(g, snapshot)),
+                _ => false,
+            })
+    };
+    if curable.is_empty() {
+        return Some("these ports have no better one".to_owned());
+    }
+    let unset = match set_index(settings, version) {
+        Some(_) if settings.get(INDEX).is_some() => vec![INDEX],
+        _ => Vec::new(),
+    };
+    let searched = settings.but(INDEX, None);
+    let mut ways = vec![(searched.clone(), unset_text(&unset))];
+    for name in [FAMILY, "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM"] {
+        let names = [&unset[..], &[name]].concat();
+        ways.push((searched.but(name, None), unset_text(&names)));
+    }
+    let six = match unset.is_empty() {
+        true => format!("set {FAMILY}=AF_INET6"),
+        false => format!("{} and set {FAMILY}=AF_INET6", unset_text(&unset)),
+    };
+    ways.push((searched.but(FAMILY, Some("AF_INET6")), six));
+    let most = curable.iter().map(|p| places(p)).max().unwrap_or_default();
+    for index in 0..most.min(256) {
+        let index = index.to_string();
+        ways.push((
+            settings.but(INDEX, Some(&index)),
+            format!("set {INDEX}={index}"),
+        ));
+    }
+    let found = ways.iter().find(|(settings, _)| is_cure(settings));
+    found.map(|(_, text)| text.clone())
+}
+
+fn unset_text(names: &[&str]) -> String {
+    format!("unset {}", names.join(" and "))
+}

@@ -1,0 +1,31 @@
+//! The variables by which NCCL chooses interfaces, HCAs and GIDs.
+
+/// The variables that decide, in the order of the output.
+pub const VARIABLES: [&str; 26] = [
+    "NCCL_COMM_ID",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_FAMILY",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_DEVICE_PCI_ORDER",
+    "NCCL_IB_MERGE_NICS",
+    "NCCL_IB_MERGE_VFS",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_ADDR_RANGE",
+    "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_OOB_NET_ENABLE",
+    "NCCL_OOB_NET_IFNAME",
+    "NCCL_NETDEVS_POLICY",
+    "NCCL_NET_MERGE_LEVEL",
+    "NCCL_NET_FORCE_MERGE",
+    "NCCL_NET_MERGE_POLICY",
+    "NCCL_IB_DATA_DIRECT",
+    "NCCL_IB_SUBNET_AWARE_ROUTING",
+    "NCCL_IB_SUBNET_PREFIX_LEN",
+    "NCCL_IBVERBS_LIB",
+    "NCCL_IGNORE_NET_MISMATCH",
+];

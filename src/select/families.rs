@@ -1,0 +1,109 @@
+//! One family of addresses for the GIDs of all rails, where both may be used (`--family any`): NCCL
+//! looks for GIDs of one family on all ports (NCCL_IB_ADDR_FAMILY; nccl_rules::gid), IPv4 where
+//! nothing is set, and takes GID 0, link-local, of a port that has none of it.
+
+use rdma_model::snapshot::{Gid, GidKind, Port};
+
+use super::candidates::{Context, counts};
+use super::{Drop, DropCode, Verdict};
+use rdma_model::values::Family;
+
+/// The GIDs of a kept rail, by family.
+struct Rail<'a> {
+    at: usize,
+    port: &'a Port,
+    four: Option<&'a Gid>,
+    six: Option<&'a Gid>,
+}
+
+/// Gives each rail the GID of the family that all have, IPv4 first. Where none is common, and no
+/// index of the table is right on all, those without IPv4 are left out.
+pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
+    if context.request.select.family != Family::Any {
+        return;
+    }
+    let rails = rails(context, verdicts);
+    let has_four = rails.iter().all(|r| r.four.is_some());
+    let has_six = rails.iter().all(|r| r.six.is_some());
+    if !has_four && !has_six {
+        if !is_one_index(&rails) {
+            leave_out(&rails, verdicts);
+        }
+        return;
+    }
+    for rail in &rails {
+        let gid = if has_four { rail.four } else { rail.six };
+        verdicts[rail.at].gid = gid.cloned();
+    }
+}
+
+fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
+    let rail = |(at, v): (usize, &Verdict)| {
+        v.gid.as_ref().filter(|_| v.dropped.is_none())?;
+        let netdev = context.snapshot.netdev(v.netdev.as_ref()?)?;
+        let hca = context.snapshot.hca(v.hca.as_ref()?)?;
+        let port = hca.ports.iter().find(|p| Some(p.number) == v.port)?;
+        let own = |family: Family| {
+            let made_from = |g: &&Gid| {
+                let mut addresses = netdev.addresses.iter();
+                g.kind == Some(GidKind::RoceV2)
+                    && g.netdev.as_ref() == Some(&netdev.name)
+                    && addresses.any(|a| counts(a, family) && a.address == g.ip())
+            };
+            port.gids.iter().filter(made_from).min_by_key(|g| g.index)
+        };
+        Some(Rail {
+            at,
+            port,
+            four: own(Family::V4),
+            six: own(Family::V6),
+        })
+    };
+    verdicts.iter().enumerate().filter_map(rail).collect()
+}
+
+/// Whether one NCCL_IB_GID_INDEX is right on all, as `nccl_env` then sets it.
+fn is_one_index(rails: &[Rail]) -> bool {
+    let mut indexes = rails.iter().map(|r| r.four.or(r.six).map(|g| g.index));
+    let first = indexes.next();
+    indexes.all(|index| Some(index) == first) && rails.iter().all(|r| is_certain(r.port))
+}
+
+fn leave_out(rails: &[Rail], verdicts: &mut [Verdict]) {
+    for rail in rails {
+        let verdict = &mut verdicts[rail.at];
+        if rail.four.is_some() {
+            verdict.gid = rail.four.cloned();
+            continue;
+        }
+        let drop = Drop {
+            code: DropCode::NoGid,
+            also: Vec::new(),
+            why: "it has IPv6 alone and another NIC IPv4 alone: NCCL looks for one family, and \
+                would take a link-local GID here"
+                .to_owned(),
+            fix: "give it an IPv4 address, or all NICs IPv6 ones".to_owned(),
+        };
+        (verdict.dropped, verdict.note, verdict.gid) = (Some(drop), None, None);
+    }
+}
+
+/// Whether a port's table is as a new one would be: one link-local GID, then one address, and no
+/// gap, which a new entry would fill (find_gid() in drivers/infiniband/core/cache.c takes the first
+/// free place). Where the link-local GID is not there yet, the table is not settled.
+pub fn is_certain(port: &Port) -> bool {
+    let mut gids: Vec<&Gid> = port.gids.iter().collect();
+    gids.sort_by_key(|g| g.index);
+    let (locals, others): (Vec<&Gid>, Vec<&Gid>) =
+        gids.iter().partition(|g| g.address.is_unicast_link_local());
+    let is_one = |some: &[&Gid]| {
+        some.windows(2)
+            .all(|pair| pair[0].address == pair[1].address)
+    };
+    let ordered = locals
+        .iter()
+        .chain(&others)
+        .enumerate()
+        .all(|(at, g)| u32::try_from(at) == Ok(g.index));
+    ordered && !locals.is_empty() && is_one(&locals) && is_one(&others)
+}
