@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{
-    FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN, Netdev,
-    Route, Rule, Snapshot,
+    Address, FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN,
+    Netdev, Route, Rule, Snapshot,
 };
 use rdma_model::step::NicState;
 
@@ -28,6 +28,9 @@ const MEANT_ANYWHERE: [u16; 5] = [
 ];
 /// default, main and local: every namespace has these, with rules of its own.
 const OWN: std::ops::RangeInclusive<u32> = 253..=255;
+const LOCAL: u32 = 255;
+/// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
+const UNICAST: u8 = 1;
 
 /// The number of a table, of IPv6 or not.
 type Table = (u32, bool);
@@ -161,26 +164,89 @@ fn obstacle(
         let taken = strangers.into_iter().find(|ip| net.contains(ip));
         return taken.map(|ip| format!("it would take what is sent from {ip} as well"));
     }
+    let reached = reached(inside);
     if let Some(net) = rule.destination {
-        let subnets = others()
-            .flat_map(|dev| &dev.addresses)
-            .filter_map(|a| IpNet::new(a.address, a.prefix).ok());
-        let taken = subnets
-            .into_iter()
-            .find(|subnet| net.contains(&subnet.trunc()));
-        return taken
-            .map(|subnet| format!("it would take what is sent to {} as well", subnet.trunc()));
+        return first_overlap(net, &reached).map(takes);
     }
-    let is_suppressed = rule
-        .other
-        .get(&FRA_SUPPRESS_PREFIXLEN)
-        .is_some_and(|length| length.0 != [0xff; 4]);
-    let leads_everywhere = |r: &Route| is_in(r, table(rule)) && r.destination.prefix_len() == 0;
-    let has_default = owners
+    let suppressed = suppressed(rule);
+    let is_followed = |r: &&Route| {
+        is_in(r, table(rule)) && suppressed.is_none_or(|most| r.destination.prefix_len() > most)
+    };
+    let mut followed = owners
         .iter()
-        .any(|place| rails[*place].routes.iter().any(leads_everywhere));
-    let why = "with the default route of its table it would take the container's other traffic";
-    (has_default && !is_suppressed).then(|| why.to_owned())
+        .flat_map(|place| &rails[*place].routes)
+        .filter(is_followed)
+        .map(|r| r.destination);
+    if followed.clone().any(|net| net.prefix_len() == 0) {
+        let why = "with the default route of its table it would take the container's other traffic";
+        return Some(why.to_owned());
+    }
+    followed
+        .find_map(|net| first_overlap(net, &reached))
+        .map(takes)
+}
+
+fn takes(net: IpNet) -> String {
+    format!("it would take what is sent to {net} as well")
+}
+
+/// The longest prefix that a rule does not let its table decide by; absent where the table always
+/// does (fib4_rule_suppress() in the kernel's net/ipv4/fib_rules.c).
+fn suppressed(rule: &Rule) -> Option<u8> {
+    let bytes = rule.other.get(&FRA_SUPPRESS_PREFIXLEN)?.0.as_slice();
+    let length = u32::from_ne_bytes(bytes.try_into().ok()?);
+    (length != u32::MAX).then(|| u8::try_from(length).unwrap_or(u8::MAX))
+}
+
+fn first_overlap(net: IpNet, reached: &[IpNet]) -> Option<IpNet> {
+    let overlaps = |other: &&IpNet| net.contains(*other) || other.contains(&net);
+    reached.iter().find(overlaps).copied()
+}
+
+/// What a container reaches over interfaces of its own: their subnets, the far ends of their
+/// point-to-point links, what their routes say is on the link, and the gateways. Not link-local
+/// IPv6: who sends there names the interface, and so no table of another one decides.
+fn reached(inside: Option<&Snapshot>) -> Vec<IpNet> {
+    let Some(inside) = inside else {
+        return Vec::new();
+    };
+    let subnets = inside
+        .netdevs
+        .iter()
+        .filter(|dev| dev.name.as_str() != "lo")
+        .flat_map(|dev| &dev.addresses)
+        .filter_map(subnet);
+    let routed = inside.routes.iter().filter(is_unicast).flat_map(next);
+    subnets
+        .chain(routed)
+        .filter(|net| !is_link_local(net))
+        .collect()
+}
+
+/// Where the peer is set, the prefix is of the peer's address (ip-address(8)).
+fn subnet(address: &Address) -> Option<IpNet> {
+    let net = IpNet::new(address.peer.unwrap_or(address.address), address.prefix).ok()?;
+    Some(net.trunc())
+}
+
+fn is_unicast(route: &&Route) -> bool {
+    route.kind == UNICAST && route.table != LOCAL
+}
+
+/// To whom a route hands packets: its gateways, or its destination itself; all the world, where a
+/// default route names none, says nothing of who is near.
+fn next(route: &Route) -> Vec<IpNet> {
+    let legs = route
+        .hops
+        .iter()
+        .filter(|hop| hop.dev.as_ref().is_none_or(|dev| dev.as_str() != "lo"));
+    legs.map(|hop| hop.gateway.map_or(route.destination, IpNet::from))
+        .filter(|net| net.prefix_len() > 0)
+        .collect()
+}
+
+fn is_link_local(net: &IpNet) -> bool {
+    matches!(net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Whether one of a rail's rules leads what is sent from its address, also to its subnet, to a

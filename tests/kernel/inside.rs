@@ -247,6 +247,63 @@ fn rule_that_would_take_other_traffic_inside_stays_and_is_named() {
     });
 }
 
+/// What a container has beside the rails is nearer than what a rule of the host leads to.
+#[test]
+fn rule_that_would_take_the_containers_own_subnet_stays() {
+    alone(|host| {
+        host.rails(1);
+        let stay = [
+            ("to 10.88.5.0/24 lookup 100 pref 90", "10.88.0.0/16"),
+            ("to 169.254.1.0/24 lookup 100 pref 91", "169.254.1.1/32"),
+            ("lookup 101 pref 92", "10.88.0.0/16"),
+            ("lookup 102 pref 93", "10.88.0.0/16"),
+            ("lookup 103 pref 94", "169.254.1.1/32"),
+        ];
+        let come = [
+            "lookup 104 suppress_prefixlength 16 pref 95",
+            "to 10.77.0.0/16 lookup 100 pref 96",
+        ];
+        let routes = [
+            ("10.88.0.0/16", 100),
+            ("10.88.7.0/24", 101),
+            ("0.0.0.0/1", 102),
+            ("128.0.0.0/1", 102),
+            ("169.254.0.0/16", 103),
+            ("10.88.0.0/16", 104),
+        ];
+        for (to, table) in routes {
+            host.ip(&format!("route add {to} via 10.0.0.9 dev r0 table {table}"));
+        }
+        for rule in stay.iter().map(|(rule, _)| rule).chain(&come) {
+            host.ip(&format!("rule add {rule}"));
+        }
+        let before = host.look();
+        insist(host, "r0");
+        let mut c = Container::new("c");
+        c.sh(
+            "ip link add eth0 type veth peer name e0; ip link set eth0 up; ip link set e0 up; ip \
+            address add 10.88.0.2/16 dev eth0; ip route add 169.254.1.1 dev eth0; ip route add \
+            default via 169.254.1.1 dev eth0",
+        );
+        c.create(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        for (rule, net) in stay {
+            let said = format!(
+                "from all {rule}` stays on the host: it would take what is sent to {net} as well"
+            );
+            assert!(notes.contains(&said), "{said}: {notes}");
+        }
+        let there = c.sh("ip rule");
+        assert_eq!(there.lines().count(), 3 + come.len(), "{there}");
+        for to in ["10.88.7.7", "169.254.1.1", "198.51.100.1"] {
+            let way = c.sh(&format!("ip route get {to}"));
+            assert!(way.contains("dev eth0"), "{way}");
+        }
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
 /// Without the legs that stay on the host, one is the other.
 #[test]
 fn routes_that_are_equal_inside_are_one_there() {

@@ -1,26 +1,86 @@
 //! Calls over the system's D-Bus. Each has its time, and after one that took longer there is none:
-//! a manager that hangs must not keep a hook.
+//! a manager that hangs must not keep a hook, which holds the lock of the host.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustbus::MessageBuilder;
 use rustbus::message_builder::{HeaderFlags, MarshalledMessage, MessageType};
 use rustbus::wire::{marshal, unmarshal};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// For each read and write; a manager that is well answers within some milliseconds.
+/// For a call with its answer, and for all that makes a connection; a manager that is well answers
+/// within some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two tries to connect.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The longest line of an authentication that the bus itself takes (MAX_BUFFER of dbus-auth.c).
+const LONGEST_LINE: u64 = 16 * 1024;
 /// What every message begins with, up to the length of its header's fields (D-Bus Specification,
 /// "Message Format").
 const BEGINNING: usize = 16;
-/// The longest message that D-Bus allows: 128 MiB.
-const MOST: usize = 1 << 27;
+/// The longest message that is read. D-Bus allows 128 MiB; networkd describes a route in some 600
+/// bytes, so this holds more than 20 000.
+const MOST: usize = 16 << 20;
+
+/// A socket of which no read and no write lasts longer than until then, however many there are.
+struct Timed {
+    socket: UnixStream,
+    until: Instant,
+}
+
+impl Timed {
+    /// A bus whose backlog is full is tried again until then: connect(2) says EAGAIN of it where
+    /// the socket is non-blocking, and waits without a limit where it is not.
+    fn connect(path: &Path, until: Instant) -> Result<Timed> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new(path)?;
+        while let Err(e) = rustix::net::connect(&socket, &address) {
+            ensure!(matches!(e, Errno::AGAIN | Errno::INTR), e);
+            thread::sleep(PAUSE.min(left(until)?));
+        }
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(false)?;
+        Ok(Timed { socket, until })
+    }
+}
+
+/// How much time is left until then; never none, which a socket takes for no limit.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(io::ErrorKind::TimedOut.into()),
+        false => Ok(left),
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(left(self.until)?))?;
+        self.socket.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(left(self.until)?))?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
 
 pub struct Bus {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Timed>,
     serial: u32,
     /// Whether an answer did not come in its time: it may still come, and the next one is not
     /// waited for.
@@ -43,16 +103,14 @@ const DAEMON: Callee<'static> = Callee {
 
 impl Bus {
     pub fn connect(socket: &Path) -> Result<Bus> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let timed = Timed::connect(socket, Instant::now() + PATIENCE)?;
         let mut bus = Bus {
-            stream: BufReader::new(stream),
+            stream: BufReader::new(timed),
             serial: 0,
             is_dead: false,
         };
         bus.authenticate()?;
-        bus.call(DAEMON, "Hello", &[])?;
+        bus.exchange(request(DAEMON, "Hello"))?;
         Ok(bus)
     }
 
@@ -64,7 +122,8 @@ impl Bus {
             .get_mut()
             .write_all(format!("\0AUTH EXTERNAL {digits}\r\n").as_bytes())?;
         let mut answer = String::new();
-        self.stream.read_line(&mut answer)?;
+        let mut line = self.stream.by_ref().take(LONGEST_LINE);
+        line.read_line(&mut answer)?;
         ensure!(
             answer.starts_with("OK "),
             "the bus refuses this user: {}",
@@ -114,6 +173,7 @@ impl Bus {
     fn answer(&mut self, message: MarshalledMessage) -> Result<MarshalledMessage> {
         ensure!(!self.is_dead, "the bus does not answer");
         self.is_dead = true;
+        self.stream.get_mut().until = Instant::now() + PATIENCE;
         let answer = self.exchange(message)?;
         self.is_dead = false;
         match answer.typ {
@@ -122,6 +182,7 @@ impl Bus {
         }
     }
 
+    /// Within the time that is left; messages for others, as signals, are passed over.
     fn exchange(&mut self, message: MarshalledMessage) -> Result<MarshalledMessage> {
         self.serial += 1;
         let mut bytes = Vec::new();
@@ -162,4 +223,152 @@ fn request(callee: Callee, method: &str) -> MarshalledMessage {
     let mut message = call.with_interface(callee.interface).build();
     HeaderFlags::NoAutoStart.set(&mut message.flags);
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A bus that accepts one connection, and does this with it.
+    fn bus(serve: fn(UnixStream) -> io::Result<()>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("bus")).unwrap();
+        thread::spawn(move || serve(listener.accept().unwrap().0));
+        folder
+    }
+
+    /// How long it takes to connect and to ask, and that it fails.
+    fn lasts(folder: &tempfile::TempDir) -> Duration {
+        let begin = Instant::now();
+        let asked = Bus::connect(&folder.path().join("bus")).and_then(|mut bus| {
+            let asked = bus.has("org.example");
+            assert!(bus.is_dead());
+            asked
+        });
+        assert!(asked.is_err());
+        begin.elapsed()
+    }
+
+    fn is_in_time(lasted: Duration) -> bool {
+        lasted < PATIENCE + PATIENCE / 2
+    }
+
+    fn signal() -> Vec<u8> {
+        let signal = MessageBuilder::new().signal("org.example", "Changed", "/org/example");
+        let (signal, mut bytes) = (signal.build(), Vec::new());
+        marshal::marshal(&signal, 1, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// A reply to that call, as far as its body.
+    fn reply(serial: u8, body: u32) -> Vec<u8> {
+        let mut bytes = vec![b'l', 2, 0, 1];
+        bytes.extend(body.to_le_bytes());
+        bytes.extend([9, 0, 0, 0]);
+        // REPLY_SERIAL (5) of type UINT32.
+        let fields = [5, 1, b'u', 0, serial, 0, 0, 0];
+        bytes.extend([fields.len() as u8, 0, 0, 0]);
+        bytes.extend(fields);
+        bytes
+    }
+
+    fn welcome(socket: &mut UnixStream) -> io::Result<()> {
+        socket.write_all(b"OK 0123456789abcdef\r\n")?;
+        socket.write_all(&reply(1, 0))
+    }
+
+    fn sends_signals(mut socket: UnixStream) -> io::Result<()> {
+        welcome(&mut socket)?;
+        loop {
+            socket.write_all(&signal())?;
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn sends_many_signals(mut socket: UnixStream) -> io::Result<()> {
+        welcome(&mut socket)?;
+        loop {
+            socket.write_all(&signal())?;
+        }
+    }
+
+    fn sends_bytes(mut socket: UnixStream) -> io::Result<()> {
+        for byte in b"OK ".iter().chain(std::iter::repeat(&b'a')) {
+            socket.write_all(&[*byte])?;
+            thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    fn sends_an_endless_line(mut socket: UnixStream) -> io::Result<()> {
+        loop {
+            socket.write_all(&[b'a'; 4096])?;
+        }
+    }
+
+    fn announces_much(mut socket: UnixStream) -> io::Result<()> {
+        welcome(&mut socket)?;
+        socket.write_all(&reply(2, 100_000_000))?;
+        thread::sleep(10 * PATIENCE);
+        Ok(())
+    }
+
+    #[test]
+    fn a_bus_that_accepts_nobody_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus");
+        let none = None;
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, none).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        assert!(is_in_time(lasts(&folder)));
+    }
+
+    #[test]
+    fn a_bus_that_is_busy_for_a_moment_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bus");
+        let none = None;
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, none).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        let until = Instant::now() + PATIENCE;
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            let _first = rustix::net::accept(&socket).unwrap();
+            thread::sleep(PATIENCE);
+        });
+        assert!(Timed::connect(&path, until).is_ok());
+    }
+
+    #[test]
+    fn a_bus_that_sends_signals_for_ever_is_left() {
+        for serve in [sends_signals, sends_many_signals] {
+            let lasted = lasts(&bus(serve));
+            assert!(is_in_time(lasted) && lasted >= PATIENCE, "{lasted:?}");
+        }
+    }
+
+    #[test]
+    fn a_bus_that_sends_byte_after_byte_is_left() {
+        assert!(is_in_time(lasts(&bus(sends_bytes))));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_to_it() {
+        let begin = Instant::now();
+        let folder = bus(sends_an_endless_line);
+        let refused = Bus::connect(&folder.path().join("bus")).err().unwrap();
+        assert!(refused.to_string().starts_with("the bus refuses this user"));
+        assert!(begin.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_waited_for() {
+        assert!(lasts(&bus(announces_much)) < PATIENCE / 2);
+    }
 }

@@ -5,6 +5,7 @@ pub mod advice;
 mod bus;
 mod network_manager;
 mod networkd;
+mod rule_key;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,8 +2,10 @@
 //! interfaces are those of https://networkmanager.dev/docs/api/latest/spec.html.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
+use ipnet::IpNet;
 use rdma_model::manager::{Foreign, is_dynamic};
 use rdma_model::snapshot::{Address, Netdev, Route, Rule};
 use rdma_model::step::NicState;
@@ -12,6 +14,7 @@ use rustbus::wire::unmarshal::traits::Variant;
 
 use super::Word;
 use super::bus::{Bus, Callee};
+use super::rule_key::{Mark, RuleKey};
 
 pub const NAME: &str = "org.freedesktop.NetworkManager";
 const ROOT: &str = "/org/freedesktop/NetworkManager";
@@ -29,6 +32,8 @@ const EXTERNAL: u32 = 0x80;
 const NOPREFIXROUTE: u32 = 0x200;
 /// RTPROT_STATIC.
 const STATIC: u8 = 4;
+/// FR_ACT_TO_TBL.
+const TO_TABLE: u8 = 1;
 
 pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     let Ok(path) = device(bus, link) else {
@@ -107,9 +112,8 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
         interface: DEVICE,
     };
     let answer = bus.call_with_number(callee, "GetAppliedConnection", 0)?;
-    let profile: HashMap<&str, HashMap<&str, Variant>> =
-        answer.body.parser().get().context("its profile")?;
-    let settings: Vec<_> = ["ipv4", "ipv6"]
+    let profile: Profile = answer.body.parser().get().context("its profile")?;
+    let settings: Vec<_> = FAMILIES
         .iter()
         .filter_map(|family| profile.get(family))
         .collect();
@@ -130,7 +134,8 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
             || r.protocol == STATIC
                 && (is_by(r, &gateways) || routes.iter().any(|row| is_route(row, r)))
     };
-    let addresses = state.netdev.addresses.iter().filter(|a| !is_own_address(a));
+    let own = own_addresses(bus, &path, &profile);
+    let addresses = state.netdev.addresses.iter().filter(|a| !own.has(a));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: state
@@ -148,8 +153,122 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
     })
 }
 
-fn is_own_address(address: &Address) -> bool {
-    address.flags & NOPREFIXROUTE != 0 || address.valid_lft.is_some()
+/// The names of a profile's settings for IPv4 and IPv6.
+const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
+/// Ways by which it gives a link addresses that are not in the profile (ipv4.method and ipv6.method
+/// in nm-settings-dbus(5)).
+const LEARNED: [&str; 4] = ["auto", "dhcp", "link-local", "shared"];
+
+type Profile<'a> = HashMap<&'a str, HashMap<&'a str, Variant<'a, 'a>>>;
+
+/// Which addresses of a link are its own.
+struct OwnAddresses {
+    /// What the profile has.
+    given: Vec<(String, u32)>,
+    families: [Learned; 2],
+}
+
+/// What it has learned of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Learned {
+    /// By the profile it learns nothing.
+    Nothing,
+    /// Exactly these: a lease of DHCP.
+    Leased(Vec<String>),
+    /// What it lists of the device. That has addresses of others as well, without a mark (seen of
+    /// 1.42), so only one that looks like its own is.
+    Among(Vec<(String, u32)>),
+    /// It could not be asked.
+    Unknown,
+}
+
+impl OwnAddresses {
+    /// NOPREFIXROUTE alone says nothing: administrators and keepalived set it as well.
+    fn has(&self, address: &Address) -> bool {
+        let key = (address.address.to_string(), u32::from(address.prefix));
+        let looks_own = address.flags & NOPREFIXROUTE != 0 || address.valid_lft.is_some();
+        let is_v6 = address.address.is_ipv6();
+        if self.given.contains(&key) || looks_own && is_link_local(address) {
+            return true;
+        }
+        match &self.families[usize::from(is_v6)] {
+            Learned::Nothing => false,
+            Learned::Leased(all) => all.contains(&key.0),
+            Learned::Among(all) => looks_own && all.contains(&key),
+            Learned::Unknown => looks_own,
+        }
+    }
+}
+
+/// It makes these of IPv6 by itself, whatever the profile's method.
+fn is_link_local(address: &Address) -> bool {
+    matches!(address.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn own_addresses(bus: &mut Bus, device: &str, profile: &Profile) -> OwnAddresses {
+    let given = FAMILIES
+        .iter()
+        .filter_map(|family| profile.get(family)?.get("address-data")?.get::<Rows>().ok())
+        .flatten()
+        .filter_map(|row| address_of(&row));
+    let given = given.collect();
+    let families = FAMILIES.map(|family| match learns(profile, family) {
+        true => learned(bus, device, family),
+        false => Learned::Nothing,
+    });
+    OwnAddresses { given, families }
+}
+
+fn learns(profile: &Profile, family: &str) -> bool {
+    let method = profile
+        .get(family)
+        .and_then(|setting| setting.get("method")?.get::<&str>().ok());
+    method.is_some_and(|method| LEARNED.contains(&method))
+}
+
+fn learned(bus: &mut Bus, device: &str, family: &str) -> Learned {
+    let lease = match family {
+        "ipv4" => leased(bus, device),
+        _ => None,
+    };
+    match lease {
+        Some(address) => Learned::Leased(vec![address]),
+        None => listed(bus, device, family).map_or(Learned::Unknown, Learned::Among),
+    }
+}
+
+/// The address of the lease, as DHCP calls it.
+fn leased(bus: &mut Bus, device: &str) -> Option<String> {
+    let config = object(bus, device, "Dhcp4Config")?;
+    let interface = "org.freedesktop.NetworkManager.DHCP4Config";
+    let answer = property(bus, &config, interface, "Options").ok()?;
+    let options: HashMap<&str, Variant> = answer.body.parser().get::<Variant>().ok()?.get().ok()?;
+    Some(options.get("ip_address")?.get::<&str>().ok()?.to_owned())
+}
+
+fn listed(bus: &mut Bus, device: &str, family: &str) -> Option<Vec<(String, u32)>> {
+    let (name, interface) = match family {
+        "ipv4" => ("Ip4Config", "org.freedesktop.NetworkManager.IP4Config"),
+        _ => ("Ip6Config", "org.freedesktop.NetworkManager.IP6Config"),
+    };
+    let config = object(bus, device, name)?;
+    let answer = property(bus, &config, interface, "AddressData").ok()?;
+    let rows: Rows = answer.body.parser().get::<Variant>().ok()?.get().ok()?;
+    Some(rows.iter().filter_map(address_of).collect())
+}
+
+/// The path of an object that the device names; `/` is none.
+fn object(bus: &mut Bus, device: &str, name: &str) -> Option<String> {
+    let answer = property(bus, device, DEVICE, name).ok()?;
+    let path: rustbus::wire::ObjectPath<&str> =
+        answer.body.parser().get::<Variant>().ok()?.get().ok()?;
+    Some(path.as_ref().to_owned()).filter(|path| path != "/")
+}
+
+/// As the kernel's are written: `fd00::1`, however the profile has it.
+fn address_of(row: &HashMap<&str, Variant>) -> Option<(String, u32)> {
+    let address: IpAddr = row.get("address")?.get::<&str>().ok()?.parse().ok()?;
+    Some((address.to_string(), row.get("prefix")?.get().ok()?))
 }
 
 /// Whether a route is the default one of the profile, or leads to its gateway.
@@ -177,10 +296,110 @@ fn is_route(row: &HashMap<&str, Variant>, route: &Route) -> bool {
         && (route.hops.len() > 1 || text("next-hop") == gateway.as_deref())
 }
 
+/// AF_INET6.
+const V6: i32 = 10;
+
+/// The keys are those of nm_ip_routing_rule_to_dbus() in libnm-core's nm-setting-ip-config.c: one
+/// that a rule does not go by is absent.
 fn is_rule(row: &HashMap<&str, Variant>, rule: &Rule) -> bool {
-    let number = |key: &str| row.get(key).and_then(|value| value.get::<u32>().ok());
-    let from = row.get("from").and_then(|value| value.get::<&str>().ok());
-    from == rule.source.map(|net| net.addr().to_string()).as_deref()
-        && number("priority") == Some(rule.priority)
-        && number("table").is_none_or(|table| table == rule.table)
+    let text = |key: &str| row.get(key)?.get::<&str>().ok().map(str::to_owned);
+    let number = |key: &str| row.get(key)?.get::<u32>().ok();
+    let family = row
+        .get("family")
+        .and_then(|family| family.get::<i32>().ok());
+    let flag = row.get("invert").and_then(|flag| flag.get::<bool>().ok());
+    let suppressed = row.get("suppress-prefixlength");
+    let suppressed = suppressed.and_then(|length| length.get::<i32>().ok());
+    let own = RuleKey {
+        family: family.map_or(rule.family, |family| if family == V6 { 6 } else { 4 }),
+        priority: number("priority").unwrap_or(0),
+        source: net(row, "from", "from-len"),
+        destination: net(row, "to", "to-len"),
+        iif: text("iifname"),
+        oif: text("oifname"),
+        table: number("table").unwrap_or(rule.table),
+        action: byte(row, "action").unwrap_or(TO_TABLE),
+        tos: byte(row, "tos").unwrap_or(0),
+        inverted: flag.unwrap_or(false),
+        mark: Mark::new(number("fwmark").unwrap_or(0), number("fwmask").unwrap_or(0)),
+        ip_protocol: byte(row, "ipproto").unwrap_or(0),
+        source_ports: ports(row, "sport-start", "sport-end"),
+        destination_ports: ports(row, "dport-start", "dport-end"),
+        users: number("uid-range-start")
+            .zip(number("uid-range-end"))
+            .map(Into::into),
+        suppressed: suppressed.and_then(|length| u32::try_from(length).ok()),
+    };
+    own == RuleKey::of(rule)
+}
+
+fn byte(row: &HashMap<&str, Variant>, key: &str) -> Option<u8> {
+    row.get(key)?.get().ok()
+}
+
+fn net(row: &HashMap<&str, Variant>, address: &str, length: &str) -> Option<IpNet> {
+    let address: IpAddr = row.get(address)?.get::<&str>().ok()?.parse().ok()?;
+    let length = byte(row, length).filter(|length| *length > 0)?;
+    Some(IpNet::new(address, length).ok()?.trunc())
+}
+
+/// The end is absent where it is the start.
+fn ports(row: &HashMap<&str, Variant>, start: &str, end: &str) -> Option<[u16; 2]> {
+    let first: u16 = row.get(start)?.get().ok()?;
+    let last = row.get(end).and_then(|last| last.get().ok());
+    Some([first, last.unwrap_or(first)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str, flags: u32) -> Address {
+        let net: IpNet = text.parse().unwrap();
+        Address {
+            address: net.addr(),
+            prefix: net.prefix_len(),
+            peer: None,
+            broadcast: None,
+            label: None,
+            scope: 0,
+            flags,
+            valid_lft: None,
+            preferred_lft: None,
+            metric: None,
+            protocol: None,
+        }
+    }
+
+    fn own(learned: Learned) -> OwnAddresses {
+        OwnAddresses {
+            given: vec![("10.0.0.1".to_owned(), 24)],
+            families: [learned, Learned::Nothing],
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_profile_has_not_is_foreign() {
+        let own = own(Learned::Nothing);
+        assert!(own.has(&address("10.0.0.1/24", NOPREFIXROUTE)));
+        for foreign in ["10.0.0.50/32", "10.0.0.1/32", "fd00::1/64"] {
+            assert!(!own.has(&address(foreign, NOPREFIXROUTE)), "{foreign}");
+        }
+        assert!(own.has(&address("fe80::1/64", NOPREFIXROUTE)));
+        assert!(!own.has(&address("fe80::1/64", 0)), "the kernel's");
+    }
+
+    #[test]
+    fn an_address_that_no_lease_gave_is_foreign() {
+        let leased = own(Learned::Leased(vec!["10.0.0.2".to_owned()]));
+        let among = own(Learned::Among(vec![("10.0.0.2".to_owned(), 24)]));
+        for own in [leased, among] {
+            assert!(own.has(&address("10.0.0.1/24", NOPREFIXROUTE)));
+            assert!(own.has(&address("10.0.0.2/24", NOPREFIXROUTE)));
+            assert!(!own.has(&address("10.0.0.50/32", NOPREFIXROUTE)));
+        }
+        let unknown = own(Learned::Unknown);
+        assert!(unknown.has(&address("10.0.0.50/32", NOPREFIXROUTE)));
+        assert!(!unknown.has(&address("10.0.0.50/32", 0)));
+    }
 }

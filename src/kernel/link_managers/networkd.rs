@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::Word;
 use super::bus::{Bus, Callee};
+use super::rule_key::{Mark, RuleKey};
 use crate::kernel::host::files;
 
 pub const NAME: &str = "org.freedesktop.network1";
@@ -56,61 +57,152 @@ pub fn word(root: &Path, ifindex: u32, since: SystemTime) -> Word {
 #[serde(rename_all = "PascalCase")]
 struct Link {
     #[serde(default)]
-    addresses: Vec<Owned>,
+    addresses: Vec<DescribedAddress>,
     #[serde(default)]
-    routes: Vec<Owned>,
+    routes: Vec<DescribedRoute>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Manager {
     #[serde(default)]
-    routing_policy_rules: Vec<Owned>,
+    routing_policy_rules: Vec<DescribedRule>,
 }
 
-/// An address, a route or a rule: those of its fields that tell it from others.
+/// `ConfigSource` of what others have made.
+const FOREIGN: &str = "foreign";
+
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Owned {
+struct DescribedAddress {
     config_source: String,
     address: Option<Vec<u8>>,
     prefix_length: Option<u8>,
+}
+
+impl DescribedAddress {
+    fn owns(&self, address: &Address) -> bool {
+        self.config_source != FOREIGN
+            && ip(&self.address) == Some(address.address)
+            && self.prefix_length == Some(address.prefix)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DescribedRoute {
+    config_source: String,
     destination: Option<Vec<u8>>,
     destination_prefix_length: Option<u8>,
     gateway: Option<Vec<u8>>,
     table: Option<u32>,
     priority: Option<u32>,
-    from_prefix: Option<Vec<u8>>,
-    from_prefix_length: Option<u8>,
 }
 
-impl Owned {
-    fn is_own(&self) -> bool {
-        self.config_source != "foreign"
-    }
-
-    fn is_address(&self, address: &Address) -> bool {
-        self.is_own()
-            && ip(&self.address) == Some(address.address)
-            && self.prefix_length == Some(address.prefix)
-    }
-
-    fn is_route(&self, route: &Route) -> bool {
+impl DescribedRoute {
+    fn owns(&self, route: &Route) -> bool {
         let gateway = match route.hops.as_slice() {
             [only] => only.gateway == ip(&self.gateway),
             _ => true,
         };
         let destination = net(&self.destination, self.destination_prefix_length);
-        self.is_own()
+        self.config_source != FOREIGN
             && gateway
             && destination == Some(route.destination)
             && self.table == Some(route.table)
+            && self.priority.is_none_or(|own| is_metric(own, route))
+    }
+}
+
+/// The kernel gives an IPv6 route of no metric that of IP6_RT_PRIO_USER
+/// (include/uapi/linux/ipv6_route.h).
+fn is_metric(metric: u32, route: &Route) -> bool {
+    let chosen = match route.destination {
+        IpNet::V4(_) => 0,
+        IpNet::V6(_) => 1024,
+    };
+    let effective = |metric: u32| if metric == 0 { chosen } else { metric };
+    effective(metric) == effective(route.metric.unwrap_or(0))
+}
+
+/// The fields as routing_policy_rule_build_json() in systemd's networkd-json.c writes them: those
+/// that can be absent there are what the rule does not go by.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DescribedRule {
+    config_source: String,
+    family: Option<u8>,
+    from_prefix: Option<Vec<u8>>,
+    from_prefix_length: Option<u8>,
+    to_prefix: Option<Vec<u8>>,
+    to_prefix_length: Option<u8>,
+    priority: Option<u32>,
+    table: Option<u32>,
+    incoming_interface: Option<String>,
+    outgoing_interface: Option<String>,
+    #[serde(flatten)]
+    more: Option<More>,
+}
+
+/// Written of every rule, or of none by an old networkd: routing_policy_rule_build_json() has only
+/// the fields above in its first form.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct More {
+    #[serde(rename = "TOS")]
+    tos: u8,
+    r#type: Option<u8>,
+    #[serde(rename = "IPProtocol", default)]
+    ip_protocol: u8,
+    #[serde(default)]
+    firewall_mark: u32,
+    #[serde(default)]
+    firewall_mask: u32,
+    #[serde(default)]
+    invert: bool,
+    source_port: Option<[u16; 2]>,
+    destination_port: Option<[u16; 2]>,
+    user: Option<[u32; 2]>,
+    suppress_prefix_length: Option<u32>,
+}
+
+/// AF_INET6.
+const V6: u8 = 10;
+
+impl DescribedRule {
+    fn owns(&self, rule: &Rule) -> bool {
+        self.config_source != FOREIGN && self.key(rule) == RuleKey::of(rule)
     }
 
-    fn is_rule(&self, rule: &Rule) -> bool {
-        let source = net(&self.from_prefix, self.from_prefix_length);
-        let key = (source, self.table, self.priority);
-        self.is_own() && key == (rule.source, Some(rule.table), Some(rule.priority))
+    /// What it does not say is as in that rule.
+    fn key(&self, rule: &Rule) -> RuleKey {
+        let family = self.family.map(|family| if family == V6 { 6 } else { 4 });
+        let key = RuleKey {
+            family: family.unwrap_or(rule.family),
+            priority: self.priority.unwrap_or(rule.priority),
+            source: net(&self.from_prefix, self.from_prefix_length),
+            destination: net(&self.to_prefix, self.to_prefix_length),
+            iif: self.incoming_interface.clone(),
+            oif: self.outgoing_interface.clone(),
+            // One that leads to no table has none.
+            table: self.table.unwrap_or(0),
+            ..RuleKey::of(rule)
+        };
+        let Some(more) = &self.more else {
+            return key;
+        };
+        RuleKey {
+            tos: more.tos,
+            action: more.r#type.unwrap_or(rule.action),
+            inverted: more.invert,
+            mark: Mark::new(more.firewall_mark, more.firewall_mask),
+            ip_protocol: more.ip_protocol,
+            source_ports: more.source_port,
+            destination_ports: more.destination_port,
+            users: more.user,
+            suppressed: more.suppress_prefix_length,
+            ..key
+        }
     }
 }
 
@@ -126,7 +218,7 @@ fn net(bytes: &Option<Vec<u8>>, length: Option<u8>) -> Option<IpNet> {
 }
 
 /// The rules of the whole host that it knows.
-pub struct Rules(Vec<Owned>);
+pub struct Rules(Vec<DescribedRule>);
 
 pub fn rules(bus: &mut Bus) -> Result<Rules> {
     let interface = "org.freedesktop.network1.Manager";
@@ -157,15 +249,15 @@ pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign
         .netdev
         .addresses
         .iter()
-        .filter(|a| !link.addresses.iter().any(|o| o.is_address(a)));
+        .filter(|a| !link.addresses.iter().any(|own| own.owns(a)));
     let routes = state
         .routes
         .iter()
-        .filter(|r| !link.routes.iter().any(|o| o.is_route(r)));
+        .filter(|r| !link.routes.iter().any(|own| own.owns(r)));
     let rules = state
         .rules
         .iter()
-        .filter(|r| !rules.0.iter().any(|own| own.is_rule(r)));
+        .filter(|r| !rules.0.iter().any(|own| own.owns(r)));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: routes.cloned().collect(),
@@ -195,5 +287,114 @@ mod tests {
     fn objects_of_links_are_escaped() {
         assert_eq!(object(2), "/org/freedesktop/network1/link/_32");
         assert_eq!(object(123), "/org/freedesktop/network1/link/_3123");
+    }
+
+    fn route(text: &str, metric: Option<u32>) -> Route {
+        Route {
+            destination: text.parse().unwrap(),
+            source: None,
+            table: 254,
+            protocol: 4,
+            scope: 0,
+            kind: 1,
+            tos: 0,
+            metric,
+            prefsrc: None,
+            hops: vec![rdma_model::snapshot::Hop::default()],
+            other: Default::default(),
+        }
+    }
+
+    fn described(destination: &[u8], length: u8, priority: u32) -> DescribedRoute {
+        let text = serde_json::json!({
+            "ConfigSource": "static", "Destination": destination, "Table": 254,
+            "DestinationPrefixLength": length, "Priority": priority,
+        });
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[test]
+    fn a_route_of_another_metric_is_foreign() {
+        let own = described(&[10, 20, 0, 0], 16, 1024);
+        assert!(own.owns(&route("10.20.0.0/16", Some(1024))));
+        assert!(!own.owns(&route("10.20.0.0/16", Some(50))));
+        assert!(!own.owns(&route("10.20.0.0/16", None)));
+        assert!(described(&[10, 20, 0, 0], 16, 0).owns(&route("10.20.0.0/16", None)));
+        let mut v6 = [0; 16];
+        v6[0] = 0xfd;
+        assert!(described(&v6, 8, 0).owns(&route("fd00::/8", Some(1024))));
+        assert!(!described(&v6, 8, 0).owns(&route("fd00::/8", Some(100))));
+    }
+
+    /// `from 10.0.0.1 to 10.9.0.0/16 fwmark 7 lookup 100 pref 50`, as networkd 252 has it.
+    const RULE: &str = r#"{"Family":2,"FromPrefix":[10,0,0,1],"FromPrefixLength":32,
+        "ToPrefix":[10,9,0,0],"ToPrefixLength":16,"Protocol":4,"ProtocolString":"static","TOS":0,
+        "Type":1,"TypeString":"table","IPProtocol":6,"IPProtocolString":"tcp","Priority":50,
+        "FirewallMark":7,"FirewallMask":4294967295,"Table":100,"TableString":"100","Invert":false,
+        "SourcePort":[1000,2000],"IncomingInterface":"lo","OutgoingInterface":"r0",
+        "ConfigSource":"static","ConfigState":"configured"}"#;
+
+    fn rule() -> Rule {
+        let hex = rdma_model::ids::Hex;
+        let other = [
+            (10, hex(7u32.to_ne_bytes().to_vec())),
+            (14, hex(vec![0xff; 4])),
+            (16, hex(vec![0xff; 4])),
+            (21, hex(vec![4])),
+            (22, hex(vec![6])),
+            (
+                23,
+                hex([1000u16.to_ne_bytes(), 2000u16.to_ne_bytes()].concat()),
+            ),
+        ];
+        Rule {
+            family: 4,
+            priority: 50,
+            source: Some("10.0.0.1/32".parse().unwrap()),
+            destination: Some("10.9.0.0/16".parse().unwrap()),
+            iif: Some("lo".to_owned()),
+            oif: Some("r0".to_owned()),
+            table: 100,
+            action: 1,
+            tos: 0,
+            flags: 0,
+            other: other.into(),
+        }
+    }
+
+    #[test]
+    fn a_rule_that_goes_by_something_else_is_foreign() {
+        let own: DescribedRule = serde_json::from_str(RULE).unwrap();
+        assert!(own.owns(&rule()));
+        let changes: [fn(&mut Rule); 12] = [
+            |rule| rule.destination = None,
+            |rule| rule.source = None,
+            |rule| rule.iif = None,
+            |rule| rule.oif = Some("r1".to_owned()),
+            |rule| rule.table = 101,
+            |rule| rule.tos = 0x10,
+            |rule| rule.flags = 2,
+            |rule| rule.other.remove(&10).map(drop).unwrap(),
+            |rule| rule.other.remove(&22).map(drop).unwrap(),
+            |rule| rule.other.remove(&23).map(drop).unwrap(),
+            |rule| drop(rule.other.insert(20, rdma_model::ids::Hex(vec![0; 8]))),
+            |rule| drop(rule.other.insert(14, rdma_model::ids::Hex(vec![0; 4]))),
+        ];
+        for (place, change) in changes.into_iter().enumerate() {
+            let mut other = rule();
+            change(&mut other);
+            assert!(!own.owns(&other), "change {place}");
+        }
+    }
+
+    #[test]
+    fn what_an_old_networkd_does_not_say_is_not_compared() {
+        let text = RULE.replace(r#""TOS":0,"#, "");
+        let own: DescribedRule = serde_json::from_str(&text).unwrap();
+        let mut marked = rule();
+        marked.other.clear();
+        assert!(own.owns(&marked));
+        marked.destination = None;
+        assert!(!own.owns(&marked));
     }
 }
