@@ -384,7 +384,7 @@ pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
             .routes
             .extend(made.filter(|r| !want.routes.contains(r)).cloned());
         lacking.routes.sort();
-        let missing = compare_rules(&want.rules, &observed.rules).missing;
+        let missing = compare_rules(&want.rules, &observed.rules, !by_kernel).missing;
         lacking.rules.retain(|r| !missing.contains(&r));
         lacking
     })

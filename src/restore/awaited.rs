@@ -105,7 +105,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     steps.extend(superseded(&owed, host).map(without));
     if words.values().all(|word| word.has_begun()) {
-        let missing = compare_rules(&record.host_rules, &host.rules).missing;
+        let missing = compare_rules(&record.host_rules, &host.rules, false).missing;
         steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
             side: Side::Host,
             rule: rule.clone(),
@@ -114,7 +114,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     steps
 }
 
-/// The NICs that nobody but their manager has taken up since, and a sentence for each other one.
+/// The NICs that only their manager has taken up since, and a sentence for each other one.
 fn waiting_still(
     record: &Record,
     host: &Snapshot,

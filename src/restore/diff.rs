@@ -133,7 +133,7 @@ pub(super) fn difference(
         .cloned()
         .collect();
     if side == Side::Host {
-        let rules = compare_rules(&want.rules, &observed.rules);
+        let rules = compare_rules(&want.rules, &observed.rules, goal == Goal::Managed);
         let double = rules.double.iter().filter(|_| goal == Goal::Managed);
         steps.extend(double.map(|r| Step::RuleDelete {
             side,
@@ -166,7 +166,7 @@ pub(super) fn additions(
     add.netdev.addresses.retain(is_missing);
     add.routes = missing_of(&want, &have, &[], Goal::Effect);
     add.nexthops.retain(|n| !have.nexthops.contains(n));
-    add.rules = compare_rules(&want.rules, &observed.rules)
+    add.rules = compare_rules(&want.rules, &observed.rules, true)
         .missing
         .into_iter()
         .cloned()

@@ -192,5 +192,5 @@ pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
         .collect();
     has_its_addresses(held, managed, Some(&now))
         && missing_routes(&routes, &now.routes).is_empty()
-        && compare_rules(&rules, &host.rules).missing.is_empty()
+        && compare_rules(&rules, &host.rules, true).missing.is_empty()
 }

@@ -117,13 +117,10 @@ fn restore_all(
     let first = record.phase == Phase::Attached;
     let had_tenant = record.phase != Phase::Attaching;
     record.phase = Phase::Restoring;
-    // A restore that came to its end has put them back. One that was killed may have left NICs on
-    // the host, and rules deleted.
-    let is_first_or_ended = record.host_rules.is_empty() || !record.held_back.is_empty();
-    if managers.may_delete_rules() && is_first_or_ended {
+    // One that was killed may have left NICs on the host, and rules deleted.
+    if managers.may_delete_rules() && record.host_rules.is_empty() {
         record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
     }
-    record.held_back.clear();
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
@@ -249,6 +246,8 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
         what.join("; ")
     );
     record.held_back = what;
+    // They have been put back.
+    record.host_rules.clear();
     let _ = records.save(&record);
     ErrorClass::Incomplete.error(text)
 }

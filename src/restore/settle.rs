@@ -301,7 +301,7 @@ impl Settling<'_> {
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
         let is_double = |h: &MovedNic| {
-            let rules = compare_rules(&h.before.rules, &host.rules);
+            let rules = compare_rules(&h.before.rules, &host.rules, true);
             h.managed.is_some() && !rules.double.is_empty()
         };
         if lacking.is_empty() && !owed.iter().any(is_double) {
@@ -330,7 +330,7 @@ impl Settling<'_> {
         let mut lacking = verify::lacking(owed, host);
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
-        let missing = compare_rules(self.back.rules, &host.rules).missing;
+        let missing = compare_rules(self.back.rules, &host.rules, false).missing;
         lacking.extend(
             missing
                 .into_iter()
@@ -363,7 +363,7 @@ impl Settling<'_> {
             None => None,
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
-        let missing = compare_rules(self.back.rules, &host.rules).missing;
+        let missing = compare_rules(self.back.rules, &host.rules, false).missing;
         steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
             side: Side::Host,
             rule: rule.clone(),

@@ -331,7 +331,8 @@ proptest! {
         let calls = calls(&config);
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
-            let turn = DeviceRequest::first(&parsed(&config), Stage::CreateRuntime, Some("default"), mine).unwrap();
+            let (stage, plan) = (Stage::CreateRuntime, Some("default"));
+            let turn = DeviceRequest::first(&parsed(&config), stage, plan, mine).unwrap();
             // A device that was asked for twice has two hooks with the same words: the second finds
             // the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
@@ -355,8 +356,9 @@ proptest! {
     /// No text is a panic, and none is believed that does not have the very hook that runs.
     #[test]
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
+        let (stage, plan, mine) = (Stage::CreateRuntime, Some("default"), ["r0".to_owned()]);
         let result = ConfigJson::parse(&text)
-            .and_then(|c| DeviceRequest::first(&c, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]));
+            .and_then(|c| DeviceRequest::first(&c, stage, plan, &mine));
         let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
         prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }

@@ -754,18 +754,37 @@ fn settings_come_from_flags_else_from_where_nccl_finds_them() {
 fn with_gids(hcas: &[&[(u32, &str, bool)]]) -> tempfile::NamedTempFile {
     let port = |at: usize, gids: &[(u32, &str, bool)]| {
         let kind = |v2: bool| if v2 { "RoCE v2" } else { "IB/RoCE v1" };
-        let gid = |(index, address, v2): &(u32, &str, bool)| json!({"index": index, "address": address, "kind": kind(*v2), "netdev": format!("rdma{at}")});
+        let netdev = format!("rdma{at}");
+        let gid = |(index, address, v2): &(u32, &str, bool)| {
+            json!({
+                "index": index, "address": address, "kind": kind(*v2), "netdev": netdev,
+            })
+        };
         let gids: Vec<Value> = gids.iter().map(gid).collect();
-        json!([{"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": gids, "gid_table": 256}])
+        json!([{
+            "number": 1, "state": "ACTIVE", "link_layer": "Ethernet",
+            "gids": gids, "gid_table": 256,
+        }])
     };
-    let hca = |(at, gids): (usize, &&[(u32, &str, bool)])| json!({"name": format!("mlx5_{at}"), "index": at, "pci": format!("0000:{at:02x}:00.0"), "ports": port(at, gids)});
+    let hca = |(at, gids): (usize, &&[(u32, &str, bool)])| {
+        json!({
+            "name": format!("mlx5_{at}"), "index": at,
+            "pci": format!("0000:{at:02x}:00.0"), "ports": port(at, gids),
+        })
+    };
     let netdev = |(at, gids): (usize, &&[(u32, &str, bool)])| {
         let ip = |text: &str| text.trim_start_matches("::ffff:").to_owned();
         let addresses = gids.iter().filter(|(_, _, v2)| *v2);
         let addresses: Vec<Value> = addresses
-            .map(|(_, a, _)| json!({"address": ip(a), "prefix": 64.min(if a.contains("ffff") { 24 } else { 64 })}))
+            .map(|(_, a, _)| {
+                let prefix = if a.contains("ffff") { 24 } else { 64 };
+                json!({"address": ip(a), "prefix": prefix})
+            })
             .collect();
-        json!({"name": format!("rdma{at}"), "ifindex": at + 3, "up": true, "running": true, "addresses": addresses})
+        json!({
+            "name": format!("rdma{at}"), "ifindex": at + 3,
+            "up": true, "running": true, "addresses": addresses,
+        })
     };
     let address = json!({"address": "198.51.100.5", "prefix": 24});
     let mut netdevs = vec![

@@ -241,7 +241,11 @@ mod tests {
 
     /// Each address as v1 and v2; of an empty one, two unused places.
     fn port(addresses: &[&str]) -> Port {
-        let gid = |(index, address, kind): (usize, &str, &str)| json!({"index": index, "address": address, "kind": kind});
+        let gid = |(index, address, kind): (usize, &str, &str)| {
+            json!({
+                "index": index, "address": address, "kind": kind,
+            })
+        };
         let both = |(at, address): (usize, &&str)| {
             let address = (*address).to_owned();
             [(2 * at, "IB/RoCE v1"), (2 * at + 1, "RoCE v2")]

@@ -98,10 +98,13 @@ pub struct Rules<'a> {
     pub double: Vec<&'a Rule>,
 }
 
-pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule]) -> Rules<'a> {
+/// Where no manager chooses priorities, a rule stands for another only if none comes between.
+pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], is_managed: bool) -> Rules<'a> {
     let mut others: Vec<&Rule> = have.iter().filter(|h| !wanted.contains(h)).collect();
     let mut has_other = |want: &Rule| {
-        let stands_for = |other: &&Rule| same_rule(other, want) && !is_between(other, want, have);
+        let stands_for = |other: &&Rule| {
+            same_rule(other, want) && (is_managed || !is_between(other, want, have))
+        };
         let found = others.iter().position(stands_for);
         found.map(|at| others.swap_remove(at)).is_some()
     };
@@ -132,11 +135,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_does_not_stand_for_one_before_another_of_its_traffic() {
+        let wanted = [rule("10.0.0.1/32", 100)];
+        let moved = rule("10.0.0.1/32", 200);
+        let missing = |between: &str, is_managed: bool| {
+            let have = [rule(between, 150), moved.clone()];
+            compare_rules(&wanted, &have, is_managed).missing.len()
+        };
+        assert_eq!(missing("10.0.0.0/24", false), 1);
+        assert_eq!(missing("10.0.0.0/24", true), 0, "a manager chooses");
+        assert_eq!(missing("10.0.1.0/24", false), 0, "other traffic");
+    }
+
+    #[test]
     fn a_rule_with_another_priority_stands_for_one() {
         let (a, b) = (rule("10.0.0.1/32", 32764), rule("10.0.0.1/32", 32765));
         let wanted = [a.clone()];
         let compare = |have: &[Rule]| {
-            let Rules { missing, double } = compare_rules(&wanted, have);
+            let Rules { missing, double } = compare_rules(&wanted, have, true);
             (missing.len(), double.len())
         };
         assert_eq!(compare(&[]), (1, 0));
@@ -150,7 +166,7 @@ mod tests {
         );
         let two = [a.clone(), b];
         assert_eq!(
-            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)]),
+            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)], true),
             Rules {
                 missing: vec![],
                 double: vec![]

@@ -57,7 +57,9 @@ pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot)
             .collect();
         let routes = missing_routes(&was.routes, &state.routes).into_iter();
         let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
-        let rules = compare_rules(&was.rules, &host.rules).missing.into_iter();
+        let rules = compare_rules(&was.rules, &host.rules, true)
+            .missing
+            .into_iter();
         let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();
         if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
             foreign.addresses.extend(addresses.iter().cloned());

@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_sweep_keeps_the_newest_reports() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), folder.path());
+        let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
         store.prepare().unwrap();
         (0..REPORTS + 2).for_each(|n| store.save_report(Some(&format!("c{n}")), "{}").unwrap());
         assert_eq!(store.sweep(), [""; 0]);

@@ -184,7 +184,10 @@ pub fn build(world: &World, list: &Path, gids: &Path) -> Snapshot {
             known.push(json!({"index": index, "address": address, "kind": kind}));
         }
         tables += "\n";
-        let port = json!({"number": 1, "state": "ACTIVE", "link_layer": layer, "gids": known, "gid_table": table.gids.len()});
+        let port = json!({
+            "number": 1, "state": "ACTIVE", "link_layer": layer,
+            "gids": known, "gid_table": table.gids.len(),
+        });
         hcas.push(json!({"name": name, "index": at, "pci": pci, "ports": [port]}));
     }
     fs::write(list, devices).unwrap();
