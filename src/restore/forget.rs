@@ -20,7 +20,8 @@ pub fn await_managers(
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
-    if waiting.iter().all(|w| w.has_begun) {
+    // A stop may end before networkd has begun with each of its links: they are looked at once more.
+    if record.is_back() && waiting.iter().all(|w| w.has_begun) {
         rest.host_rules.clear();
     }
     if !nics.is_empty() && rest != *record {

@@ -212,7 +212,7 @@ fn settings_for_nccl() {
 /// NICs that are away, from a record of the ordinary tests.
 fn held() -> Vec<MovedNic> {
     let path = format!(
-        "{}/tests/cases/journal/v1-current.json",
+        "{}/tests/cases/journal/current.json",
         env!("CARGO_MANIFEST_DIR")
     );
     Record::parse(&fs::read_to_string(path).unwrap())
