@@ -54,6 +54,7 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     }) else {
         return Ok(());
     };
+    let result = result.map_err(|e| store(&host).with_space(e));
     report.finish(&result, begun);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         let store = store(&host);
