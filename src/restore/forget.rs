@@ -20,7 +20,7 @@ pub fn await_managers(
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
-    // A stop may end before networkd has begun with each of its links: they are looked at once more.
+    // A stop may end before networkd has begun with each of its links: one more look is for them.
     if record.is_back() && waiting.iter().all(|w| w.has_begun) {
         rest.host_rules.clear();
     }

@@ -21,11 +21,12 @@ struct Was {
     left: String,
 }
 
-/// Files of ours, those of killed writers included, mounts, and the order of addresses: the first
-/// one of a subnet is its primary.
+/// Files of ours, those of killed writers included, but not reports that did not fit into the run
+/// folder; mounts, and the order of addresses: the first one of a subnet is its primary.
 fn left() -> String {
     sh(
-        "find /run/run /run/state -printf '%y %m %p\n' | sort; grep ' /run/' /proc/self/mounts | \
+        "find /run/run /run/state ! -path '/run/state' ! -path '/run/state/reports*' \
+        -printf '%y %m %p\n' | sort; grep ' /run/' /proc/self/mounts | \
         cut -d' ' -f1-4
         ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print \
         $2, $4}'",
