@@ -94,13 +94,21 @@ class Again(unittest.TestCase):
         file = self.at / "ran"
         return file.read_text().splitlines() if file.exists() else []
 
+    def test_reported_twice_runs_once(self):
+        self.cargo("hook::old_0", "hook::old_0")
+        self.passes("hook::old_0")
+        code, said = self.again("run", "list")
+        self.assertEqual(code, 0, said)
+        self.assertTrue(said.endswith("flaky 1 (2 reports), failed 0\n"), said)
+        self.assertEqual(len(self.ran()), 1)
+
     def test_passed_alone_is_flaky(self):
         self.cargo("hook::old_0", "hook::old_1")
         self.passes("hook::old_0", "hook::old_1")
         code, said = self.again("run", "list")
         self.assertEqual(code, 0, said)
         self.assertRegex(said, r"(?m)^flaky: --test kernel hook::old_0 \(\d+ s\)$")
-        self.assertTrue(said.endswith("flaky 2, failed 0\n"), said)
+        self.assertTrue(said.endswith("flaky 2 (2 reports), failed 0\n"), said)
         self.assertEqual(self.ran()[0], " test --test kernel -- --exact hook::old_0")
 
     def test_failed_again_is_failed(self):
@@ -109,7 +117,7 @@ class Again(unittest.TestCase):
         code, said = self.again("run", "list")
         self.assertEqual(code, 1)
         self.assertIn("not flaky: --test kernel hook::old_0: it failed again", said)
-        self.assertTrue(said.endswith("flaky 1, failed 1\n"), said)
+        self.assertTrue(said.endswith("flaky 1 (1 reports), failed 1\n"), said)
 
     def test_three_are_the_most(self):
         for count, expected in ((3, 0), (4, 1)):
@@ -194,7 +202,7 @@ class Again(unittest.TestCase):
         self.assertEqual(code, 1, said)
 
     def test_nothing_failed(self):
-        self.assertEqual(self.again("run", "list"), (0, "flaky 0, failed 0\n"))
+        self.assertEqual(self.again("run", "list"), (0, "flaky 0 (0 reports), failed 0\n"))
 
     def test_targets_of_cargo(self):
         log = CARGO.format("    hook::old_0\n").replace("Running tests/kernel/main.rs (target/debug/deps/kernel", "{}")
