@@ -168,6 +168,9 @@ fn consequence(trap: Trap) -> &'static str {
         Trap::NotRunning | Trap::Label | Trap::Overridden => {
             "the ranks meet over another interface than is meant"
         }
+        Trap::Planes => "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP",
+        Trap::Name => "NCCL reads no such name: the setting has no effect",
+        Trap::NotJudged => "what is said here of such a release may not be so",
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",
     }
 }

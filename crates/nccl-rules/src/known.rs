@@ -6,8 +6,7 @@ use super::settings::Settings;
 use super::variables::VARIABLES;
 use super::version::Version;
 
-/// The first release whose source has it, with the file. Those of 2.31 and 2.32 are by the strings
-/// of the libraries.
+/// The first release whose source has it, with the file.
 const SINCE: [(&str, Version); 10] = [
     // src/bootstrap.cc
     ("NCCL_OOB_NET_ENABLE", Version::new(2, 23, 4)),
