@@ -8,7 +8,8 @@ use nix::libc::{EHOSTUNREACH, EINVAL, ENETUNREACH};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::step::{Step, links_to_gateways};
 
-use crate::kernel::{World, faults};
+use crate::faults;
+use crate::kernel::World;
 
 /// Does the steps in order and stops at the first that fails. What was done until then is for the
 /// caller to undo, from the record: [`crate::restore::plan`] finds NICs wherever a failure left

@@ -15,10 +15,10 @@ use crate::container::late_conf;
 use crate::journal::{Member, Record};
 use crate::kernel::Namespaces;
 use crate::kernel::process::pidfd::Process;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::oci::state::State;
 use crate::report::Report;
+use crate::store::Store;
+use crate::store::records::Records;
 
 pub use check::check;
 pub use create::create;

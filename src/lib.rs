@@ -12,15 +12,17 @@
 //!   shim, report             rdmaprep-runtime; what a command or a hook prints and logs
 //! restore, container         Record + Snapshot ─► RestorePlan; what config.json leaves to mount
 //!   planner, cli             Request + host ─► Plan for one container; the command line as types
-//! apply                      runs steps, until one fails or the time is over
+//! apply, store               runs steps, until one fails or the time is over; the run folder
 //! kernel                     what the host is, and one step done to it: World and Namespaces
 //! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift from what was meant
 //!   journal, precedence      Record of NICs that left the host; orders of routes and rules
+//!   link_managers            what networkd, NetworkManager and udev say of a link
 //! view, oci, cdi, cni        Plan ─► a container's /sys, config.json, CDI devices, CNI answer;
 //!   drawing                  the drawing of `topo`
 //! plan, nccl_env, agreement  Selection ─► Plan; NCCL's settings; rails that all nodes have
 //! select                     Request + Snapshot ─► Selection: every NIC kept, or the reason
 //! config, deadline, handle   flags + variables + config file ─► Request; clocks; open files
+//!   disk, faults             files on the host's disks; points where a test makes us fail
 //! ```
 //!
 //! Below are crates without knowledge of this one: `rdma-model` (names, snapshots, steps, error
@@ -30,6 +32,8 @@
 
 pub mod config;
 pub mod deadline;
+pub mod disk;
+pub mod faults;
 pub mod handle;
 
 pub mod select;
@@ -46,12 +50,14 @@ pub mod view;
 
 pub mod attach;
 pub mod journal;
+pub mod link_managers;
 pub mod precedence;
 pub mod verify;
 
 pub mod kernel;
 
 pub mod apply;
+pub mod store;
 
 pub mod cli;
 pub mod container;

@@ -17,13 +17,13 @@ use rdma_model::values::PlanName;
 use crate::config::host::CONFIG;
 use crate::config::request::Request;
 use crate::journal::Member;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::select::protected_ifaces::leads_everywhere;
 use crate::select::{self, BusyNic, Selection};
+use crate::store::Store;
+use crate::store::records::Records;
 use crate::view;
 
 pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapshot> {

@@ -17,13 +17,13 @@ use rdmaprep::cdi::{ALL, RailName, Spec};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::{CONFIG, Config};
 use rdmaprep::config::request::Request;
+use rdmaprep::disk::files;
 use rdmaprep::journal::Record;
-use rdmaprep::kernel::host::files;
 use rdmaprep::kernel::netns::Netns;
-use rdmaprep::kernel::records::Records;
-use rdmaprep::kernel::store::Store;
 use rdmaprep::kernel::{Kernel, Namespaces, ThisMachine};
 use rdmaprep::planner::{busy_nics, observe_host};
+use rdmaprep::store::Store;
+use rdmaprep::store::records::Records;
 
 use crate::node::Inventory;
 use crate::rail::Rail;

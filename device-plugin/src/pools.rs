@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use ipnet::IpNet;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdmaprep::cdi::KIND;
-use rdmaprep::kernel::host::files;
+use rdmaprep::disk::files;
 use serde::Deserialize;
 
 use crate::rail::{Rail, Shown};

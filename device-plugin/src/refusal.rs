@@ -11,9 +11,9 @@ use rdmaprep::cdi::{Device, RailName};
 use rdmaprep::cli::{Cli, Command};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
-use rdmaprep::kernel::records::Records;
 use rdmaprep::planner;
 use rdmaprep::select::{BusyNic, Selection};
+use rdmaprep::store::records::Records;
 
 /// What the device's hook asks for. Nothing of a hook that this version does not understand: its
 /// own will say why.

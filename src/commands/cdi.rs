@@ -14,17 +14,17 @@ use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
 use crate::config::request::Request;
+use crate::disk::files;
+use crate::disk::host_tree::{HostTree, ReadTree};
 use crate::install;
-use crate::kernel::host::files;
-use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::netns::Netns;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, Stage, hooks_for};
 use crate::planner::{observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::select::{BusyNic, Selection, left_out};
+use crate::store::Store;
+use crate::store::records::Records;
 
 #[derive(Serialize)]
 struct Generated<'a> {

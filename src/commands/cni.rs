@@ -16,16 +16,16 @@ use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
 use crate::config::request::{Request, asks_itself};
 use crate::deadline;
+use crate::disk::files;
 use crate::hook::{self, Hook, Target};
 use crate::journal::{Attachment, Record};
-use crate::kernel::host::files;
 use crate::kernel::process::capabilities;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Container, Init, Namespaces, ThisMachine};
 use crate::oci::state::State;
 use crate::planner::stored_plan;
 use crate::report::{self, Report};
+use crate::store::Store;
+use crate::store::records::Records;
 
 /// Seconds after which a runtime gives up: the kubelet waits for a sandbox for some minutes.
 const TIMEOUT: u32 = 60;

@@ -9,7 +9,7 @@ use super::warn;
 use crate::cli::Global;
 use crate::config::file::{ConfigFile, ShimConfig};
 use crate::config::host::{CONFIG, Config};
-use crate::kernel::host::files;
+use crate::disk::files;
 
 /// Reads the config file, the one that is `named` or the default one, which alone may be absent.
 /// The administrator may have put a link there. Errors of `read` are of that file.

@@ -8,10 +8,10 @@ use anyhow::{Error, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde::Deserialize;
 
+use crate::disk::files;
 use crate::journal::is_of_engine;
-use crate::kernel::host::files;
-use crate::kernel::host::runtime_users::{self, Running};
-use crate::kernel::records::Records;
+use crate::kernel::process::runtime_users::{self, Running};
+use crate::store::records::Records;
 
 /// Fewer digits may mean another container.
 const LEAST: usize = 6;

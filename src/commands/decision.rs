@@ -20,7 +20,6 @@ use crate::config::request::Request;
 use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
 use crate::kernel::netns::Netns;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::nccl_env::Namespace;
 use crate::oci::edit;
@@ -30,6 +29,7 @@ use crate::planner::{
 };
 use crate::select::Selection;
 use crate::select::protected_ifaces;
+use crate::store::Store;
 
 /// For a link to come up, and its address and GID.
 const PATIENCE: Duration = Duration::from_secs(5);

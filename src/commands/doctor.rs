@@ -15,20 +15,20 @@ use super::status::advice;
 use super::{busy_nics, load_snapshot, nccl, request, running, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
+use crate::disk::host_tree::HostTree;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::install;
 use crate::journal::{Phase, Record, short_id};
-use crate::kernel::host::host_tree::HostTree;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, boot_id};
 use crate::plan::Plan;
 use crate::planner;
 use crate::report;
+use crate::store::Store;
+use crate::store::records::Records;
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;

@@ -15,15 +15,15 @@ use super::spec::edit;
 use super::{is_stored, request, store, warn};
 use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
+use crate::disk::files;
 use crate::journal::{Member, Record};
 use crate::kernel::boot_id;
-use crate::kernel::host::files;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::nccl_env::{self, Namespace, format};
 use crate::oci::edit::environment;
 use crate::plan::Plan;
 use crate::planner::stored_plan;
+use crate::store::Store;
+use crate::store::records::Records;
 
 /// What `prepare` and the hook give to that container, to that bundle, or to any of that plan.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {

@@ -19,24 +19,24 @@ use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
 use crate::deadline;
+use crate::disk::files;
 use crate::handle::Handle;
 use crate::hook::{self, Hook, NetnsKeeper, Target};
 use crate::journal::HeldNetns;
-use crate::kernel::host::files;
 use crate::kernel::netns::{NAMED, Netns, pins};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::pidfd_getfd;
 use crate::kernel::process::signals::Signals;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Container, Init, Kernel, Namespaces, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{observe_host, options, plan_with, stored_plan, view_of};
 use crate::report::{self, Report};
 use crate::restore::run::reclaim;
+use crate::store::Store;
+use crate::store::records::Records;
 
 #[derive(Serialize)]
 struct Ready<'a> {

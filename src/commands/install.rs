@@ -11,12 +11,13 @@ use rdma_model::snapshot::Netdev;
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, RUN, STATE};
+use crate::disk::host_tree::{HostTree, ReadTree};
+use crate::disk::{crash_safe, files};
 use crate::install::{
     self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target,
 };
-use crate::kernel::host::host_tree::{HostTree, ReadTree};
-use crate::kernel::host::{crash_safe, files, runtime_users};
-use crate::kernel::link_managers::{self, Managers};
+use crate::kernel::process::runtime_users;
+use crate::link_managers::{self, Managers};
 use crate::report::{self, Installed};
 
 struct Site {

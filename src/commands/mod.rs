@@ -40,15 +40,15 @@ use crate::cli::{
 };
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::kernel::netns::Netns;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, sysfs as sys};
 use crate::planner;
 use crate::report::{self, Report};
 use crate::select::BusyNic;
 use crate::shim::Call;
+use crate::store::Store;
+use crate::store::records::Records;
 use crate::verify;
 use config_file::{config, homeward};
 

@@ -14,8 +14,8 @@ use super::running::Running;
 use super::{config, load_snapshot, say, warn};
 use crate::cli::{ExplainArgs, Global, NcclSettingsArgs};
 use crate::config::host::Host;
+use crate::disk::{files, home_and_hosts};
 use crate::doctor::collect;
-use crate::kernel::host::{files, home_and_hosts};
 use crate::oci::edit;
 use crate::report;
 

@@ -11,11 +11,11 @@ use super::{config, say, store, warn};
 use crate::cli::{Global, PlanCommand, PlanDeleteArgs};
 use crate::config::host::Host;
 use crate::kernel::boot_id;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::planner::names_of;
 use crate::report::{self, DeletedPlan, PlanLine};
 use crate::select::Selection;
+use crate::store::Store;
+use crate::store::records::Records;
 
 pub(super) fn run(global: &Global, command: &PlanCommand) -> Result<()> {
     let host = Host::new(global, &config(global)?);

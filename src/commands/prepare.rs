@@ -15,7 +15,7 @@ use super::decision::{Decision, DraftInputs, narrowed, show_within};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs};
 use crate::config::request::Request;
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::oci::edit::{self, Injected};
 use crate::plan::Plan;
 use crate::report;

@@ -10,12 +10,12 @@ use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
 use crate::kernel::process::capabilities;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run;
+use crate::store::Store;
+use crate::store::records::Records;
 
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     capabilities::shed()?;

@@ -24,9 +24,9 @@ use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
+use crate::store::Store;
+use crate::store::records::Records;
 use sandbox::SandboxedContainer;
 
 const LIMIT: u64 = 1 << 20;

@@ -14,7 +14,7 @@ use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::file::ShimConfig;
 use crate::config::request::asks_itself;
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;

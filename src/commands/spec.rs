@@ -23,12 +23,10 @@ use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
 use crate::config::request::{Request, asks_itself};
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::limits;
 use crate::kernel::process::memfd::KeptFile;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::config::Config;
@@ -36,6 +34,8 @@ use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stag
 use crate::plan::Plan;
 use crate::planner::{NotStored, options, stored_plan};
 use crate::report::Report;
+use crate::store::Store;
+use crate::store::records::Records;
 use crate::view;
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";

@@ -12,10 +12,10 @@ use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::journal::{HeldNetns, Phase, Record, short_id};
 use crate::kernel::process::{pidfd, pidfd_getfd};
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
+use crate::store::Store;
+use crate::store::records::Records;
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);

@@ -13,7 +13,7 @@ use rdma_model::tree::{Tree, differences};
 
 use super::say;
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::kernel::sysfs::{self, Lacking, Scope, Survey};
 use crate::report;
 use crate::select::check_listed;

@@ -11,7 +11,7 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{load_snapshot, nccl, say, warn};
 use crate::cli::TestBootstrapArgs;
-use crate::kernel::host::home_and_hosts;
+use crate::disk::home_and_hosts;
 use crate::kernel::probe::tcp_probe;
 use crate::report;
 

@@ -11,8 +11,8 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{busy_nics, load_snapshot, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
+use crate::disk::files;
 use crate::drawing::{self, Fates, picture};
-use crate::kernel::host::files;
 use crate::kernel::process::memfd;
 use crate::{report, select};
 

@@ -11,12 +11,12 @@ use rdma_model::step::{Side, Step};
 
 use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
-use crate::kernel::records::Records;
 use crate::kernel::{Kernel, Namespaces, Scope, World};
 use crate::plan::rdma_mode;
 use crate::report::Report;
 use crate::restore::forget::release_netns;
 use crate::restore::plan::{Goal, RestorePlan, plan_restore};
+use crate::store::records::Records;
 
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_INFINIBAND: u16 = 32;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::config::sandbox::Sandbox;
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::kernel::process::pidfd;
 use crate::oci::bundle::Bundle;
 use crate::oci::config::Config;

@@ -18,8 +18,8 @@ use crate::container::nccl_conf;
 use crate::kernel::mount::fsmount;
 use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::rootfs::Root;
-use crate::kernel::store::Store;
 use crate::oci::state::State;
+use crate::store::Store;
 
 /// `Ok` says in words why there is no such file; an error where it may be there and the container
 /// must not start.

@@ -7,7 +7,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 
 use crate::config::sandbox::Sandbox;
-use crate::kernel::host::files;
+use crate::disk::files;
 use crate::oci::config::{Config, Device};
 use crate::oci::state::State;
 use crate::plan::{Plan, rdma_proxy};

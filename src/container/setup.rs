@@ -17,13 +17,13 @@ use rdma_model::tree::{Node, Tree};
 
 use crate::container::facts::ContainerFacts;
 use crate::container::mounts::ContainerMounts;
-use crate::kernel::store::Store;
 use crate::kernel::{Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{inside, view_of};
+use crate::store::Store;
 use crate::view::{self, Keep};
 
 #[derive(Clone, Copy)]

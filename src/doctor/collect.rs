@@ -15,11 +15,11 @@ use rustix::thread::CapabilitySet;
 
 use crate::cdi;
 use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
-use crate::kernel::link_managers::{self, Manager, Managers};
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities::{has_in_first_user, is_first_user};
 use crate::kernel::process::{limits, pidfd};
+use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
 
 /// What `rdmaprep install --systemd` writes to have its timer started.
@@ -83,7 +83,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
             .release()
             .to_string_lossy()
             .into_owned(),
-        modules: crate::kernel::host::files::list(Path::new("/sys/module")).unwrap_or_default(),
+        modules: crate::disk::files::list(Path::new("/sys/module")).unwrap_or_default(),
         verbs_class: Path::new("/sys/class/infiniband_verbs").exists(),
         nodes,
         memlock: limits.memlock,
@@ -108,7 +108,7 @@ const JOBS: &str = "slurmd";
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {
-    let pids = crate::kernel::host::files::list(Path::new("/proc")).unwrap_or_default();
+    let pids = crate::disk::files::list(Path::new("/proc")).unwrap_or_default();
     let devices = Path::new(cdi::FILE).exists();
     let one = |pid: i32| {
         let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());
@@ -130,12 +130,12 @@ const CRI_BUNDLES: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 fn without_annotations(bundles: &Path) -> Vec<String> {
     let lacks = |id: &String| {
-        let text = crate::kernel::host::files::read(&bundles.join(id).join("config.json"))
+        let text = crate::disk::files::read(&bundles.join(id).join("config.json"))
             .ok()
             .flatten();
         text.is_some_and(|text| Config::lenient(&text).lacks_pod_annotations())
     };
-    crate::kernel::host::files::list(bundles)
+    crate::disk::files::list(bundles)
         .unwrap_or_default()
         .into_iter()
         .filter(lacks)

@@ -95,7 +95,7 @@ pub struct Nvidia {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Managing {
-    pub manager: crate::kernel::link_managers::Manager,
+    pub manager: crate::link_managers::Manager,
     /// NICs of which the program does not say that it manages them.
     pub spares: Vec<IfName>,
     /// NICs that have their addresses from it: it gives them again to one that is back.

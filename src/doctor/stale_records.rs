@@ -6,7 +6,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
-use crate::kernel::link_managers::advice::{self, Present};
+use crate::link_managers::advice::{self, Present};
 
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let one = |t: &super::facts::Trace| {

@@ -19,15 +19,15 @@ use rdma_model::values::PlanName;
 use crate::attach::{Attach, attach};
 use crate::config::request::Request;
 use crate::journal::{Phase, Record, SCHEMA};
-use crate::kernel::link_managers::Managers;
 use crate::kernel::netns::pins;
-use crate::kernel::records::Records;
 use crate::kernel::{Container, Scope, World};
+use crate::link_managers::Managers;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run::reclaim;
+use crate::store::records::Records;
 
 use super::Hook;
 use choose::Chosen;

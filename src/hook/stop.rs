@@ -2,10 +2,10 @@ use anyhow::Result;
 
 use super::{Hook, is_able};
 use crate::journal::Record;
-use crate::kernel::records::Records;
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run::{self, reclaim};
+use crate::store::records::Records;
 
 /// poststop: the container has ended. Its NICs are restored with the last container of the
 /// namespace.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cdi;
 use crate::config::host::CONFIG;
-use crate::kernel::host::host_tree::{Content, ReadTree};
+use crate::disk::host_tree::{Content, ReadTree};
 pub use imports::with_imports;
 pub use manifest::{Entry, MANIFEST, Manifest, Removal, uninstall};
 use program::shim;

@@ -6,7 +6,7 @@ use super::containerd::CONFIG as CONTAINERD;
 use super::docker::DAEMON;
 use super::{NAME, Target, with_imports};
 use crate::cdi;
-use crate::kernel::host::host_tree::{Content, ReadTree};
+use crate::disk::host_tree::{Content, ReadTree};
 
 /// Where podman and CRI-O look for definitions of hooks (oci-hooks(5)), and enroot for its own.
 const HOOKS: [&str; 3] = [
@@ -99,7 +99,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::kernel::host::host_tree::HostTree;
+    use crate::disk::host_tree::HostTree;
 
     fn unregistered(files: &[(&str, &str)]) -> Result<Vec<Target>> {
         let root = tempfile::TempDir::new().unwrap();

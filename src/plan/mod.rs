@@ -70,7 +70,7 @@ pub struct Plan {
     pub agreement: Option<Agreement>,
     #[serde(default)]
     pub sysfs: SysfsMode,
-    /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook
+    /// The stored view that it shows ([`crate::store::Store::view`]); absent: the hook
     /// makes one.
     #[serde(default)]
     pub view: Option<String>,

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{printable, printable_lines};
+use crate::disk::host_tree::Content;
 use crate::install::{Change, Target};
-use crate::kernel::host::host_tree::Content;
 use crate::oci::edit::file_diff;
 
 #[derive(Clone, Debug, Serialize)]

@@ -18,10 +18,10 @@ use super::settle::{Returned, Waiting, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::journal::Record;
-use crate::kernel::link_managers::Managers;
-use crate::kernel::records::Records;
 use crate::kernel::{Namespaces, Scope, World};
+use crate::link_managers::Managers;
 use crate::precedence::Precedence;
+use crate::store::records::Records;
 
 /// Between two looks at a manager that is not done.
 const MOMENT: Duration = Duration::from_millis(50);

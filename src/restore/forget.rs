@@ -4,11 +4,11 @@ use anyhow::Result;
 use rdma_model::ids::IfName;
 
 use super::settle::Waiting;
+use crate::disk::files;
 use crate::journal::Record;
-use crate::kernel::host::files;
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin};
+use crate::store::Store;
+use crate::store::records::Records;
 
 /// Forgets a record whose NICs are back, but for those that wait for their managers.
 pub fn await_managers(

@@ -13,7 +13,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Nexthop, Snapshot};
 use rdma_model::step::NicState;
 
-use crate::kernel::link_managers::Word;
+use crate::link_managers::Word;
 use crate::precedence::Precedence;
 
 /// What the managers of NICs say; nothing of a NIC that has none.

@@ -12,16 +12,16 @@ use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use crate::apply::apply_all;
+use crate::disk::files;
 use crate::journal::{Phase, Record};
-use crate::kernel::host::files;
-use crate::kernel::link_managers::{Managers, Word};
-use crate::kernel::records::Records;
 use crate::kernel::{Namespaces, Pin, Scope, World};
+use crate::link_managers::{Managers, Word};
 use crate::plan::rdma_mode;
 use crate::restore::forget::await_managers;
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
 use crate::restore::{Restored, SETTLE, nic_names};
+use crate::store::records::Records;
 use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};

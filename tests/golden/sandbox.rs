@@ -10,8 +10,8 @@ use crate::alone;
 use rdma_model::error_class::ErrorClass;
 use rdmaprep::config::sandbox::{RunscHandler, Sandbox};
 use rdmaprep::config::sysfs_mode::SysfsMode;
+use rdmaprep::disk::host_tree::HostTree;
 use rdmaprep::install;
-use rdmaprep::kernel::host::host_tree::HostTree;
 use serde_json::{Value, json};
 use testkit::{Host, Said, run, same, sh};
 

@@ -14,7 +14,7 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
-use rdmaprep::kernel::host::files;
+use rdmaprep::disk::files;
 use rdmaprep::kernel::sysfs::{self, Scope, Survey};
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};

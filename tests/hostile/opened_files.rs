@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::alone;
-use rdmaprep::kernel::host::files;
-use rdmaprep::kernel::host::open::{self, Links};
+use rdmaprep::disk::files;
+use rdmaprep::disk::open::{self, Links};
 use rdmaprep::kernel::netns::Netns;
 use serde_json::{Value, json};
 use testkit::{Container, Host, Said, run, sh};

@@ -10,11 +10,11 @@ use crate::commands::decision::{Decision, DraftInputs};
 use crate::commands::peers::Meeting;
 use crate::commands::spec::{Edited, edit};
 use crate::commands::{busy_nics, warn};
-use crate::kernel::host::files;
-use crate::kernel::store::Store;
+use crate::disk::files;
 use crate::oci::edit;
 use crate::plan::rule_carry;
 use crate::planner::{options, plan_of_any};
+use crate::store::Store;
 
 pub(super) struct Draft {
     pub(super) decision: Decision,

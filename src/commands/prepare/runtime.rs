@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::config::sandbox::{RunscHandler, Sandbox};
+use crate::disk::files;
+use crate::disk::host_tree::HostTree;
 use crate::install;
-use crate::kernel::host::files;
-use crate::kernel::host::host_tree::HostTree;
 
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";

@@ -9,9 +9,9 @@ use nccl_rules::settings::{FoundSettings, Settings};
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use crate::config::sandbox::Sandbox;
+use crate::disk::files;
 use crate::doctor::facts::{Machine, SandboxFacts};
 use crate::journal::Record;
-use crate::kernel::host::files;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::process::{pidfd, program};
 use crate::oci::config::{Config, Device};

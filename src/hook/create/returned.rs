@@ -9,10 +9,10 @@ use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::NicState;
 
 use crate::journal::Record;
-use crate::kernel::link_managers::Managers;
-use crate::kernel::records::Records;
+use crate::link_managers::Managers;
 use crate::plan::Plan;
 use crate::restore::nic_names;
+use crate::store::records::Records;
 
 /// That every planned address is there, where a manager has yet to configure its NIC;
 /// [`ErrorClass::Locked`] says which one.

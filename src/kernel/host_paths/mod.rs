@@ -23,7 +23,7 @@ use rdma_netlink::raw::RTM_GETROUTE;
 use rdma_netlink::route_lookup::{self, Known};
 use rdma_netlink::socket::KernelSocket;
 
-use crate::kernel::host::open::{self, Links};
+use crate::disk::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
 use crate::select::protected_ifaces::{Facts, Selectors, Socket, ask_all};
 use sock_diag::Sock;

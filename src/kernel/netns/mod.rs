@@ -1,5 +1,6 @@
 //! Network namespaces: handles that keep one alive, and short visits.
 
+mod nsfs;
 pub mod pins;
 pub mod search;
 
@@ -15,7 +16,6 @@ use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 use rdma_model::error_class::ErrorClass;
 
-use crate::kernel::host::open;
 use crate::kernel::process::{capabilities, program};
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
@@ -66,9 +66,9 @@ impl Netns {
     }
 
     /// The namespace behind a file of nsfs (a /proc link or a pin). The path may be anybody's: see
-    /// [`open::netns`].
+    /// [`nsfs::open`].
     pub fn open(path: &Path) -> Result<Netns> {
-        let file = open::netns(path)?;
+        let file = nsfs::open(path)?;
         let inode = file
             .metadata()
             .with_context(|| format!("reading {}", path.display()))?
@@ -80,7 +80,7 @@ impl Netns {
     /// What is no network namespace is [`ErrorClass::State`].
     pub fn named(path: &Path) -> Result<Option<Netns>> {
         match Netns::open(path) {
-            Ok(netns) => open::is_net(path, &netns.file).map(|()| Some(netns)),
+            Ok(netns) => nsfs::is_net(path, &netns.file).map(|()| Some(netns)),
             Err(e) if ErrorClass::of(&e) == ErrorClass::State => Err(e),
             Err(_) => Ok(None),
         }
@@ -89,7 +89,7 @@ impl Netns {
     /// The one at that path; [`ErrorClass::State`] where there is no network namespace.
     pub fn existing(path: &Path) -> Result<Netns> {
         let opened =
-            Netns::open(path).and_then(|netns| open::is_net(path, &netns.file).map(|()| netns));
+            Netns::open(path).and_then(|netns| nsfs::is_net(path, &netns.file).map(|()| netns));
         opened.map_err(|e| ErrorClass::State.error(format!("{e:#}")))
     }
 

@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rdma_model::error_class::ErrorClass;
 
-use crate::kernel::faults;
-use crate::kernel::host::{files, open};
+use crate::disk::{files, open};
+use crate::faults;
 use crate::kernel::netns::{NAMED, Netns};
 
 /// How long to wait for another process that is about to share the folder of names.

@@ -10,9 +10,9 @@ use rustix::process::{PidfdGetfdFlags, getppid, getuid, pidfd_getfd};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::pidfd::{Process, start_time};
+use crate::disk::open::{self as door, Links};
 use crate::handle::{Handle, Mark, Standing};
 use crate::kernel::boot_id;
-use crate::kernel::host::open::{self as door, Links};
 
 /// PID_FS_MAGIC in include/uapi/linux/magic.h.
 const PIDFS: u64 = 0x5049_4446;

@@ -31,8 +31,8 @@ use rdma_model::snapshot::{
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::kernel::link_managers::Managers;
 use rdmaprep::kernel::{Scope, World};
+use rdmaprep::link_managers::Managers;
 use rdmaprep::plan::{Plan, rails};
 use rdmaprep::precedence::Precedence;
 use rdmaprep::restore::arrange::arrange;

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::Word;
 use super::bus::{Bus, Callee};
 use super::rule_key::{Mark, RuleKey};
-use crate::kernel::host::files;
+use crate::disk::files;
 
 pub const NAME: &str = "org.freedesktop.network1";
 const ROOT: &str = "/org/freedesktop/network1";

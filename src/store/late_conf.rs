@@ -11,7 +11,7 @@ use hmac_sha256::Hash as Sha256;
 use rustix::fs::{self, Mode, OFlags};
 
 use super::Store;
-use crate::kernel::host::{files, shared_folder};
+use crate::disk::{files, shared_folder};
 use crate::kernel::process::pidfd;
 
 /// Ids are unique only within a runtime, so the bundle counts, too.

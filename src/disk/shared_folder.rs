@@ -29,12 +29,7 @@ fn lock_for_writing(folder: &Path, deadline: Instant) -> Result<Lock> {
 
 /// Replaces a file as [`files::replace`] does if it is `synced`; else a crash of the machine may
 /// leave nothing of it.
-pub(in crate::kernel) fn replace(
-    path: &Path,
-    content: &[u8],
-    mode: u32,
-    synced: bool,
-) -> Result<()> {
+pub(crate) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let _turn = lock_for_writing(folder, Instant::now() + PATIENCE)?;
     remove(folder)?;
@@ -47,7 +42,7 @@ pub(in crate::kernel) fn replace(
     files::put(path, content, &New::Mode(mode), &named, synced)
 }
 
-pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
+pub(crate) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     let folder = path.parent().context("a folder needs a folder")?;
     if path.exists() {
         return Ok(());
@@ -64,7 +59,7 @@ pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
 
 /// Removes what a killed writer left. Does nothing while another process writes, which removes it
 /// as well.
-pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
+pub(crate) fn sweep(folder: &Path) -> Result<()> {
     if fs::symlink_metadata(unfinished(folder)).is_err() {
         return Ok(());
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Store;
+use crate::disk::{files, shared_folder};
 use crate::journal::Record;
-use crate::kernel::host::{files, shared_folder};
 
 /// Records that are kept for people to look at.
 const ARCHIVED: usize = 32;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::unistd::{User, getuid};
 
-use crate::kernel::host::open::{self, Links};
+use crate::disk::open::{self, Links};
 
 const LIMIT: u64 = 1 << 20;
 

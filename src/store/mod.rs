@@ -6,6 +6,7 @@
 mod cleanup;
 mod damaged;
 mod late_conf;
+pub mod records;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,11 +21,11 @@ use rdma_model::tree::Tree;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::disk::files::{self, Lock};
+use crate::disk::shared_folder;
+use crate::faults;
 use crate::handle::Handle;
 use crate::journal::{PartialRecord, Record, salvage};
-use crate::kernel::faults;
-use crate::kernel::host::files::{self, Lock};
-use crate::kernel::host::shared_folder;
 use crate::kernel::process::pidfd_getfd;
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};

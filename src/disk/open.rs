@@ -5,18 +5,12 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
-use nix::sys::statfs::{NSFS_MAGIC, statfs};
-use rdma_model::error_class::ErrorClass;
 use rustix::fs::{major, minor};
-
-use crate::kernel::mount::mountinfo;
-use crate::kernel::mount::rootfs::mount_of;
 
 const LINKS: usize = 8;
 
@@ -104,57 +98,6 @@ fn behind_own_links(path: &Path) -> Result<PathBuf> {
             .map_or(target.clone(), |folder| folder.join(&target));
     }
     bail!("{} leads over more than {LINKS} links", path.display())
-}
-
-/// Opens a namespace by a file of nsfs: a link of /proc, or what such a file is bound onto. Another
-/// file is [`ErrorClass::State`]; setns(2) refuses a namespace of another kind.
-pub fn netns(path: &Path) -> Result<File> {
-    let doing = || format!("opening network namespace {}", path.display());
-    // statfs(2) calls no driver.
-    let is_nsfs = |stat: nix::Result<nix::sys::statfs::Statfs>| -> Result<()> {
-        let kind = stat
-            .map_err(std::io::Error::from)
-            .with_context(doing)?
-            .filesystem_type();
-        ensure!(
-            kind == NSFS_MAGIC,
-            ErrorClass::State.error(format!("{} is no namespace file", path.display()))
-        );
-        Ok(())
-    };
-    is_nsfs(statfs(path))?;
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
-        .open(path);
-    let file = opened.with_context(doing)?;
-    is_nsfs(nix::sys::statfs::fstatfs(&file))?;
-    Ok(file)
-}
-
-/// Whether what [`netns`] has opened is a network namespace, by the name that the kernel gives it;
-/// else [`ErrorClass::State`].
-pub fn is_net(path: &Path, file: &File) -> Result<()> {
-    let doing = || format!("looking at {}", path.display());
-    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).with_context(doing)?;
-    let mut name = name.into_os_string().into_encoded_bytes();
-    // `net:[4026531840]` (ns_dname() in fs/nsfs.c); of what is bound onto a path that path, and the
-    // name is its mount's.
-    if name.starts_with(b"/") {
-        let mounts = fs::read("/proc/thread-self/mountinfo").with_context(doing)?;
-        name = mountinfo::root(&mounts, mount_of(file).with_context(doing)?)
-            .unwrap_or_default()
-            .to_vec();
-    }
-    let other = || {
-        format!(
-            "{} is no network namespace but {}",
-            path.display(),
-            String::from_utf8_lossy(&name)
-        )
-    };
-    ensure!(name.starts_with(b"net:["), ErrorClass::State.error(other()));
-    Ok(())
 }
 
 fn is_null(meta: &Metadata) -> bool {

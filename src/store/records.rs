@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use crate::disk::files;
 use crate::journal::Record;
-use crate::kernel::host::files;
-use crate::kernel::store::Store;
+use crate::store::Store;
 
 pub struct Records<'a> {
     store: &'a Store,

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::files;
+use crate::disk::files;
 use crate::journal::is_of_engine;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

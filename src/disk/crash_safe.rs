@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use super::attributes::Attributes;
 use super::files;
 use super::files::New;
-use crate::kernel::faults;
+use crate::faults;
 
 /// The name ends in nothing that engines and systemd look for.
 fn unfinished(path: &Path) -> PathBuf {

@@ -15,9 +15,9 @@ use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::tree::{Node, Tree};
 
-use crate::kernel::faults;
-use crate::kernel::host::attributes::Attributes;
-use crate::kernel::host::open::{self, Links};
+use crate::disk::attributes::Attributes;
+use crate::disk::open::{self, Links};
+use crate::faults;
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;

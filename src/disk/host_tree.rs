@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::faults;
-use crate::kernel::host::{crash_safe, files};
+use crate::disk::{crash_safe, files};
+use crate::faults;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -18,7 +18,7 @@ use rdma_model::manager::{Foreign, Managed};
 use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
-use crate::kernel::host::files;
+use crate::disk::files;
 
 /// What udev records of a link (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
