@@ -8,7 +8,7 @@ export PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin CARGO_TARGET_DIR=$repo/target
 step() { printf '\n==> %s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# packages NAME...: installs those Debian packages that are missing.
+# packages NAME...: installs those Debian packages that are missing, and removes none for them.
 packages() {
   local missing=()
   for p in "$@"; do
@@ -19,7 +19,7 @@ packages() {
   echo "installing ${missing[*]}"
   # A package source that cannot be reached is no reason to stop: apt-get reports it and reads the others.
   DEBIAN_FRONTEND=noninteractive apt-get -qq update || true
-  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends "${missing[@]}" > /dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-remove --no-install-recommends "${missing[@]}" > /dev/null
 }
 
 # Debian 12's cargo is too old for Cargo.lock: cargo-web is its newer one.
