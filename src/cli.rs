@@ -71,12 +71,13 @@ pub enum Command {
   rdmaprep prepare --plan train --bundle /run/bundle
   rdmaprep prepare --rendezvous c10d://192.0.2.1:29400 --rank 0 --nodes 2 --run-id 1")]
     Prepare(Box<PrepareArgs>),
-    /// Print the NCCL settings that a plan's containers get
+    /// Print the settings that a plan's containers get for NCCL and other libraries
     ///
     /// For plan `auto`, and with --snapshot, makes a plan and does not store it.
     #[command(after_help = "Examples:
   rdmaprep env --plan train
-  rdmaprep env --plan train --format docker")]
+  rdmaprep env --plan train --format docker
+  rdmaprep env --plan train --libraries all")]
     Env(Box<EnvArgs>),
     /// Edit an OCI config.json from stdin to stdout, as podman's precreate hook does
     ///

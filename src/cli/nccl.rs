@@ -101,6 +101,7 @@ impl Unused for TopoUnused {
         "sysfs",
         "debug_all",
         "nccl_version",
+        "libraries",
         "topo",
         "nccl_topo",
         "no_nccl_topo",

@@ -14,6 +14,7 @@ use super::prepare::read_config;
 use super::spec::edit;
 use super::{is_stored, request, store, warn};
 use crate::cli::{EnvArgs, Global};
+use crate::config::libraries::Library;
 use crate::config::request::Request;
 use crate::disk::files;
 use crate::journal::{Member, Record};
@@ -25,12 +26,15 @@ use crate::planner::stored_plan;
 use crate::store::Store;
 use crate::store::records::Records;
 
+/// The option, which counts for stored plans as well.
+const LIBRARIES: &str = "libraries";
+
 /// What `prepare` and the hook give to that container, to that bundle, or to any of that plan.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
     let env = match (&args.container, &args.bundle) {
-        (Some(id), _) => of_container(args, id, &store)?,
+        (Some(id), _) => of_container(args, &request, id, &store)?,
         (None, Some(bundle)) => of_bundle(args, request, bundle, &store)?,
         (None, None) => of_any(args, &request, &store)?,
     };
@@ -42,9 +46,9 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
 }
 
 /// By its record, since its namespace decides as well; and without what it sets otherwise itself.
-fn of_container(args: &EnvArgs, id: &str, store: &Store) -> Result<Vec<EnvVar>> {
+fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> Result<Vec<EnvVar>> {
     let why = "a container's NICs are those that it has";
-    args.select.refuse_given(&[], why)?;
+    args.select.refuse_given(&[LIBRARIES], why)?;
     let records = Records::read(store, &boot_id()?)?;
     let id = whole_id(&records, id)?;
     let away = records.readable().filter(|r| !r.is_back());
@@ -54,7 +58,7 @@ fn of_container(args: &EnvArgs, id: &str, store: &Store) -> Result<Vec<EnvVar>> 
         ErrorClass::Usage.error(format!("container {id:?} has no NICs by a plan"))
     })?;
     let own = own_environment(record, &id)?;
-    let plan = plan.for_container(&own, Namespace::Unknown);
+    let plan = with_libraries(plan, args, request)?.for_container(&own, Namespace::Unknown);
     Ok(nccl_env::given(&plan.env, &own))
 }
 
@@ -88,7 +92,7 @@ fn of_bundle(
     store: &Store,
 ) -> Result<Vec<EnvVar>> {
     // A bundle's topology file is decided here.
-    refuse_idle(args, &["topo"], store)?;
+    refuse_idle(args, &["topo", LIBRARIES], store)?;
     let text = read_config(bundle)?;
     let request = narrowed(request, &text, None)?;
     let decision = match stored(args, &request, store)? {
@@ -106,7 +110,7 @@ fn of_bundle(
 
 /// What holds for all of the plan's containers.
 fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
-    refuse_idle(args, &[], store)?;
+    refuse_idle(args, &[LIBRARIES], store)?;
     let plan = match stored(args, request, store)? {
         Some(plan) => plan,
         None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
@@ -132,5 +136,24 @@ fn refuse_idle(args: &EnvArgs, counts: &[&str], store: &Store) -> Result<()> {
 /// Of a recorded machine a plan is made.
 fn stored(args: &EnvArgs, request: &Request, store: &Store) -> Result<Option<Plan>> {
     let name = request.plan().filter(|_| args.snapshot.is_none());
-    name.map_or(Ok(None), |name| stored_plan(store, request, name))
+    let Some(name) = name else { return Ok(None) };
+    let plan = stored_plan(store, request, name)?;
+    plan.map(|plan| with_libraries(plan, args, request))
+        .transpose()
+}
+
+/// A plan with the settings of the libraries asked for, whatever it was stored with.
+fn with_libraries(plan: Plan, args: &EnvArgs, request: &Request) -> Result<Plan> {
+    if !args.select.says(LIBRARIES) {
+        return Ok(plan);
+    }
+    let libraries = &request.select.libraries;
+    if libraries.has(Library::Nccl) && !plan.libraries.has(Library::Nccl) {
+        let text = format!(
+            "plan {} is without NCCL's settings: `prepare` it with --libraries {libraries}",
+            plan.name
+        );
+        return Err(ErrorClass::Usage.error(text));
+    }
+    Ok(plan.for_libraries(libraries))
 }

@@ -2,6 +2,7 @@ pub mod device_request;
 pub mod file;
 pub mod hca_selector;
 pub mod host;
+pub mod libraries;
 pub mod options;
 pub mod pattern;
 pub mod policy;

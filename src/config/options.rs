@@ -15,6 +15,7 @@ use rdma_model::values::{Family, GidTimeout};
 use serde::{Deserialize, Deserializer};
 
 use crate::config::hca_selector::HcaSelector;
+use crate::config::libraries::Libraries;
 use crate::config::pattern::Exclusion;
 use crate::config::sysfs_mode::SysfsMode;
 
@@ -176,6 +177,13 @@ pub struct SelectOptions {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub debug_all: bool,
+    /// Libraries that get settings
+    ///
+    /// Of nccl, gloo, ucx, openmpi, nvshmem, mscclpp, mooncake, libfabric; or `all`. By default:
+    /// nccl,gloo. docs/libraries.md has the variables. One that the container sets wins.
+    #[arg(long, env = "RDMAPREP_LIBRARIES", value_name = "LIST")]
+    #[arg(action = ArgAction::Append)]
+    pub libraries: Libraries,
     /// Release of NCCL in the containers
     ///
     /// Settings are judged by it, and soft-RoCE HCAs on which it crashes are not in NCCL_IB_HCA.

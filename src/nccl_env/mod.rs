@@ -4,6 +4,7 @@
 //! certain value is left out.
 
 pub mod format;
+pub mod libraries;
 mod ports;
 pub mod topo_file;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
+pub(super) fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
     Nic {
         identity: Identity {
             name: name.parse().unwrap(),

@@ -13,6 +13,7 @@ pub mod uverbs_minors;
 
 use std::collections::BTreeMap;
 
+use crate::config::libraries::Libraries;
 use crate::config::sysfs_mode::SysfsMode;
 use nccl_rules::version::Version;
 use rail_agreement::Agreement;
@@ -25,7 +26,7 @@ use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
-use crate::nccl_env::{self, Hcas, Namespace, NcclEnv, Options};
+use crate::nccl_env::{self, Hcas, Namespace, NcclEnv, Options, libraries};
 use crate::select::{Selection, Verdict};
 use rails::Rails;
 use rdma_model::upper_lower;
@@ -88,6 +89,9 @@ pub struct Plan {
     /// The release of NCCL in its containers, where the host names one (`--nccl-version`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl_version: Option<Version>,
+    /// Whose settings its containers get (`--libraries`).
+    #[serde(default, skip_serializing_if = "Libraries::is_default")]
+    pub libraries: Libraries,
 }
 
 impl Plan {
@@ -165,9 +169,27 @@ impl Plan {
             allow_bootstrap: request.select.allow_bootstrap_iface,
             freeze_lifetimes: request.select.freeze_lifetimes,
             nccl_version: None,
+            libraries: Libraries::default(),
         }
         .with_sysfs(request.select.sysfs, None)
         .for_release(request.select.nccl_version)
+        .for_libraries(&request.select.libraries)
+    }
+
+    /// With the settings of these libraries, and without a GID index that none of them reads.
+    pub fn for_libraries(mut self, libraries: &Libraries) -> Plan {
+        self.libraries = libraries.clone();
+        self.gid_index = self.gid_index.filter(|_| libraries::read_gids(libraries));
+        self.fit_libraries(&BTreeMap::new())
+    }
+
+    fn fit_libraries(mut self, own: &BTreeMap<String, String>) -> Plan {
+        let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+        let unset = libraries::fit(&mut self.env, &self.libraries, own, hcas, self.gid_index);
+        self.unset
+            .retain(|line| libraries::keeps(line, &self.libraries));
+        self.unset.extend(unset);
+        self
     }
 
     /// With a list of HCAs on which that release of NCCL does not crash, where one is named, now or
@@ -191,7 +213,7 @@ impl Plan {
         self.gid_index = self
             .gid_index
             .filter(|ours| index.is_none_or(|own| *own == ours.to_string()));
-        self
+        self.fit_libraries(own)
     }
 
     /// With that /sys, and the stored view that shows it, if there is one.
@@ -273,7 +295,7 @@ impl Plan {
             self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
         }
         self.view = None;
-        self
+        self.fit_libraries(&BTreeMap::new())
     }
 }
 

@@ -14,6 +14,7 @@ use rdma_model::verdict::DropCode;
 use rdmaprep::cli::{self, Cli, Global, SelectArgs};
 use rdmaprep::doctor;
 use rdmaprep::kernel::process::capabilities::KEPT;
+use rdmaprep::nccl_env::libraries::SETTINGS;
 use rdmaprep::verify::LEFT_OUT;
 use serde_json::Value;
 
@@ -167,6 +168,23 @@ fn checks_in_docs_are_those_of_doctor() {
         )
     }));
     section_is("docs/doctor.md", "checks", &table);
+}
+
+#[test]
+fn settings_of_libraries_in_docs_are_those_of_the_program() {
+    let mut table =
+        "| library | variable | value | read in | release |\n|---|---|---|---|---|\n".to_owned();
+    for setting in &SETTINGS {
+        table += &format!(
+            "| {} | `{}` | {} | `{}` | {} |\n",
+            setting.library,
+            setting.variable,
+            setting.form.example(),
+            setting.source,
+            setting.release
+        );
+    }
+    section_is("docs/libraries.md", "settings", &table);
 }
 
 /// A table of the flags of `T`, with the keys of the config file's table that have the same names.

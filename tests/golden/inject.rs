@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rdma_model::error_class::ErrorClass;
+use rdmaprep::config::libraries::Libraries;
 use rdmaprep::oci::edit::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
 
@@ -197,6 +198,7 @@ fn a_plan_becomes_an_edit() {
         agreement: None,
         freeze_lifetimes: false,
         nccl_version: None,
+        libraries: Libraries::default(),
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
+use rdmaprep::config::libraries::Libraries;
 use rdmaprep::plan::Plan;
 use rdmaprep::report::{self, PhaseName, Report};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
@@ -208,6 +209,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         agreement: None,
         freeze_lifetimes: false,
         nccl_version: None,
+        libraries: Libraries::default(),
     }
 }
 

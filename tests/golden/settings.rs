@@ -143,6 +143,49 @@ fn an_agreed_set_is_said() {
 }
 
 #[test]
+fn env_has_the_libraries_that_are_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = |libraries: &[&str]| {
+        let text = rdmaprep(
+            dir.path(),
+            &[],
+            &[&["env", "--format", "docker"], libraries].concat(),
+        );
+        pairs(&text).into_keys().collect::<Vec<_>>()
+    };
+    let plain = names(&[]);
+    assert!(
+        plain.iter().all(|name| name.starts_with("NCCL_")),
+        "{plain:?}"
+    );
+    assert_eq!(names(&["--libraries", "nccl,gloo"]), plain);
+    let ucx = names(&["--libraries", "ucx"]);
+    assert_eq!(ucx, ["UCX_NET_DEVICES"]);
+    let all = names(&["--libraries=all"]);
+    assert!(all.len() > plain.len() + 5, "{all:?}");
+    let mut both = plain.clone();
+    both.extend(all.iter().filter(|name| !plain.contains(name)).cloned());
+    both.sort();
+    assert_eq!(both, all);
+}
+
+#[test]
+fn what_a_container_has_of_a_library_wins() {
+    let own = [
+        "UCX_NET_DEVICES=mlx5_9:1",
+        "NVSHMEM_HCA_PE_MAPPING=mlx5_9:1:8",
+    ];
+    let (given, said) = both(&[("RDMAPREP_LIBRARIES", "all")], &own);
+    assert_eq!(given, said);
+    assert!(given.contains_key("MC_TE_FILTERS"), "{given:?}");
+    assert!(
+        given.keys().all(|name| !name.contains("HCA_LIST")),
+        "{given:?}"
+    );
+    assert!(!given.contains_key("UCX_NET_DEVICES"), "{given:?}");
+}
+
+#[test]
 fn nccl_list_has_just_the_chosen_hcas() {
     let case = |name: &str| {
         Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -990,6 +990,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         agreement: None,
         freeze_lifetimes: true,
         nccl_version: None,
+        libraries: rdmaprep::config::libraries::Libraries::default(),
     }
 }
 

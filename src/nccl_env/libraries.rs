@@ -1,0 +1,391 @@
+//! The settings of libraries beside NCCL for exactly the NICs that the container got: one table, from
+//! which the environment and docs/libraries.md are made.
+
+use std::collections::BTreeMap;
+
+use rdma_model::nic::EnvVar;
+
+use super::{Hcas, var};
+use crate::config::libraries::{Libraries, Library};
+
+/// A row of the table.
+pub struct Setting {
+    pub library: Library,
+    pub variable: &'static str,
+    pub form: Form,
+    /// Where the library reads it.
+    pub source: &'static str,
+    /// The release in which that was looked up.
+    pub release: &'static str,
+}
+
+/// What a value is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Made with NCCL's: by [`super::build_env`] and [`super::fit_container`].
+    Nccl(&'static str),
+    Ports,
+    Names,
+    OneName,
+    GidIndex,
+    Interface,
+    ExactInterface,
+    Constant(&'static str),
+}
+
+use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Ports};
+
+const fn setting(
+    library: Library,
+    variable: &'static str,
+    form: Form,
+    source: &'static str,
+    release: &'static str,
+) -> Setting {
+    Setting {
+        library,
+        variable,
+        form,
+        source,
+        release,
+    }
+}
+
+const NCCL: &str = "2.30.7";
+const MSCCLPP: &str = "main of 2026-08";
+const MOONCAKE: &str = "0.3.13";
+const NVSHMEM: &str = "3.8.0";
+const LIBFABRIC: &str = "1.17.0";
+const ENVIRON: &str = "mooncake-common/src/environ.cpp";
+const ENV_DEFS: &str = "src/modules/transport/common/env_defs.h";
+const MSCCLPP_ENV: &str = "src/core/env.cpp";
+const VERBS: &str = "prov/verbs/src/verbs_init.c";
+
+/// By library, in the order in which a container gets them.
+pub const SETTINGS: [Setting; 18] = {
+    use Library::*;
+    [
+        setting(
+            Nccl,
+            "NCCL_IB_HCA",
+            Form::Nccl("`=mlx5_0,mlx5_1`; `:PORT` behind HCAs with several ports"),
+            "src/transport/net_ib/init.cc",
+            NCCL,
+        ),
+        setting(
+            Nccl,
+            "NCCL_IB_GID_INDEX",
+            Form::Nccl("a number, where one is right on all ports"),
+            "src/transport/net_ib/connect.cc",
+            NCCL,
+        ),
+        setting(
+            Nccl,
+            "NCCL_SOCKET_IFNAME",
+            Form::Nccl("`=eth0`"),
+            "src/misc/socket.cc",
+            NCCL,
+        ),
+        setting(
+            Gloo,
+            "GLOO_SOCKET_IFNAME",
+            Form::Nccl("`eth0`"),
+            "torch/csrc/distributed/c10d/init.cpp",
+            "PyTorch 2",
+        ),
+        setting(
+            Ucx,
+            "UCX_NET_DEVICES",
+            Ports,
+            "src/ucp/core/ucp_context.c",
+            "1.13.1, 1.22.0",
+        ),
+        setting(
+            OpenMpi,
+            "OMPI_MCA_btl_tcp_if_include",
+            Interface,
+            "opal/mca/btl/tcp/btl_tcp_component.c",
+            "4.1.4",
+        ),
+        setting(
+            Nvshmem,
+            "NVSHMEM_ENABLE_NIC_PE_MAPPING",
+            Constant("1"),
+            ENV_DEFS,
+            NVSHMEM,
+        ),
+        setting(Nvshmem, "NVSHMEM_HCA_LIST", Ports, ENV_DEFS, NVSHMEM),
+        setting(Nvshmem, "NVSHMEM_IB_GID_INDEX", GidIndex, ENV_DEFS, NVSHMEM),
+        setting(
+            Nvshmem,
+            "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
+            ExactInterface,
+            "src/modules/bootstrap/uid/ncclSocket/ncclsocket_socket.cpp",
+            NVSHMEM,
+        ),
+        setting(
+            Mscclpp,
+            "MSCCLPP_HCA_DEVICES",
+            Names,
+            "src/core/ib.cc",
+            MSCCLPP,
+        ),
+        setting(
+            Mscclpp,
+            "MSCCLPP_IB_GID_INDEX",
+            GidIndex,
+            MSCCLPP_ENV,
+            MSCCLPP,
+        ),
+        setting(
+            Mscclpp,
+            "MSCCLPP_SOCKET_IFNAME",
+            ExactInterface,
+            "src/core/bootstrap/socket.cc",
+            MSCCLPP,
+        ),
+        setting(
+            Mooncake,
+            "MC_TE_FILTERS",
+            Names,
+            "mooncake-transfer-engine/src/topology.cpp",
+            MOONCAKE,
+        ),
+        setting(
+            Mooncake,
+            "MC_MS_FILTERS",
+            Names,
+            "mooncake-store/src/client_service.cpp",
+            MOONCAKE,
+        ),
+        setting(Mooncake, "MC_GID_INDEX", GidIndex, ENVIRON, MOONCAKE),
+        setting(Libfabric, "FI_VERBS_DEVICE_NAME", OneName, VERBS, LIBFABRIC),
+        setting(Libfabric, "FI_VERBS_GID_IDX", GidIndex, VERBS, LIBFABRIC),
+    ]
+};
+
+/// Settings that exclude each other: a container that has one of them otherwise has chosen.
+const CHOICES: [&[&str]; 4] = [
+    &[
+        "NVSHMEM_ENABLE_NIC_PE_MAPPING",
+        "NVSHMEM_HCA_LIST",
+        "NVSHMEM_HCA_PE_MAPPING",
+    ],
+    &["MC_TE_FILTERS", "MC_TE_FILTERS_EXCLUDE"],
+    &["OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude"],
+    // One interface for all.
+    &[
+        "NCCL_SOCKET_IFNAME",
+        "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
+        "MSCCLPP_SOCKET_IFNAME",
+        "OMPI_MCA_btl_tcp_if_include",
+    ],
+];
+
+impl Setting {
+    fn is_nccls(&self) -> bool {
+        matches!(self.form, Form::Nccl(_))
+    }
+}
+
+/// Whose variable that is; NCCL has many more than the table.
+fn library(name: &str) -> Option<Library> {
+    let of_table = SETTINGS
+        .iter()
+        .find(|s| s.variable == name)
+        .map(|s| s.library);
+    of_table.or(name.starts_with("NCCL_").then_some(Library::Nccl))
+}
+
+pub fn is_of_table(variable: &str) -> bool {
+    SETTINGS.iter().any(|s| s.variable == variable)
+}
+
+/// The HCAs that a variable of the table names. Those of NCCL's list are judged with its rules.
+pub fn named_hcas(variable: &str, value: &str) -> Vec<String> {
+    let setting = SETTINGS.iter().find(|s| s.variable == variable);
+    if !setting.is_some_and(|s| matches!(s.form, Ports | Names | OneName)) || value.starts_with('^')
+    {
+        return Vec::new();
+    }
+    let words = value
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
+    words
+        .map(|word| word.split(':').next().unwrap_or(word).to_owned())
+        .collect()
+}
+
+impl Form {
+    /// How a value looks, for docs/libraries.md.
+    pub fn example(self) -> &'static str {
+        match self {
+            Form::Nccl(example) => example,
+            Ports => "`mlx5_0:1,mlx5_1:1`",
+            Names => "`mlx5_0,mlx5_1`; none where an HCA has several ports",
+            OneName => "`mlx5_0`, where it is the only HCA",
+            GidIndex => "a number, where one is right on all ports",
+            Interface => "`eth0`",
+            ExactInterface => "`=eth0`",
+            Constant(value) => value,
+        }
+    }
+
+    fn why(self) -> &'static str {
+        match self {
+            Form::Nccl(_) | Constant(_) => "what the HCAs below need to count",
+            Ports | Names | OneName => "exactly the HCAs that the container gets, in rail order",
+            GidIndex => "the RoCE v2 GID of the only address, on every port",
+            Interface | ExactInterface => "that of NCCL's bootstrap",
+        }
+    }
+}
+
+/// Sets what these libraries read, and nothing of others. Returns what nothing certain can be said
+/// of: `NAME: reason`.
+pub fn fit(
+    env: &mut Vec<EnvVar>,
+    libraries: &Libraries,
+    own: &BTreeMap<String, String>,
+    hcas: Hcas,
+    gid_index: Option<u32>,
+) -> Vec<String> {
+    let made = Made {
+        ports: ports(hcas),
+        names: names(hcas),
+        gid_index,
+        interface: interface(env),
+    };
+    env.retain(|v| {
+        SETTINGS
+            .iter()
+            .all(|s| s.variable != v.name || s.is_nccls())
+    });
+    env.retain(|v| library(&v.name).is_none_or(|library| libraries.has(library)));
+    let mut unset = Vec::new();
+    let chosen = SETTINGS
+        .iter()
+        .filter(|s| libraries.has(s.library) && !s.is_nccls());
+    for setting in chosen {
+        match made.value(setting.form) {
+            Ok(Some(value)) => env.push(var(setting.variable, &value, setting.form.why())),
+            Ok(None) => {}
+            Err(why) => unset.push(format!("{}: {why}", setting.variable)),
+        }
+    }
+    let theirs = chosen_otherwise(env, own);
+    env.retain(|v| !theirs.contains(&v.name.as_str()));
+    unset
+}
+
+/// Whether a line of what is not set stays: not those of [`fit`], nor of a library that is not
+/// meant.
+pub fn keeps(line: &str, libraries: &Libraries) -> bool {
+    let variable = line.split(':').next().unwrap_or_default();
+    let is_made = SETTINGS
+        .iter()
+        .any(|s| s.variable == variable && !s.is_nccls());
+    !is_made && library(variable).is_none_or(|library| libraries.has(library))
+}
+
+pub fn read_gids(libraries: &Libraries) -> bool {
+    let reads = |s: &&Setting| s.form == GidIndex || s.variable == "NCCL_IB_GID_INDEX";
+    SETTINGS
+        .iter()
+        .filter(reads)
+        .any(|s| libraries.has(s.library))
+}
+
+/// Ours that belong to a choice which the container has made in another way.
+fn chosen_otherwise(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<&'static str> {
+    let mut left = Vec::new();
+    for choice in CHOICES {
+        let is_other = |name: &&str| {
+            let ours = env.iter().find(|v| v.name == *name).map(|v| &v.value);
+            own.get(*name).is_some_and(|own| Some(own) != ours)
+        };
+        if choice.iter().any(is_other) {
+            left.extend(choice.iter().filter(|name| !name.starts_with("NCCL_")));
+        }
+    }
+    left
+}
+
+/// What of a plan values are made of.
+struct Made {
+    ports: Vec<String>,
+    /// Names alone say the same only of HCAs with one port.
+    names: Result<Vec<String>, String>,
+    gid_index: Option<u32>,
+    interface: Option<String>,
+}
+
+impl Made {
+    fn value(&self, form: Form) -> Result<Option<String>, String> {
+        let list = match form {
+            Form::Nccl(_) => return Ok(None),
+            Constant(value) => return Ok(self.given().then(|| value.to_owned())),
+            GidIndex => return Ok(self.gid_index.map(|index| index.to_string())),
+            Interface => return Ok(self.interface.clone()),
+            ExactInterface => return Ok(self.interface.as_ref().map(|name| format!("={name}"))),
+            Ports => self.ports.clone(),
+            Names => self.names.clone()?,
+            OneName => match self.names.clone()? {
+                many if many.len() > 1 => {
+                    return Err("older releases read a single name, and there are several".into());
+                }
+                one => one,
+            },
+        };
+        Ok((!list.is_empty()).then(|| list.join(",")))
+    }
+
+    fn given(&self) -> bool {
+        !self.ports.is_empty()
+    }
+}
+
+/// Every HCA with its port. InfiniBand HCAs, which do not move, are taken by their first.
+fn ports(hcas: Hcas) -> Vec<String> {
+    let moved = hcas
+        .nics
+        .iter()
+        .filter_map(|nic| Some((nic.hca.as_ref()?, nic.port?)));
+    let fixed = hcas.ib.iter().map(|hca| (hca, 1));
+    let mut ports = Vec::new();
+    for port in moved
+        .chain(fixed)
+        .map(|(hca, port)| format!("{hca}:{port}"))
+    {
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    ports
+}
+
+fn names(hcas: Hcas) -> Result<Vec<String>, String> {
+    if let Some(hca) = hcas
+        .nics
+        .iter()
+        .find(|n| n.ports > 1)
+        .and_then(|n| n.hca.as_ref())
+    {
+        return Err(format!(
+            "{hca} has several ports, and a name is all of them"
+        ));
+    }
+    let of_port = |port: String| port.split(':').next().unwrap_or_default().to_owned();
+    Ok(ports(hcas).into_iter().map(of_port).collect())
+}
+
+/// The bootstrap's, where one was chosen.
+fn interface(env: &[EnvVar]) -> Option<String> {
+    let is_interface = |v: &&EnvVar| v.name.ends_with("SOCKET_IFNAME");
+    let chosen = env.iter().find(is_interface)?;
+    Some(chosen.value.trim_start_matches('=').to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+use std::collections::BTreeMap;
+
+use rdma_model::ids::HcaName;
+use rdma_model::nic::Nic;
+
+use super::*;
+use crate::nccl_env::tests::nic;
+
+fn settings(
+    libraries: &str,
+    nics: &[Nic],
+    before: &[(&str, &str)],
+    own: &[(&str, &str)],
+) -> (Vec<String>, Vec<String>) {
+    let ib: &[HcaName] = &[];
+    let mut env: Vec<EnvVar> = before.iter().map(|(n, v)| var(n, v, "")).collect();
+    let own = own.iter().map(|(n, v)| (n.to_string(), v.to_string()));
+    let own: BTreeMap<String, String> = own.collect();
+    let hcas = Hcas {
+        nics,
+        ib,
+        named: None,
+    };
+    let libraries = libraries.parse().unwrap();
+    let unset = fit(&mut env, &libraries, &own, hcas, Some(3));
+    let lines = env.iter().map(|v| format!("{}={}", v.name, v.value));
+    (lines.collect(), unset)
+}
+
+const BOOTSTRAP: [(&str, &str); 3] = [
+    ("NCCL_IB_HCA", "=mlx5_0,mlx5_1"),
+    ("NCCL_SOCKET_IFNAME", "=eth0"),
+    ("GLOO_SOCKET_IFNAME", "eth0"),
+];
+
+fn two() -> [Nic; 2] {
+    [
+        nic("rdma0", Some("mlx5_0"), 1, 1),
+        nic("rdma1", Some("mlx5_1"), 1, 1),
+    ]
+}
+
+#[test]
+fn each_library_gets_its_own_form() {
+    let (lines, unset) = settings("all", &two(), &BOOTSTRAP, &[]);
+    assert_eq!(
+        lines,
+        [
+            "NCCL_IB_HCA==mlx5_0,mlx5_1",
+            "NCCL_SOCKET_IFNAME==eth0",
+            "GLOO_SOCKET_IFNAME=eth0",
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
+            "OMPI_MCA_btl_tcp_if_include=eth0",
+            "NVSHMEM_ENABLE_NIC_PE_MAPPING=1",
+            "NVSHMEM_HCA_LIST=mlx5_0:1,mlx5_1:1",
+            "NVSHMEM_IB_GID_INDEX=3",
+            "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME==eth0",
+            "MSCCLPP_HCA_DEVICES=mlx5_0,mlx5_1",
+            "MSCCLPP_IB_GID_INDEX=3",
+            "MSCCLPP_SOCKET_IFNAME==eth0",
+            "MC_TE_FILTERS=mlx5_0,mlx5_1",
+            "MC_MS_FILTERS=mlx5_0,mlx5_1",
+            "MC_GID_INDEX=3",
+            "FI_VERBS_GID_IDX=3",
+        ]
+    );
+    let why = "FI_VERBS_DEVICE_NAME: older releases read a single name, and there are several";
+    assert_eq!(unset, [why]);
+    let (lines, unset) = settings("libfabric", &two()[..1], &[], &[]);
+    assert_eq!(lines, ["FI_VERBS_DEVICE_NAME=mlx5_0", "FI_VERBS_GID_IDX=3"]);
+    assert!(unset.is_empty());
+}
+
+#[test]
+fn libraries_that_are_not_meant_get_nothing() {
+    let before = [&BOOTSTRAP[..], &[("NCCL_DEBUG", "INFO"), ("OTHER", "1")]].concat();
+    let (lines, _) = settings("ucx", &two(), &before, &[]);
+    assert_eq!(lines, ["OTHER=1", "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"]);
+    let (lines, _) = settings("nccl,gloo", &two(), &before, &[]);
+    assert_eq!(lines.len(), before.len());
+}
+
+#[test]
+fn fitted_again_nothing_changes_and_fewer_nics_count() {
+    let (once, _) = settings("all", &two(), &BOOTSTRAP, &[]);
+    let pairs: Vec<(&str, &str)> = once.iter().filter_map(|l| l.split_once('=')).collect();
+    let (again, _) = settings("all", &two(), &pairs, &[]);
+    assert_eq!(again, once);
+    let (fewer, _) = settings("ucx", &two()[1..], &pairs, &[]);
+    assert_eq!(fewer, ["UCX_NET_DEVICES=mlx5_1:1"]);
+    let (none, _) = settings("ucx", &[], &pairs[3..4], &[]);
+    assert_eq!(none, [""; 0]);
+}
+
+#[test]
+fn choice_of_the_container_is_whole() {
+    let beside = |own: &[(&str, &str)]| settings("nvshmem,openmpi", &two(), &BOOTSTRAP, own).0;
+    let mapping = beside(&[("NVSHMEM_HCA_PE_MAPPING", "mlx5_0:1:8")]);
+    assert!(
+        mapping
+            .iter()
+            .all(|l| !l.contains("HCA") && !l.contains("MAPPING")),
+        "{mapping:?}"
+    );
+    let interface = beside(&[("NCCL_SOCKET_IFNAME", "bond0")]);
+    assert!(
+        interface.iter().all(|l| !l.contains("eth0")),
+        "{interface:?}"
+    );
+    let same = beside(&[("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_1:1")]);
+    assert!(
+        same.contains(&"NVSHMEM_ENABLE_NIC_PE_MAPPING=1".to_owned()),
+        "{same:?}"
+    );
+}
+
+#[test]
+fn names_alone_cannot_say_a_port() {
+    let nics = [nic("rdma0", Some("mlx4_0"), 2, 2)];
+    let (lines, unset) = settings("ucx,mooncake", &nics, &[], &[]);
+    assert_eq!(lines, ["UCX_NET_DEVICES=mlx4_0:2", "MC_GID_INDEX=3"]);
+    assert_eq!(unset.len(), 2);
+    assert!(
+        unset[0].starts_with("MC_TE_FILTERS: mlx4_0 has several ports"),
+        "{unset:?}"
+    );
+}
+
+#[test]
+fn only_lists_of_hcas_are_read_as_such() {
+    assert_eq!(
+        named_hcas("UCX_NET_DEVICES", "mlx5_0:1, mlx5_1:1"),
+        ["mlx5_0", "mlx5_1"]
+    );
+    assert_eq!(named_hcas("NVSHMEM_HCA_LIST", "^mlx5_0"), [""; 0]);
+    assert_eq!(named_hcas("NCCL_IB_HCA", "=mlx5_0"), [""; 0]);
+    assert_eq!(named_hcas("MC_GID_INDEX", "3"), [""; 0]);
+}
