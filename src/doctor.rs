@@ -6,6 +6,7 @@ mod arp;
 pub mod collect;
 mod context;
 pub mod facts;
+mod libraries;
 mod nccl;
 mod network;
 mod node;
@@ -83,6 +84,8 @@ pub enum Check {
     Acs,
     Numa,
     Nccl,
+    /// Settings of libraries beside NCCL.
+    Libraries,
     StaleRecords,
     OrphanedRules,
     /// Others that configure the same NICs.
@@ -169,7 +172,7 @@ const fn rule(
     }
 }
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 23] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
@@ -187,6 +190,7 @@ const RULES: [Rule; 22] = [
     rule(Check::Acs, false, Live, pcie::acs),
     rule(Check::Numa, false, Places, pcie::numa),
     rule(Check::Nccl, true, Network, nccl::pick),
+    rule(Check::Libraries, true, Network, libraries::named),
     rule(Check::StaleRecords, false, Live, stale_records::records),
     rule(Check::OrphanedRules, false, Network, stale_records::rules),
     rule(Check::RenameFights, false, Live, stale_records::managers),
@@ -225,6 +229,7 @@ impl Check {
             Check::Acs => "PCIe Access Control Services between a GPU and its NIC",
             Check::Numa => "the NUMA nodes of GPUs and of their NICs",
             Check::Nccl => "what NCCL makes of its settings",
+            Check::Libraries => "HCAs that settings of libraries beside NCCL name",
             Check::StaleRecords => "records of NICs whose container has ended",
             Check::OrphanedRules => "policy routing rules that lead to no route",
             Check::RenameFights => "network managers that configure the same NICs",

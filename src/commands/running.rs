@@ -25,6 +25,7 @@ use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
+use crate::nccl_env::libraries::is_of_table;
 use crate::store::Store;
 use crate::store::records::Records;
 use sandbox::SandboxedContainer;
@@ -213,13 +214,16 @@ fn unknown(asked: &str) -> anyhow::Error {
     ))
 }
 
+fn is_setting(name: &str) -> bool {
+    name.starts_with("NCCL_") || name == "HOME" || is_of_table(name)
+}
+
 /// What NCCL finds in a container: the environment of its init, and the config files below its
 /// root. A container's memory and file systems can block a reader for ever, so this runs in a
 /// process of its own, which doctor need not wait for.
 pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
-    let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
     let settings = Settings::of(
-        collect::environment(pid, ours)?,
+        collect::environment(pid, is_setting)?,
         "the environment of its init",
     );
     let mut found = FoundSettings {

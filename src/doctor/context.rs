@@ -351,7 +351,12 @@ fn is_plain(plan: &Plan, now: &Request) -> bool {
     let rails = plan.rails.or_loose
         && now.select.arp_profile == ArpChoice::Auto
         && plan.rails.tables == Some(now.host.rail_tables);
-    let host = !plan.allow_bootstrap && !plan.freeze_lifetimes && !now.select.freeze_lifetimes;
+    let host = [&plan.libraries, &now.select.libraries]
+        .iter()
+        .all(|l| l.is_default())
+        && !plan.allow_bootstrap
+        && !plan.freeze_lifetimes
+        && !now.select.freeze_lifetimes;
     let shown = [plan.sysfs, now.select.sysfs] == [SysfsMode::default(); 2]
         && !plan.default_route
         && !now.select.default_route;

@@ -606,7 +606,7 @@ fn every_planted_fault_is_found() {
     );
 }
 
-const ALL: [Check; 22] = [
+const ALL: [Check; 23] = [
     Check::RdmaModules,
     Check::KernelFeatures,
     Check::VerbsNodes,
@@ -624,6 +624,7 @@ const ALL: [Check; 22] = [
     Check::Acs,
     Check::Numa,
     Check::Nccl,
+    Check::Libraries,
     Check::StaleRecords,
     Check::OrphanedRules,
     Check::RenameFights,

@@ -14,6 +14,7 @@ use crate::doctor::facts::{Machine, SandboxFacts};
 use crate::journal::Record;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::process::{pidfd, program};
+use crate::nccl_env::libraries::is_of_table;
 use crate::oci::config::{Config, Device};
 
 pub(in crate::commands) struct SandboxedContainer {
@@ -99,7 +100,7 @@ impl SandboxedContainer {
         let env = config
             .environment()
             .into_iter()
-            .filter(|(name, _)| name.starts_with("NCCL_"));
+            .filter(|(name, _)| name.starts_with("NCCL_") || is_of_table(name));
         Ok(FoundSettings {
             settings: Settings::of(env, "the environment in config.json"),
             notes: Vec::new(),

@@ -1,0 +1,40 @@
+//! Settings of libraries beside NCCL that name HCAs which a container does not have.
+
+use super::{Check, CheckContext, Finding, Severity, join};
+use crate::nccl_env::libraries::{SETTINGS, named_hcas};
+use rdma_model::escape::shell_word;
+
+const WHY: &str = "the library passes over a name that is not there, or ends; it never takes \
+    another HCA instead";
+
+pub(super) fn named(context: &CheckContext) -> Vec<Finding> {
+    let (Ok(settings), Some(id)) = (context.of.settings, context.of.container) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for setting in &SETTINGS {
+        let variable = setting.variable;
+        let value = settings.get(variable).unwrap_or_default();
+        let named = named_hcas(variable, value);
+        let here = &context.of.snapshot.hcas;
+        let is_away = |name: &&String| here.iter().all(|hca| hca.name.as_str() != name.as_str());
+        let away: Vec<&String> = named.iter().filter(is_away).collect();
+        if away.is_empty() {
+            continue;
+        }
+        let severity = match away.len() == named.len() {
+            true => Severity::Breaks,
+            false => Severity::Warning,
+        };
+        let seen = format!(
+            "{variable}={value} names {}, not in this container",
+            join(away)
+        );
+        let fix = format!(
+            "unset it, or set what `rdmaprep env --container {} --libraries all` prints",
+            shell_word(id)
+        );
+        found.push(Finding::new(Check::Libraries, severity, seen, WHY, fix));
+    }
+    found
+}
