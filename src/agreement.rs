@@ -135,9 +135,8 @@ pub fn fill_offer(
 
 /// A code that all versions of the protocol's messages have.
 fn known(code: DropCode) -> DropCode {
-    if code == DropCode::SlowerHca {
-        DropCode::Excluded
-    } else {
-        code
+    match code {
+        DropCode::SlowerHca | DropCode::OtherLinkLayer => DropCode::Excluded,
+        code => code,
     }
 }

@@ -447,7 +447,8 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
         | DropCode::FiniteLifetime
         | DropCode::InfiniBand
         | DropCode::NotInPeerSet
-        | DropCode::SlowerHca => context.is_inside(),
+        | DropCode::SlowerHca
+        | DropCode::OtherLinkLayer => context.is_inside(),
     };
     let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
     let why = "a job that is to have this NIC does without it";

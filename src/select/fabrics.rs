@@ -1,9 +1,9 @@
-//! InfiniBand HCAs that look as if they were for storage or management: NCCL would take all that
-//! its list names, and a rank whose HCA is in another fabric hangs. A rate below that of the others
-//! decides; what may mean several things is a hint. A list of the user's, or devices that a
-//! container asks for, decide instead.
+//! HCAs that look as if they were for storage or management: NCCL would take all that its list
+//! names, and a rank whose HCA is in another fabric hangs. A rate below that of the other
+//! InfiniBand HCAs decides; what may mean several things is a hint. A list of the user's, or
+//! devices that a container asks for, decide instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -19,22 +19,30 @@ use super::{Drop, DropCode, Verdict};
 const DPUS: [u16; 4] = [0xa2d2, 0xa2d6, 0xa2dc, 0xa2df];
 const MELLANOX: u16 = 0x15b3;
 
-fn chosen_by_hand(context: &Context) -> bool {
+const FIX: &str = "if the job is not to have it: --exclude-hca";
+
+pub(super) fn chosen_by_hand(context: &Context) -> bool {
     let request = context.request;
     !request.select.hca.is_empty()
         || request.narrowing.devices.is_some()
         || request.agreed_ib.is_some()
 }
 
-/// The InfiniBand HCAs that are kept, each once, in rail order.
-fn kept<'a>(snapshot: &'a Snapshot, verdicts: &[Verdict]) -> Vec<&'a Hca> {
+/// Whether it keeps an InfiniBand port, without a netdev.
+fn is_bare(verdict: &Verdict) -> bool {
+    verdict.dropped.is_none() && verdict.netdev.is_none()
+}
+
+/// The HCAs of verdicts, each once, in their order.
+fn hcas<'a, 'v>(
+    snapshot: &'a Snapshot,
+    verdicts: impl Iterator<Item = &'v Verdict>,
+) -> Vec<&'a Hca> {
     let mut found: Vec<&Hca> = Vec::new();
-    for v in verdicts
-        .iter()
-        .filter(|v| v.dropped.is_none() && v.netdev.is_none())
-    {
-        let hca = v.hca.as_ref().and_then(|name| snapshot.hca(name));
-        found.extend(hca.filter(|hca| !found.iter().any(|f| f.name == hca.name)));
+    for hca in verdicts.filter_map(|v| snapshot.hca(v.hca.as_ref()?)) {
+        if found.iter().all(|f| f.name != hca.name) {
+            found.push(hca);
+        }
     }
     found
 }
@@ -75,7 +83,7 @@ pub(super) fn leave_out_slower(context: &Context, verdicts: &mut [Verdict]) {
     if chosen_by_hand(context) {
         return;
     }
-    let all = kept(context.snapshot, verdicts);
+    let all = hcas(context.snapshot, verdicts.iter().filter(|v| is_bare(v)));
     let rates: Vec<(&Hca, f64)> = all
         .iter()
         .filter_map(|hca| Some((*hca, rate(hca)?)))
@@ -98,34 +106,35 @@ pub(super) fn leave_out_slower(context: &Context, verdicts: &mut [Verdict]) {
             why,
             fix: "to keep it: --hca all, or --hca with all that are meant (RDMA_HCA)".to_owned(),
         };
-        let of_it = |v: &&mut Verdict| v.netdev.is_none() && v.hca.as_ref() == Some(&hca.name);
-        for v in verdicts
-            .iter_mut()
-            .filter(of_it)
-            .filter(|v| v.dropped.is_none())
-        {
-            (v.dropped, v.note) = (Some(drop.clone()), None);
+        for v in verdicts.iter_mut() {
+            if is_bare(v) && v.hca.as_ref() == Some(&hca.name) {
+                (v.dropped, v.note) = (Some(drop.clone()), None);
+            }
         }
     }
 }
 
-/// What was left out for its rate: a line each.
-pub(super) fn slower(verdicts: &[Verdict]) -> Vec<String> {
-    let mut groups: Vec<(&Drop, Vec<&str>)> = Vec::new();
-    for (drop, hca) in verdicts
-        .iter()
-        .filter_map(|v| Some((v.dropped.as_ref()?, v.hca.as_ref()?.as_str())))
-    {
+/// What was left out for its fabric: a line for each reason.
+pub(super) fn left_out(verdicts: &[Verdict]) -> Vec<String> {
+    let mut groups: Vec<(&Drop, Vec<String>)> = Vec::new();
+    for verdict in verdicts {
+        let Some(drop) = verdict.dropped.as_ref() else {
+            continue;
+        };
+        let label = match (drop.code, &verdict.hca) {
+            (DropCode::SlowerHca, Some(hca)) => hca.to_string(),
+            (DropCode::OtherLinkLayer, _) => verdict.label(),
+            _ => continue,
+        };
         match groups.iter_mut().find(|(known, _)| *known == drop) {
-            Some((_, hcas)) if hcas.contains(&hca) => {}
-            Some((_, hcas)) => hcas.push(hca),
-            None if drop.code == DropCode::SlowerHca => groups.push((drop, vec![hca])),
-            None => {}
+            Some((_, labels)) if labels.contains(&label) => {}
+            Some((_, labels)) => labels.push(label),
+            None => groups.push((drop, vec![label])),
         }
     }
     groups
         .iter()
-        .map(|(d, hcas)| format!("{} left out: {}; {}", hcas.join(", "), d.why, d.fix))
+        .map(|(d, labels)| format!("{} left out: {}; {}", labels.join(", "), d.why, d.fix))
         .collect()
 }
 
@@ -134,76 +143,92 @@ pub(super) fn hints(context: &Context, verdicts: &[Verdict]) -> Vec<String> {
     if chosen_by_hand(context) {
         return Vec::new();
     }
-    let (snapshot, all) = (context.snapshot, kept(context.snapshot, verdicts));
-    let fix = "if the job is not to have it: --exclude-hca";
-    let far = far(snapshot, &all)
-        .map(|(hca, where_)| format!("{hca} has no GPU nearer than SYS, {where_}; {fix} {hca}"));
-    let is_dpu = |hca: &&&Hca| {
-        let function = snapshot.pci.iter().find(|f| Some(f.address) == hca.pci);
-        function.is_some_and(|f| f.vendor == MELLANOX && DPUS.contains(&f.device))
-    };
-    let (dpus, others): (Vec<&Hca>, Vec<&Hca>) = all.iter().partition(|hca| is_dpu(hca));
-    let dpus = dpus.iter().filter(|_| !others.is_empty());
-    let dpus = dpus.map(|hca| {
-        format!(
-            "{} is a port of a DPU (BlueField), which may be for management; {fix} {0}",
-            hca.name
-        )
+    let snapshot = context.snapshot;
+    let all = hcas(snapshot, verdicts.iter().filter(|v| is_bare(v)));
+    let far = far(snapshot, &all).map(|(hca, numa)| {
+        format!("{hca} has no GPU nearer than SYS, as it is at NUMA node {numa}; {FIX} {hca}")
     });
-    far.chain(dpus).chain(several_subnets(&all)).collect()
+    far.chain(dpus(context, verdicts))
+        .chain(several_subnets(&all))
+        .collect()
+}
+
+/// Ports of DPUs beside other NICs, InfiniBand or RoCE, that no name asked for.
+fn dpus(context: &Context, verdicts: &[Verdict]) -> Vec<String> {
+    let is_named = |v: &Verdict| v.netdev.as_ref().is_some_and(|n| context.request.names(n));
+    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
+    let (dpus, others): (Vec<&Hca>, Vec<&Hca>) =
+        hcas(context.snapshot, kept.filter(|v| !is_named(v)))
+            .into_iter()
+            .partition(|hca| is_dpu(hca, context.snapshot));
+    dpus.iter()
+        .filter(|_| !others.is_empty())
+        .map(|hca| {
+            format!(
+                "{} is a port of a DPU (BlueField), which may be for management; {FIX} {0}",
+                hca.name
+            )
+        })
+        .collect()
+}
+
+fn is_dpu(hca: &Hca, snapshot: &Snapshot) -> bool {
+    model(hca, snapshot).is_some_and(|(vendor, id)| vendor == MELLANOX && DPUS.contains(&id))
 }
 
 /// HCAs whose every way to a GPU leads from one NUMA node to another, where others are nearer to
-/// one.
-fn far<'a>(snapshot: &'a Snapshot, all: &[&'a Hca]) -> impl Iterator<Item = (&'a HcaName, String)> {
+/// one; with the NUMA node of each.
+fn far<'a>(snapshot: &Snapshot, all: &[&'a Hca]) -> impl Iterator<Item = (&'a HcaName, i32)> {
     let levels = Levels::new(snapshot);
-    let nearest = |hca: &Hca| {
-        let pci = hca.pci.filter(|pci| levels.function(*pci).is_some())?;
-        let way = snapshot
-            .gpus()
-            .map(|gpu| levels.between(pci, gpu.address).0)
-            .min()?;
-        // Where the platform does not say, all look alike.
-        (levels.numa(pci) >= 0).then_some((way, levels.numa(pci)))
-    };
-    let places: Vec<_> = all
+    let places: Vec<(&HcaName, (Distance, i32))> = all
         .iter()
-        .filter_map(|hca| Some((*hca, nearest(hca)?)))
+        .filter_map(|hca| Some((&hca.name, nearest(hca, &levels, snapshot)?)))
         .collect();
     let any_near = places.iter().any(|(_, (way, _))| *way < Distance::Sys);
     let far = places
         .into_iter()
         .filter(move |(_, (way, _))| any_near && *way == Distance::Sys);
-    far.map(|(hca, (_, numa))| (&hca.name, format!("as it is at NUMA node {numa}")))
+    far.map(|(hca, (_, numa))| (hca, numa))
+}
+
+/// The distance to the nearest GPU, and the NUMA node. Where the platform does not say, all look
+/// alike.
+fn nearest(hca: &Hca, levels: &Levels, snapshot: &Snapshot) -> Option<(Distance, i32)> {
+    let pci = hca.pci.filter(|pci| levels.function(*pci).is_some())?;
+    let ways = snapshot
+        .gpus()
+        .map(|gpu| levels.between(pci, gpu.address).0);
+    let numa = levels.numa(pci);
+    (numa >= 0).then_some((ways.min()?, numa))
 }
 
 /// Each subnet manager gives its subnet a prefix of its own, or leaves the default, fe80::/64,
 /// which says nothing.
 fn several_subnets(all: &[&Hca]) -> Option<String> {
-    let subnet = |port: &Port| {
-        let IpAddr::V6(gid) = port.gids.iter().min_by_key(|g| g.index)?.ip() else {
-            return None;
-        };
-        Some(IpNet::new(gid.into(), 64).ok()?.trunc())
-    };
-    let subnets: BTreeSet<IpNet> = all
+    let mut subnets: BTreeMap<IpNet, Vec<&str>> = BTreeMap::new();
+    for hca in all {
+        let of_hca: BTreeSet<IpNet> = ports(hca).filter_map(subnet).collect();
+        for net in of_hca {
+            subnets.entry(net).or_default().push(hca.name.as_str());
+        }
+    }
+    let text: Vec<String> = subnets
         .iter()
-        .flat_map(|hca| ports(hca))
-        .filter_map(subnet)
+        .map(|(net, hcas)| format!("{net} has {}", hcas.join(", ")))
         .collect();
-    let of = |net: &IpNet| {
-        let names = all
-            .iter()
-            .filter(|hca| ports(hca).any(|p| subnet(p) == Some(*net)))
-            .map(|hca| hca.name.as_str());
-        format!("{net} has {}", names.collect::<Vec<_>>().join(", "))
-    };
-    let text = subnets.iter().map(of).collect::<Vec<_>>().join("; ");
     (subnets.len() > 1).then(|| {
         format!(
-            "the InfiniBand HCAs are in {} subnets: {text}; if the job is to use one of these: \
+            "the InfiniBand HCAs are in {} subnets: {}; if the job is to use one of these: \
             --hca PREFIX/64",
-            subnets.len()
+            subnets.len(),
+            text.join("; ")
         )
     })
+}
+
+fn subnet(port: &Port) -> Option<IpNet> {
+    let IpAddr::V6(gid) = port.gids.iter().min_by_key(|g| g.index)?.ip() else {
+        return None;
+    };
+    Some(IpNet::new(gid.into(), 64).ok()?.trunc())
 }

@@ -3,6 +3,7 @@
 pub mod candidates;
 mod fabrics;
 pub mod families;
+mod link_layers;
 pub mod protected_ifaces;
 mod rules;
 
@@ -246,6 +247,7 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
         .collect();
     come_along(snapshot, &mut verdicts);
     fabrics::leave_out_slower(&context, &mut verdicts);
+    link_layers::leave_one(&context, &mut verdicts);
     families::agree(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
@@ -381,7 +383,7 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
         }
     }
     said.extend(idle_exclusion(request, context.snapshot, context.held));
-    said.extend(fabrics::slower(&selection.verdicts));
+    said.extend(fabrics::left_out(&selection.verdicts));
     said.extend(fabrics::hints(context, &selection.verdicts));
     let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
     let absent: Vec<&IfName> = request

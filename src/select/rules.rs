@@ -13,8 +13,8 @@ use crate::select::{Drop, DropCode, Verdict};
 use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
 
-/// The rules in the order in which they are tested, which is that of [`DropCode`]; its last is for
-/// [`super::fabrics`].
+/// The rules in the order in which they are tested, which is that of [`DropCode`]; its last two are
+/// for [`super::fabrics`] and [`super::link_layers`].
 const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     forbidden,
     held,

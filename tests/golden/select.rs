@@ -125,7 +125,7 @@ fn golden_cases() {
     );
 }
 
-const CODES: [DropCode; 20] = [
+const CODES: [DropCode; 21] = [
     DropCode::Forbidden,
     DropCode::Held,
     DropCode::Ambiguous,
@@ -146,6 +146,7 @@ const CODES: [DropCode; 20] = [
     DropCode::InfiniBand,
     DropCode::NotInPeerSet,
     DropCode::SlowerHca,
+    DropCode::OtherLinkLayer,
 ];
 
 /// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.

@@ -40,6 +40,8 @@ pub enum DropCode {
     NotInPeerSet,
     /// An InfiniBand HCA whose rate is below that of others.
     SlowerHca,
+    /// NCCL connects no InfiniBand port with one of Ethernet, and the job gets the others.
+    OtherLinkLayer,
 }
 
 impl fmt::Display for DropCode {
@@ -71,6 +73,7 @@ impl DropCode {
             DropCode::InfiniBand => "InfiniBand, without --ib",
             DropCode::NotInPeerSet => "not in its --peer-ifaces",
             DropCode::SlowerHca => "slower than other InfiniBand HCAs",
+            DropCode::OtherLinkLayer => "not of the link layer that the job gets",
         };
         words.to_owned()
     }

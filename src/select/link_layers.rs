@@ -1,0 +1,115 @@
+//! One link layer for a job: NCCL refuses a connection between a port of InfiniBand and one of
+//! Ethernet ("Remote … device is incompatible", ncclIbConnect in NCCL's src/transport/net_ib.cc).
+//! Where both are kept, the faster fabric stays, or that of the NICs that `--ifaces` names.
+
+use std::collections::BTreeSet;
+
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::Port;
+
+use super::candidates::{Context, INFINIBAND};
+use super::fabrics::chosen_by_hand;
+use super::{Drop, DropCode, Verdict};
+
+/// A verdict that keeps a port.
+struct Kept {
+    at: usize,
+    port: (HcaName, u32),
+    rate: Option<f64>,
+    is_infiniband: bool,
+    is_named: bool,
+}
+
+pub(super) fn leave_one(context: &Context, verdicts: &mut [Verdict]) {
+    if chosen_by_hand(context) {
+        return;
+    }
+    let all = verdicts.iter().enumerate();
+    let kept: Vec<Kept> = all
+        .filter_map(|(at, v)| Kept::new(context, at, v))
+        .collect();
+    let (infiniband, ethernet): (Vec<&Kept>, Vec<&Kept>) =
+        kept.iter().partition(|k| k.is_infiniband);
+    if infiniband.is_empty() || ethernet.is_empty() {
+        return;
+    }
+    let by_name = "--ifaces names NICs of it".to_owned();
+    let (is_infiniband, reason) = match [&infiniband, &ethernet].map(|f| is_named(f)) {
+        [true, true] => return,
+        [true, false] => (true, by_name),
+        [false, true] => (false, by_name),
+        [false, false] => faster(&infiniband, &ethernet),
+    };
+    let (other, chosen) = match is_infiniband {
+        true => ("Ethernet", "InfiniBand"),
+        false => ("InfiniBand", "Ethernet"),
+    };
+    let drop = Drop {
+        code: DropCode::OtherLinkLayer,
+        also: Vec::new(),
+        why: format!(
+            "its link layer is {other}, which NCCL does not connect with {chosen}, and the job \
+            gets {chosen}: {reason}"
+        ),
+        fix: "to choose otherwise: --hca with all that are meant (RDMA_HCA)".to_owned(),
+    };
+    for left in if is_infiniband { ethernet } else { infiniband } {
+        let verdict = &mut verdicts[left.at];
+        (verdict.dropped, verdict.note) = (Some(drop.clone()), None);
+    }
+}
+
+/// Whether InfiniBand is the faster fabric, and why. All nodes have to choose alike: the fastest
+/// port decides, since a node may lack others, and then how many there are. A rate that is not
+/// known is not compared.
+fn faster(infiniband: &[&Kept], ethernet: &[&Kept]) -> (bool, String) {
+    let (ib, eth) = (rate(infiniband), rate(ethernet));
+    if let Some((ib, eth)) = ib.zip(eth).filter(|(ib, eth)| ib != eth) {
+        let (most, less) = (ib.max(eth), ib.min(eth));
+        let reason = format!("its fastest port has {most} Gb/s, where the other has {less}");
+        return (ib > eth, reason);
+    }
+    let (ib, eth) = (ports(infiniband), ports(ethernet));
+    if ib == eth {
+        return (true, "--ib asks for it".to_owned());
+    }
+    let (most, less) = (ib.max(eth), ib.min(eth));
+    (
+        ib > eth,
+        format!("it has {most} ports, and the other {less}"),
+    )
+}
+
+/// The highest rate, where all are known.
+fn rate(fabric: &[&Kept]) -> Option<f64> {
+    let rates: Option<Vec<f64>> = fabric.iter().map(|k| k.rate).collect();
+    rates?.into_iter().max_by(f64::total_cmp)
+}
+
+/// A VLAN on a NIC has the port of that NIC.
+fn ports(fabric: &[&Kept]) -> usize {
+    let ports: BTreeSet<_> = fabric.iter().map(|k| &k.port).collect();
+    ports.len()
+}
+
+fn is_named(fabric: &[&Kept]) -> bool {
+    fabric.iter().any(|k| k.is_named)
+}
+
+impl Kept {
+    fn new(context: &Context, at: usize, verdict: &Verdict) -> Option<Kept> {
+        let (hca, number) = (verdict.hca.as_ref()?, verdict.port?);
+        let ports = &context.snapshot.hca(hca)?.ports;
+        let port = ports.iter().find(|p| p.number == number)?;
+        let netdev = verdict.netdev.as_ref();
+        let link = netdev.and_then(|name| context.snapshot.netdev(name));
+        verdict.dropped.is_none().then(|| Kept {
+            at,
+            port: (hca.clone(), number),
+            rate: Port::gigabits(port),
+            // What is kept without a netdev is InfiniBand.
+            is_infiniband: link.is_none_or(|link| link.link_type == INFINIBAND),
+            is_named: netdev.is_some_and(|name| context.request.names(name)),
+        })
+    }
+}
