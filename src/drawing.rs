@@ -32,6 +32,10 @@ pub struct Picture {
     /// RDMA devices: by PCI address, then name; those that are on no PCI function last.
     pub nics: Vec<Nic>,
     pub switches: Vec<Place>,
+    /// The functions through which HCAs of ConnectX-8 read GPUs; which is whose, only the driver
+    /// says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub data_direct: Vec<Place>,
     pub rule: &'static str,
     /// Why there are no HCAs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,10 +169,13 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     pair(&levels, &gpus, &mut nics);
     gpus.iter_mut()
         .for_each(|gpu| gpu.shares = shared(&levels, gpu, &nics));
+    let data_direct = snapshot.pci.iter().filter(|f| f.is_data_direct());
+    let data_direct: Vec<Place> = data_direct.map(|f| place(&levels, f.address)).collect();
     let places = gpus
         .iter()
         .map(|g| &g.place)
-        .chain(nics.iter().filter_map(|n| n.place.as_ref()));
+        .chain(nics.iter().filter_map(|n| n.place.as_ref()))
+        .chain(&data_direct);
     let switches: BTreeSet<BusId> = places.flat_map(|p| levels.switches(p.address)).collect();
     let switches = switches.into_iter().map(|at| place(&levels, at)).collect();
     Picture {
@@ -176,6 +183,7 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
         gpus,
         nics,
         switches,
+        data_direct,
         rule: RULE,
         hint: snapshot.lacks_rdma_driver(),
     }
@@ -331,7 +339,8 @@ impl Picture {
             .gpus
             .iter()
             .map(|g| &g.place)
-            .chain(self.nics.iter().filter_map(|n| n.place.as_ref()));
+            .chain(self.nics.iter().filter_map(|n| n.place.as_ref()))
+            .chain(&self.data_direct);
         places.map(|p| p.numa).collect()
     }
 
@@ -344,6 +353,16 @@ impl Picture {
             self.switch(s.switch?)
         })
         .collect()
+    }
+
+    /// Where its Data Direct functions are, as a sentence.
+    fn data_direct_words(&self) -> Option<String> {
+        let word = |place: &Place| match place.switch {
+            Some(switch) => format!("{} below switch {switch}", place.address),
+            None => format!("{} on {}", place.address, numa_name(place.numa)),
+        };
+        let all: Vec<String> = self.data_direct.iter().map(word).collect();
+        (!all.is_empty()).then(|| format!("Data Direct functions: {}", all.join(", ")))
     }
 
     /// What was dropped for which reason, each reason once: its code, who, the sentence with what

@@ -368,6 +368,7 @@ fn paragraph(canvas: &mut Canvas, grid: &Grid, class: &str, text: &str, top: usi
 
 fn foot(canvas: &mut Canvas, picture: &Picture, grid: &Grid, top: usize) -> usize {
     let mut paragraphs: Vec<(&str, String)> = Vec::new();
+    paragraphs.extend(picture.data_direct_words().map(|words| ("ink", words)));
     for (code, nics, why) in picture.reasons() {
         let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
         paragraphs.push(("ink", format!("✕ {}: {code}: {why}", who.join(", "))));

@@ -9,6 +9,7 @@ enum Leaf<'p> {
     Switch(&'p Place),
     Gpu(&'p Gpu),
     Nic(&'p Nic),
+    DataDirect(&'p Place),
 }
 
 /// What is below each switch, or directly on each NUMA node.
@@ -44,6 +45,10 @@ pub fn text(picture: &Picture) -> String {
         .iter()
         .filter_map(|n| Some((n.place.as_ref()?, n)))
         .for_each(|(place, n)| put(place, Leaf::Nic(n)));
+    picture
+        .data_direct
+        .iter()
+        .for_each(|place| put(place, Leaf::DataDirect(place)));
     let mut lines = vec![picture.headline()];
     for numa in picture.numa_nodes() {
         lines.extend([String::new(), numa_name(numa)]);
@@ -92,6 +97,9 @@ fn draw(below: &Below, at: (i32, Option<BusId>), indent: &str, lines: &mut Vec<S
                 )
             }
             Leaf::Nic(one) => nic(one),
+            Leaf::DataDirect(place) => {
+                format!("Data Direct function {}{}", place.address, link(place))
+            }
         };
         lines.push(format!("{indent}{branch}{line}"));
         if let Leaf::Switch(place) = leaf {

@@ -1,5 +1,6 @@
 //! A topology file of ours as containers find it, and as it is stored: a tree with one file in it.
 
+use nccl_rules::topology_xml::DATA_DIRECT;
 use rdma_model::tree::{Node, Tree};
 
 pub const FILE: &str = "nccl_topo.xml";
@@ -26,6 +27,7 @@ pub fn nets(xml: &str) -> impl Iterator<Item = &str> {
     xml.split("<net name=\"")
         .skip(1)
         .filter_map(|rest| Some(rest.split_once('"')?.0))
+        .map(|net| net.strip_suffix(DATA_DIRECT).unwrap_or(net))
 }
 
 #[cfg(test)]
@@ -34,7 +36,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "<system version=\"1\">\n  <nic>\n    <net name=\"mlx5_0\"/>\n    <net \
+        let text = "<system version=\"1\">\n  <nic>\n    <net name=\"mlx5_0_dma\"/>\n    <net \
             name=\"rxe1\"/>\n  </nic>\n</system>\n";
         assert_eq!(nets(text).collect::<Vec<_>>(), ["mlx5_0", "rxe1"]);
         assert_eq!(xml(&tree(text)), Some(text));

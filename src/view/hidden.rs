@@ -313,9 +313,21 @@ fn kept_functions(keep: &Keep, seen: &Snapshot) -> BTreeSet<BusId> {
         .iter()
         .filter(|n| keep.netdevs.contains(&n.name))
         .filter_map(|n| n.pci);
-    hcas.chain(netdevs)
+    let mut kept: BTreeSet<BusId> = hcas
+        .chain(netdevs)
         .chain(keep.functions.iter().copied())
-        .collect()
+        .collect();
+    // NCCL asks mlx5 for the function of each HCA, and looks for its place (NCCL_IB_DATA_DIRECT).
+    if has_mlx5(keep, seen) {
+        let direct = seen.pci.iter().filter(|f| f.is_data_direct());
+        kept.extend(direct.map(|f| f.address));
+    }
+    kept
+}
+
+fn has_mlx5(keep: &Keep, seen: &Snapshot) -> bool {
+    let mut kept = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name));
+    kept.any(|h| h.driver.as_deref() == Some("mlx5_core"))
 }
 
 /// The functions that stand for a kept function's card. NCCL sets the last digit of an address to

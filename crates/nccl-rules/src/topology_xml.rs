@@ -11,7 +11,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName};
-use rdma_model::snapshot::{Cpu, PciFunction, Snapshot};
+use rdma_model::snapshot::{Cpu, Hca, PciFunction, Snapshot};
 
 use super::levels::Levels;
 
@@ -32,6 +32,10 @@ const VALUE: usize = 253;
 
 /// Vendor id of Amazon, whose NICs (EFA) aws-ofi-nccl drives.
 const AMAZON: u16 = 0x1d0f;
+
+/// What NCCL appends to the name of an HCA that it uses by its Data Direct function
+/// (src/transport/net_ib/init.cc of 2.30.7).
+pub const DATA_DIRECT: &str = "_dma";
 
 const X86: &str = "x86_64";
 
@@ -63,7 +67,7 @@ enum Above {
 struct Tree {
     below: BTreeMap<Above, BTreeSet<BusId>>,
     faces: BTreeMap<BusId, BusId>,
-    nets: BTreeMap<BusId, BTreeSet<HcaName>>,
+    nets: BTreeMap<BusId, BTreeSet<String>>,
 }
 
 pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
@@ -80,7 +84,10 @@ pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
             Some(Ok(pci)) => {
                 let card = levels.card(pci);
                 tree.hang(&levels, card, pci);
-                tree.nets.entry(card).or_default().insert(hca.name.clone());
+                tree.nets
+                    .entry(card)
+                    .or_default()
+                    .insert(hca.name.to_string());
             }
             Some(Err(pci)) => unplaced.push((
                 hca.name.clone(),
@@ -89,7 +96,9 @@ pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
             None => unplaced.push((hca.name.clone(), "no PCI function is behind it".to_owned())),
         }
     }
+    let direct = tree.hang_data_direct(&levels, snapshot, kept);
     let (system, mut warnings) = (tree.system(&levels, snapshot), Vec::new());
+    warnings.extend(direct);
     let knows_cpu = snapshot
         .cpu
         .as_ref()
@@ -146,6 +155,37 @@ impl Tree {
             .insert(child);
     }
 
+    /// Places `NAME_dma`, for which NCCL looks from 2.27.3 on where an HCA has a Data Direct
+    /// function: it is known whose that is where there is one function, and one HCA that can have
+    /// it. Else the reason why none is placed.
+    fn hang_data_direct(
+        &mut self,
+        levels: &Levels,
+        snapshot: &Snapshot,
+        kept: &BTreeSet<HcaName>,
+    ) -> Option<String> {
+        let functions = snapshot.pci.iter().filter(|f| f.is_data_direct());
+        let functions: Vec<BusId> = functions.map(|f| f.address).collect();
+        let mlx5 = snapshot.hcas.iter().filter(|h| has_data_direct(h));
+        let mlx5: Vec<&HcaName> = mlx5.map(|h| &h.name).collect();
+        if functions.is_empty() || !mlx5.iter().any(|name| kept.contains(*name)) {
+            return None;
+        }
+        let ([function], [hca]) = (functions.as_slice(), mlx5.as_slice()) else {
+            let all: Vec<String> = functions.iter().map(BusId::to_string).collect();
+            return Some(format!(
+                "whose the Data Direct functions {} are, only the driver says: the file does not \
+                place them, and NCCL from 2.27.3 on looks for them in /sys",
+                all.join(", ")
+            ));
+        };
+        let card = levels.card(*function);
+        self.hang(levels, card, *function);
+        let nets = self.nets.entry(card).or_default();
+        nets.insert(format!("{hca}{DATA_DIRECT}"));
+        None
+    }
+
     fn system(&self, levels: &Levels, snapshot: &Snapshot) -> Element {
         let cpus = self.below.keys().filter_map(|above| match above {
             Above::Cpu(node) => Some(Element {
@@ -183,10 +223,14 @@ impl Tree {
     }
 }
 
-fn nic(names: &BTreeSet<HcaName>) -> Element {
-    let net = |name: &HcaName| Element {
+fn has_data_direct(hca: &Hca) -> bool {
+    hca.driver.as_deref() == Some("mlx5_core")
+}
+
+fn nic(names: &BTreeSet<String>) -> Element {
+    let net = |name: &String| Element {
         tag: "net",
-        attributes: vec![("name", name.to_string())],
+        attributes: vec![("name", name.clone())],
         children: Vec::new(),
     };
     Element {

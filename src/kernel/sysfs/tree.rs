@@ -340,6 +340,11 @@ impl Shot<'_> {
         for cpu in self.numbered("devices/system/cpu", "cpu") {
             self.files(&join(&cpu, "topology"), PLACE);
         }
+        // The partitions of one switch of Broadcom, as its driver and NCCL (ncclOsGetBcmLinks) know
+        // them: links from each upstream port to the others.
+        for switch in self.subdirs("kernel/pci_switch_link/virtual_switch_links") {
+            self.links_of(&switch, |_| true);
+        }
     }
 
     fn numbered(&self, dir: &str, prefix: &str) -> Vec<String> {

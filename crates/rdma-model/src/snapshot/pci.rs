@@ -40,6 +40,13 @@ impl PciFunction {
         )
     }
 
+    /// Whether an HCA of Mellanox (ConnectX-8) reads GPUs through this function, which has neither
+    /// an HCA nor a netdev. Which HCA, only that HCA's verbs node says
+    /// (MLX5_IB_METHOD_GET_DATA_DIRECT_SYSFS_PATH; drivers/infiniband/hw/mlx5/data_direct.c).
+    pub fn is_data_direct(&self) -> bool {
+        (self.vendor, self.device) == (0x15b3, 0x2100)
+    }
+
     pub fn is_bridge(&self) -> bool {
         self.class >> 8 == 0x0604
     }

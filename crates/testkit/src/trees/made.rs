@@ -180,7 +180,7 @@ impl Sys {
 
     /// Makes what a text says, a thing a line: `function ADDRESS under=… class=…`, `hca NAME at=…`,
     /// `net NAME at=…`, `aux NAME at=…`, `usb NAME at=…`, `virtio NAME at=… driver=…`,
-    /// `soft NAME on=…`. Other lines come back.
+    /// `soft NAME on=…`, `partitions ADDRESS ADDRESS` of one switch. Other lines come back.
     pub fn describe<'t>(&mut self, text: &'t str) -> Vec<Vec<&'t str>> {
         let mut others = Vec::new();
         for line in text
@@ -220,6 +220,12 @@ impl Sys {
                     "virtio",
                     get("driver", "virtio_net"),
                 ),
+                "partitions" => {
+                    let links = "kernel/pci_switch_link/virtual_switch_links";
+                    for (from, to) in [(words[1], words[2]), (words[2], words[1])] {
+                        self.link(&format!("{links}/{from}/{to}"), &format!("{links}/{to}"));
+                    }
+                }
                 "soft" => self.soft(words[1], get("on", "")),
                 _ => others.push(words),
             }
@@ -298,7 +304,10 @@ impl Sys {
             &place,
             address,
             get("class").unwrap_or("0x088000"),
-            get("vendor").unwrap_or("0x15b3"),
+            [
+                get("vendor").unwrap_or("0x15b3"),
+                get("device").unwrap_or("0x101b"),
+            ],
         );
         self.file(
             &format!("{place}/numa_node"),
@@ -325,12 +334,12 @@ impl Sys {
         self.places.insert(address.to_owned(), place);
     }
 
-    fn attributes(&self, place: &str, address: &str, class: &str, vendor: &str) {
+    fn attributes(&self, place: &str, address: &str, class: &str, [vendor, device]: [&str; 2]) {
         let uevent = format!("PCI_CLASS={}\nPCI_SLOT_NAME={address}\n", &class[2..]);
         for (name, text) in [
             ("class", class),
             ("vendor", vendor),
-            ("device", "0x101b"),
+            ("device", device),
             ("subsystem_vendor", "0x15b3"),
             ("subsystem_device", "0x0007"),
             ("revision", "0x00"),
