@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""machine.py DIR BUSID...: a made-up /sys around real GPUs.
+"""machine.py [--data-direct] DIR BUSID...: a made-up /sys around real GPUs.
 
 Two sockets, each with a root port and a PCIe switch. The GPUs hang below the first switch, beside mlx5_0; mlx5_1 and mlx5_2
 are below the second one. What decides a bus's place is /sys/class/pci_bus/BUS, so that a GPU goes where its bus is said to be.
+
+--data-direct: mlx5_0 alone, below the second switch, and its Data Direct function beside the GPUs. Its path is printed.
 """
 import os
 import sys
 
 
-def main(top, gpus):
+def main(top, gpus, data_direct=False):
     def write(path, text):
         os.makedirs(os.path.dirname(f"{top}/{path}"), exist_ok=True)
         with open(f"{top}/{path}", "w") as file:
@@ -85,7 +87,14 @@ def main(top, gpus):
         bridge(place, 0, name)
         for gpu in (gpu for gpu in gpus if gpu.startswith(name + ":")):
             function(f"{place}/{gpu}", "0x030200", ("0x10de", "0x2335"), 0, "nvidia")
-    for number, (up, high, socket, slot) in enumerate([(first, "e", 0, 0), (second, "f", 1, 0), (second, "f", 1, 1)]):
+    hcas = [(first, "e", 0, 0), (second, "f", 1, 0), (second, "f", 1, 1)]
+    if data_direct:
+        hcas = hcas[1:2]
+        down = f"{first}/0000:e2:10.0"
+        bridge(down, 0, "0000:e3")
+        function(f"{down}/0000:e3:00.0", "0x020000", ("0x15b3", "0x2100"), 0, "mlx5_ib")
+        print(f"/{down}/0000:e3:00.0")
+    for number, (up, high, socket, slot) in enumerate(hcas):
         down = f"{up}/0000:{high}2:{slot + 16:02x}.0"
         bridge(down, socket, f"0000:{high}{slot + 3}")
         hca(number, f"{down}/0000:{high}{slot + 3}:00.0", socket)
@@ -97,4 +106,6 @@ def main(top, gpus):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    flag = sys.argv[1] == "--data-direct"
+    words = sys.argv[2:] if flag else sys.argv[1:]
+    main(words[0], words[1:], flag)

@@ -59,16 +59,16 @@ fn nccl_has_every_gpu_and_nic_where_our_file_has_it() {
         let dumps = fs::read_dir(&machine).unwrap().map(|e| e.unwrap().path());
         for dump in dumps.filter(|path| path.extension().is_some_and(|e| e == "xml")) {
             let theirs = places(&fs::read_to_string(&dump).unwrap());
-            assert!(
-                theirs.len() >= 3 && theirs.contains_key("mlx5_0"),
-                "{}",
-                dump.display()
-            );
+            // By its Data Direct function, where it has one.
+            let has_nic = ["mlx5_0", "mlx5_0_dma"]
+                .iter()
+                .any(|name| theirs.contains_key(*name));
+            assert!(theirs.len() >= 2 && has_nic, "{}", dump.display());
             for (name, place) in &theirs {
                 assert_eq!(ours.get(name), Some(place), "{name} in {}", dump.display());
                 judged += 1;
             }
         }
     }
-    assert!(judged >= 14, "{judged}");
+    assert!(judged >= 18, "{judged}");
 }
