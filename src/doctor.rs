@@ -14,6 +14,7 @@ mod pcie;
 mod plans;
 mod rails;
 mod stale_records;
+mod userspace;
 
 use std::fmt;
 
@@ -62,6 +63,8 @@ pub enum Check {
     KernelFeatures,
     /// `/dev/infiniband/uverbs*`: there, the right ones, and to be opened.
     VerbsNodes,
+    /// rdma-core in a container's image.
+    Userspace,
     Memlock,
     /// Whether NICs reach the memory of GPUs.
     PeerMemory,
@@ -154,9 +157,11 @@ enum Needs {
     /// Where all rails are, also those that containers have.
     Places,
     Live,
+    /// The root of a container: on a host it is no check.
+    Image,
 }
 
-use Needs::{Devices, Live, Network, Places, Routes};
+use Needs::{Devices, Image, Live, Network, Places, Routes};
 
 const fn rule(
     check: Check,
@@ -172,10 +177,11 @@ const fn rule(
     }
 }
 
-const RULES: [Rule; 23] = [
+const RULES: [Rule; 24] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
+    rule(Check::Userspace, true, Image, userspace::libraries),
     rule(Check::Memlock, true, Live, node::memlock),
     rule(Check::PeerMemory, true, Live, node::peer_memory),
     rule(Check::PortDown, true, Devices, rails::ports),
@@ -198,11 +204,16 @@ const RULES: [Rule; 23] = [
     rule(Check::EngineHooks, false, Live, plans::engines),
 ];
 
-/// Every check, what it looks at, and whether it is made for a container, too: for docs/doctor.md.
-pub fn checks() -> impl Iterator<Item = (Check, &'static str, bool)> {
-    RULES
-        .iter()
-        .map(|r| (r.check, r.check.looks_at(), r.inside))
+/// Every check, what it looks at, and whether it is made for a node, and for a container: for
+/// docs/doctor.md.
+pub fn checks() -> impl Iterator<Item = (Check, &'static str, [bool; 2])> {
+    RULES.iter().map(|r| {
+        (
+            r.check,
+            r.check.looks_at(),
+            [!matches!(r.needs, Image), r.inside],
+        )
+    })
 }
 
 impl Check {
@@ -213,6 +224,7 @@ impl Check {
             Check::VerbsNodes => {
                 "`/dev/infiniband/uverbs*`: whether each exists, is the right device and opens"
             }
+            Check::Userspace => "libibverbs in the image, a provider for each HCA, and librdmacm",
             Check::Memlock => "`RLIMIT_MEMLOCK`, since RDMA pins memory",
             Check::PeerMemory => "whether NICs can reach the memory of GPUs (GPUDirect RDMA)",
             Check::PortDown => "ports that are not ACTIVE",
@@ -251,6 +263,7 @@ impl Rule {
             Routes => context.has_network() && context.has_routes(),
             Places => pcie::places(context).is_some(),
             Live => context.of.machine.is_some(),
+            Image => context.of.machine.is_some_and(|m| m.userspace.is_some()),
         }
     }
 }
@@ -317,7 +330,10 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     };
     let (made, skipped): (Vec<&Rule>, Vec<&Rule>) = RULES
         .iter()
-        .filter(|r| r.inside || !context.is_inside())
+        .filter(|r| match context.is_inside() {
+            true => r.inside,
+            false => !matches!(r.needs, Image),
+        })
         .partition(|r| r.can_be_made(&context));
     let mut findings: Vec<Finding> = made
         .iter()

@@ -60,6 +60,10 @@ pub struct TryNodesArgs {
     /// Print NCCL's settings there instead
     #[arg(long, conflicts_with_all = ["user", "nodes"])]
     pub settings: bool,
+    /// Print what there is of rdma-core there instead, for these providers
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["user", "nodes", "settings"])]
+    pub libraries: Option<Vec<String>>,
     /// NAME:MAJOR:MINOR of a device node
     #[arg(value_name = "NODE", requires = "user")]
     pub nodes: Vec<String>,

@@ -10,7 +10,7 @@ use anyhow::Result;
 use nccl_rules::explain::{self, Trap};
 use rail_agreement::Agreement;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::IfName;
+use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
@@ -131,6 +131,15 @@ impl Decision {
             ));
         }
         Ok(notes)
+    }
+
+    /// The plan's HCAs with their drivers.
+    pub(super) fn drivers(&self) -> impl Iterator<Item = (&HcaName, &str)> + Clone {
+        let names = self.plan.nics.iter().filter_map(|nic| nic.hca.as_ref());
+        let hcas = names
+            .chain(&self.plan.ib)
+            .filter_map(|name| self.host.hca(name));
+        hcas.filter_map(|hca| Some((&hca.name, hca.driver.as_deref()?)))
     }
 
     /// Stores it, the plan last: a plan names the view.

@@ -215,6 +215,10 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     if args.settings {
         return say(&report::json(&running::container_settings(args.pid)?)?);
     }
+    if let Some(providers) = &args.libraries {
+        let found = running::container_userspace(args.pid, providers)?;
+        return say(&report::json(&found)?);
+    }
     let device = |word: &String| {
         let mut parts = word.rsplitn(3, ':');
         let (minor, major) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);

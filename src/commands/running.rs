@@ -3,6 +3,7 @@
 
 pub(super) mod sandbox;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -16,6 +17,7 @@ use rdma_model::step::Side;
 use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
+use crate::container::userspace::{self, Userspace};
 use crate::doctor::collect;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
@@ -121,6 +123,17 @@ impl Running {
         }
     }
 
+    /// What its loader finds of rdma-core for its HCAs; nothing of a sandbox, whose root is inside.
+    pub(super) fn userspace(&self, snapshot: &Snapshot) -> Result<Option<Userspace>> {
+        if self.sandbox.is_some() {
+            return Ok(None);
+        }
+        let drivers = snapshot.hcas.iter().filter_map(|hca| hca.driver.as_deref());
+        let providers: BTreeSet<&str> = drivers.filter_map(userspace::provider).collect();
+        let providers = Vec::from_iter(providers).join(",");
+        devnode_probe::libraries(self.pid, &providers)
+    }
+
     /// To be called when all is read: the pid may have been reused meanwhile, by another process.
     pub(super) fn still_runs(&self) -> Result<()> {
         let is_it = |r: &Record| {
@@ -216,6 +229,19 @@ fn unknown(asked: &str) -> anyhow::Error {
 
 fn is_setting(name: &str) -> bool {
     name.starts_with("NCCL_") || name == "HOME" || is_of_table(name)
+}
+
+/// What a container's loader finds of rdma-core; in a process of its own, as
+/// [`container_settings`].
+pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Option<Userspace>> {
+    let env = collect::environment(pid, |name| userspace::VARIABLES.contains(&name))?;
+    let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
+    let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
+    Ok(userspace::look(
+        &root,
+        &env.into_iter().collect(),
+        &providers,
+    ))
 }
 
 /// What NCCL finds in a container: the environment of its init, and the config files below its

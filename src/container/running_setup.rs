@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nccl_rules::conf::merge;
@@ -10,19 +10,28 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 
 use super::setup::{SetupContext, SetupNotes, SetupPlan};
+use super::userspace;
 use crate::config::sysfs_mode::SysfsMode;
 use crate::container::apply_mounts::apply_mounts;
 use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
+use crate::kernel::mount::mntns::Mntns;
+use crate::kernel::mount::rootfs::Root;
 use crate::nccl_env::format::{self, Format};
+use crate::oci::bundle::ContainerRoot;
 use crate::oci::state::State;
 
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
     done: Receiver<Result<Applied>>,
+    /// What its image lacks.
+    lacks: Receiver<Vec<String>>,
     /// Its end lets the thread end: one that ends beside moves makes them slower
     /// (docs/performance.md).
     _moves: Sender<()>,
 }
+
+/// How long a container waits for a look at its libraries, which is for a note alone.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What was mounted, and why /sys was not covered although that was tried.
 type Applied = (AppliedMounts, Option<String>);
@@ -33,15 +42,18 @@ impl RunningSetup {
     pub fn begin(setup: SetupPlan) -> RunningSetup {
         let setup = Arc::new(setup);
         let (sender, done) = mpsc::sync_channel(1);
+        let (lacking, lacks) = mpsc::sync_channel(1);
         let (moves, ended) = mpsc::channel();
         let running = setup.clone();
         std::thread::spawn(move || {
             drop(sender.send(running.apply()));
+            drop(lacking.send(running.lacking_libraries()));
             let _ = ended.recv();
         });
         RunningSetup {
             setup,
             done,
+            lacks,
             _moves: moves,
         }
     }
@@ -59,6 +71,12 @@ impl RunningSetup {
             })
         });
         let mut notes = SetupNotes::default();
+        match self.lacks.recv_timeout(rest.min(LOOK)) {
+            Ok(lacks) => notes.notes.extend(lacks),
+            Err(_) => notes
+                .notes
+                .push("the libraries of the image do not answer".into()),
+        }
         let result =
             applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
         (notes, result)
@@ -89,6 +107,23 @@ impl SetupPlan {
             Ok(done) => Ok((done, Some(why))),
             // A container that is no process of this kernel has its nodes where we cannot look.
             Err(_) => Ok((self.nothing_put(&[], &why), Some(why))),
+        }
+    }
+
+    /// In the container's mount namespace, where this thread stays.
+    fn lacking_libraries(&self) -> Vec<String> {
+        if self.sandboxed || self.drivers.is_empty() {
+            return Vec::new();
+        }
+        let ContainerRoot { pid, rootfs, .. } = &self.bundle.container;
+        let entered = Mntns::of_process(*pid).and_then(|inside| inside.enter());
+        let hcas = self
+            .drivers
+            .iter()
+            .map(|(hca, driver)| (hca, driver.as_str()));
+        match entered.and_then(|()| Root::open(rootfs)) {
+            Ok(root) => userspace::notes(&root, &self.bundle.env, hcas),
+            Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
         }
     }
 

@@ -10,13 +10,15 @@ use std::time::Instant;
 use anyhow::Result;
 use nccl_rules::explain::{self, Trap, Warning};
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::BusId;
+use rdma_model::ids::{BusId, HcaName};
+use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
 use crate::container::facts::ContainerFacts;
 use crate::container::mounts::ContainerMounts;
+use crate::kernel::sysfs;
 use crate::kernel::{Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
@@ -54,6 +56,8 @@ pub struct SetupPlan {
     pub(super) sysfs: SysfsMode,
     /// A runtime with a kernel of its own: nothing can be put into it any more.
     pub(super) sandboxed: bool,
+    /// Its HCAs with their drivers, as far as these are known.
+    pub(super) drivers: Vec<(HcaName, String)>,
 }
 
 /// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `within` is
@@ -124,6 +128,7 @@ impl Draft<'_> {
             nodes,
             sysfs: plan.sysfs,
             sandboxed,
+            drivers: drivers(plan),
         }))
     }
 
@@ -226,6 +231,21 @@ impl Draft<'_> {
         let seen = world.observe(Side::Host, &Scope::full())?;
         view_of(self.plan, others, &seen, world)
     }
+}
+
+/// By this host's /sys: the NICs may be in the container already.
+fn drivers(plan: &Plan) -> Vec<(HcaName, String)> {
+    let of_nic = |nic: &Nic| {
+        let hca = nic.hca.clone()?;
+        let driver = match nic.rxe {
+            true => "rxe".to_owned(),
+            false => sysfs::driver(&hca, nic.identity.pci)?,
+        };
+        Some((hca, driver))
+    };
+    let fabric = plan.ib.iter();
+    let fabric = fabric.filter_map(|hca| Some((hca.clone(), sysfs::driver(hca, None)?)));
+    plan.nics.iter().filter_map(of_nic).chain(fabric).collect()
 }
 
 fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {

@@ -95,6 +95,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         starters: starters(),
         timer: Path::new("/run/systemd/system").exists() && Path::new(TIMER).exists(),
         sandbox: None,
+        userspace: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
         unregistered: Vec::new(),

@@ -165,7 +165,7 @@ impl<'a> CheckContext<'a> {
         })
     }
 
-    fn has_node(&self, hca: &Hca) -> bool {
+    pub(super) fn has_node(&self, hca: &Hca) -> bool {
         let node = hca
             .uverbs
             .as_ref()

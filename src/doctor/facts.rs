@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use rdma_model::ids::{BusId, IfName};
 
+use crate::container::userspace::Userspace;
 use crate::kernel::probe::access::NodeAccess;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,9 @@ pub struct Machine {
     /// The container's sandbox, of which this host sees only the outside.
     #[serde(default)]
     pub sandbox: Option<SandboxFacts>,
+    /// rdma-core as a container's loader finds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub userspace: Option<Userspace>,
     /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their
     /// pod.
     #[serde(default)]
@@ -69,6 +73,8 @@ pub enum Unread {
     PastPlan(String),
     /// A file that NCCL reads in a container: why, with its path.
     Nccl(String),
+    /// The libraries of a container: why.
+    Userspace(String),
     /// A file that says whether an engine knows rdmaprep: why, with its path.
     Engines(String),
 }

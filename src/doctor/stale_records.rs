@@ -177,6 +177,12 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
                 let what = "what NCCL makes of the HCAs follows from what it says";
                 Finding::new(Check::Nccl, Severity::Unknown, why, what, fix)
             }
+            Unread::Userspace(why) => {
+                let fix = "run ibv_devinfo in the container";
+                let what = "whether NCCL finds libibverbs there, and that its HCAs, is not known";
+                let seen = format!("the libraries of the image are unknown: {why}");
+                Finding::new(Check::Userspace, Severity::Unknown, seen, what, fix)
+            }
         })
     };
     context

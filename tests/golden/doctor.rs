@@ -606,10 +606,11 @@ fn every_planted_fault_is_found() {
     );
 }
 
-const ALL: [Check; 23] = [
+const ALL: [Check; 24] = [
     Check::RdmaModules,
     Check::KernelFeatures,
     Check::VerbsNodes,
+    Check::Userspace,
     Check::Memlock,
     Check::PeerMemory,
     Check::PortDown,

@@ -28,6 +28,7 @@ mod sysfs;
 mod topo;
 mod topo_judged;
 mod trees;
+mod userspace;
 mod view;
 
 testkit::runner!();

@@ -51,9 +51,14 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     }
     let found = running.settings();
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
-    let unread = notes.iter().cloned().map(Unread::Nccl).collect();
+    let mut unread: Vec<Unread> = notes.iter().cloned().map(Unread::Nccl).collect();
+    let userspace = running.userspace(snapshot).unwrap_or_else(|e| {
+        unread.push(Unread::Userspace(format!("{e:#}")));
+        None
+    });
     let machine = Machine {
         unread,
+        userspace,
         ..collect::of_container(snapshot, tried, &limits)
     };
     let machine = sandbox

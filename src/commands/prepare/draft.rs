@@ -10,6 +10,7 @@ use crate::commands::decision::{Decision, DraftInputs};
 use crate::commands::peers::Meeting;
 use crate::commands::spec::{Edited, edit};
 use crate::commands::{busy_nics, warn};
+use crate::container::userspace;
 use crate::disk::files;
 use crate::oci::edit;
 use crate::plan::rule_carry;
@@ -45,6 +46,10 @@ impl DraftInputs<'_> {
         let mut notes =
             rule_carry::left_behind(&decision.plan.nics, &decision.host, decision.pod.as_ref());
         notes.extend(traps.unwrap_or_default());
+        let bundle = args.bundle.as_deref().zip(self.config);
+        let lacks =
+            bundle.map(|(dir, text)| userspace::bundle_notes(dir, text, decision.drivers()));
+        notes.extend(lacks.unwrap_or_default());
         Ok(Draft {
             decision,
             edited,

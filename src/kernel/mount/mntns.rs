@@ -45,11 +45,15 @@ impl Mntns {
 
     pub fn visit<T: Send>(&self, visit: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         apart(|| {
-            unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;
-            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNS)
-                .context("entering the mount namespace")?;
+            self.enter()?;
             visit()
         })
+    }
+
+    /// For a thread that ends there.
+    pub fn enter(&self) -> Result<()> {
+        unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;
+        setns(self.file.as_fd(), CloneFlags::CLONE_NEWNS).context("entering the mount namespace")
     }
 }
 

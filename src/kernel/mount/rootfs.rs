@@ -41,7 +41,8 @@ const TALKING: [FsType; 9] = [
 /// How often a path is looked up again when renames elsewhere disturb the kernel's look-up of `..`.
 const ATTEMPTS: usize = 128;
 
-/// Names that are read of a directory; whatever has more is no directory of device nodes.
+/// Names that are read of a directory; whatever has more is no directory of device nodes or
+/// libraries.
 const NAMES: usize = 4096;
 
 const HOLD: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -241,6 +242,20 @@ pub fn nodes(dir: impl AsFd) -> io::Result<Vec<(u32, u32)>> {
         }
     }
     Ok(nodes)
+}
+
+/// The names in a directory, as far as they are text and not too many.
+pub fn names(dir: impl AsFd) -> io::Result<Vec<String>> {
+    if is_talking(&dir) {
+        return Ok(Vec::new());
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let dir = openat(dir, ".", flags, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in Dir::read_from(&dir)?.take(NAMES) {
+        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+    }
+    Ok(names)
 }
 
 fn called(kind: FileType) -> &'static str {

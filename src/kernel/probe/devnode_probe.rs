@@ -89,6 +89,12 @@ pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }
 
+/// The libraries there, as `rdmaprep try-nodes --libraries` prints them.
+pub fn libraries<T: DeserializeOwned>(pid: i32, providers: &str) -> Result<T> {
+    let words = [pid.to_string(), format!("--libraries={providers}")];
+    run_probe(words)?.with_context(|| format!("its files do not answer in {PATIENCE:?}"))
+}
+
 fn top(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root"))
 }

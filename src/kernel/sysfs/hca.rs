@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use rdma_model::ids::{HcaName, IfName};
+use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
 
 use super::dir::Dir;
@@ -104,6 +104,15 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         device: device.map(|d| d.path().to_owned()),
         carrier,
     }
+}
+
+/// The driver of an HCA of this namespace, else of the function that it sits on.
+pub fn driver(hca: &HcaName, pci: Option<BusId>) -> Option<String> {
+    let own = format!("/sys/class/infiniband/{hca}/device/driver");
+    let of_function = pci.map(|at| format!("/sys/bus/pci/devices/{at}/driver"));
+    let mut places = [Some(own), of_function].into_iter().flatten();
+    let driver = places.find_map(|path| std::fs::read_link(path).ok())?;
+    Some(driver.file_name()?.to_str()?.to_owned())
 }
 
 /// The driver's name in its uevent (dev_uevent() in drivers/base/core.c); gVisor's RDMA proxy goes

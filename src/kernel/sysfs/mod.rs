@@ -23,6 +23,7 @@ use super::mount::fsmount;
 use super::netns::Netns;
 use root::Root;
 
+pub use hca::driver;
 pub use lacking::Lacking;
 pub use merge::{adorn, merge};
 pub(super) use numa::this_cpu;

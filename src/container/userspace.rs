@@ -1,0 +1,372 @@
+//! rdma-core in a container's image: whether libibverbs is there, and loads a provider for each HCA
+//! (libibverbs/dynamic_driver.c of rdma-core). What it loads is named by a file of
+//! /etc/libibverbs.d, and lies under a name with libibverbs' own number for the interface between
+//! the two, IBVERBS_PABI_VERSION: `libmlx5-rdmav34.so`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use rdma_model::ids::HcaName;
+use serde::{Deserialize, Serialize};
+
+use super::loader::{self, Loader};
+use crate::kernel::mount::rootfs::Root;
+use crate::oci::bundle::Bundle;
+use crate::oci::config::{Config, Mount};
+
+const VERBS: &str = "libibverbs.so.1";
+const RDMACM: &str = "librdmacm.so.1";
+
+/// Where a mount may bring libraries, or the files that name providers.
+const FOLDERS: [&str; 4] = ["/usr", "/lib", "/opt", "/etc/l"];
+
+/// Providers by the driver of the PCI function that an HCA sits on, or of the software device.
+const PROVIDERS: [(&str, &str); 19] = [
+    ("mlx5_core", "mlx5"),
+    ("mlx5_core.sf", "mlx5"),
+    ("mlx4_core", "mlx4"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("idpf", "irdma"),
+    ("ionic", "ionic"),
+    ("mana", "mana"),
+    ("efa", "efa"),
+    ("erdma", "erdma"),
+    ("hns3", "hns"),
+    ("cxgb4", "cxgb4"),
+    ("qede", "qedr"),
+    ("hfi1", "hfi1verbs"),
+    ("vmw_pvrdma", "vmw_pvrdma"),
+    ("be2net", "ocrdma"),
+    ("rxe", "rxe"),
+    ("siw", "siw"),
+];
+
+/// The variables by which the loader and libibverbs look elsewhere.
+pub const VARIABLES: [&str; 3] = ["LD_LIBRARY_PATH", "RDMAV_DRIVERS", "IBV_DRIVERS"];
+
+pub fn provider(driver: &str) -> Option<&'static str> {
+    PROVIDERS
+        .iter()
+        .find(|(of, _)| *of == driver)
+        .map(|(_, provider)| *provider)
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Library {
+    #[default]
+    Missing,
+    /// In a folder of ld.so.conf, and not in the loader's cache.
+    Uncached(String),
+    Found(String),
+}
+
+/// What the loader of a container finds of rdma-core, and of NCCL's plugins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Userspace {
+    /// ID and ID_LIKE of its os-release.
+    pub os: Vec<String>,
+    pub verbs: Library,
+    pub rdmacm: Library,
+    /// The number of the providers that libibverbs loads; absent where its file does not say.
+    pub abi: Option<u32>,
+    /// Where it looks for them first.
+    pub folder: Option<String>,
+    /// The folder of files that name them.
+    pub config: Option<String>,
+    pub named: BTreeSet<String>,
+    /// Providers that are there, each with its numbers.
+    pub providers: BTreeMap<String, BTreeSet<u32>>,
+}
+
+/// Looks below a container's root for what HCAs of these providers need. `env`: its environment.
+/// Nothing where glibc's loader is not there: then nothing that loads libibverbs can run.
+pub fn look(root: &Root, env: &BTreeMap<String, String>, wanted: &[&str]) -> Option<Userspace> {
+    loader::library(root, loader::PROGRAM)?;
+    let loader = Loader::new(root, env.get("LD_LIBRARY_PATH").map(String::as_str));
+    let mut found = Userspace {
+        os: os(root),
+        verbs: library(&loader, VERBS),
+        rdmacm: library(&loader, RDMACM),
+        ..Userspace::default()
+    };
+    let Some((_, library)) = loader.find(VERBS) else {
+        return Some(found);
+    };
+    let strings = loader::contents(root, &library).unwrap_or_default();
+    let strings: Vec<&str> = strings
+        .split(|b| *b == 0)
+        .filter_map(|s| std::str::from_utf8(s).ok())
+        .collect();
+    let patterns = strings.iter().filter_map(|s| pattern(s));
+    for (folder, abi) in patterns {
+        found.abi = Some(abi);
+        found.folder = found
+            .folder
+            .or((!folder.is_empty()).then(|| folder.to_owned()));
+    }
+    let is_config = |s: &&&str| s.starts_with('/') && s.ends_with("/libibverbs.d");
+    found.config = strings.iter().find(is_config).map(|s| (*s).to_owned());
+    for name in found.config.iter().flat_map(|dir| loader::list(root, dir)) {
+        let dir = found.config.as_deref().unwrap_or_default();
+        let text = loader::text(root, &format!("{dir}/{name}")).unwrap_or_default();
+        found.named.extend(text.lines().filter_map(named));
+    }
+    for list in ["RDMAV_DRIVERS", "IBV_DRIVERS"].map(|name| env.get(name)) {
+        let names = list.map_or("", String::as_str).split([':', ';']);
+        found.named.extend(names.map(str::to_owned));
+    }
+    found.look_for_providers(root, &loader, wanted);
+    Some(found)
+}
+
+/// What NCCL lacks there for HCAs of these drivers, in a sentence each.
+pub fn notes<'h>(
+    root: &Root,
+    env: &BTreeMap<String, String>,
+    hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
+) -> Vec<String> {
+    let wanted: BTreeSet<&str> = hcas.clone().filter_map(|(_, d)| provider(d)).collect();
+    let found = look(root, env, &Vec::from_iter(wanted));
+    let lacks = found.map(|found| found.lacks(hcas)).unwrap_or_default();
+    lacks
+        .iter()
+        .filter(|lack| lack.need != Need::Rdmacm)
+        .map(|lack| format!("{}: {}", lack.seen, lack.fix))
+        .collect()
+}
+
+/// The same of a bundle whose root is there already. Nothing where it mounts something over the
+/// folders of libraries: only the create hook sees what is there then.
+pub fn bundle_notes<'h>(
+    bundle: &Path,
+    text: &str,
+    hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
+) -> Vec<String> {
+    let config = Config::lenient(text);
+    let is_over = |m: &Mount| FOLDERS.iter().any(|at| m.destination.starts_with(at));
+    let mounts = config.mounts().unwrap_or_default();
+    let own = Bundle::new(&config, bundle, 0, "");
+    match own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env))) {
+        Ok((root, env)) if !mounts.iter().any(is_over) => notes(&root, &env, hcas),
+        _ => Vec::new(),
+    }
+}
+
+fn library(loader: &Loader, name: &str) -> Library {
+    match loader.find(name) {
+        Some((path, _)) => Library::Found(path),
+        None => loader
+            .uncached(name)
+            .map_or(Library::Missing, Library::Uncached),
+    }
+}
+
+fn os(root: &Root) -> Vec<String> {
+    let text = ["etc/os-release", "usr/lib/os-release"]
+        .iter()
+        .find_map(|path| loader::text(root, path))
+        .unwrap_or_default();
+    let ids = text.lines().filter_map(|line| {
+        line.strip_prefix("ID=")
+            .or_else(|| line.strip_prefix("ID_LIKE="))
+    });
+    let words = ids.flat_map(|ids| ids.trim_matches(['"', '\'']).split(' '));
+    words.map(str::to_owned).collect()
+}
+
+/// The folder and the number in a format of libibverbs, `/usr/lib64/libibverbs/lib%s-rdmav34.so`;
+/// the folder is empty where the loader's own are meant.
+fn pattern(format: &str) -> Option<(&str, u32)> {
+    let (folder, rest) = format.split_once("lib%s-rdmav")?;
+    let abi = rest.strip_suffix(".so")?.parse().ok()?;
+    Some((folder.trim_end_matches('/'), abi))
+}
+
+/// `libmlx5-rdmav34.so`.
+fn provider_file(name: &str) -> Option<(&str, u32)> {
+    let name = name.strip_prefix("lib")?.strip_suffix(".so")?;
+    let (provider, abi) = name.split_once("-rdmav")?;
+    Some((provider, abi.parse().ok()?))
+}
+
+/// The provider of a line `driver NAME` (`read_config_file`).
+fn named(line: &str) -> Option<String> {
+    let mut words = line.split_ascii_whitespace();
+    (words.next()? == "driver").then(|| words.next().map(str::to_owned))?
+}
+
+impl Userspace {
+    /// By their names; of the wanted ones libibverbs' own is opened.
+    fn look_for_providers(&mut self, root: &Root, loader: &Loader, wanted: &[&str]) {
+        let folder = self.folder.clone().unwrap_or_default();
+        let mut files = loader::list(root, &folder);
+        files.extend(loader.names("lib", ".so"));
+        for (provider, abi) in files.iter().filter_map(|name| provider_file(name)) {
+            let abis = self.providers.entry(provider.to_owned()).or_default();
+            abis.insert(abi);
+        }
+        for provider in wanted {
+            let abi = self.abi.unwrap_or_default();
+            let name = format!("lib{provider}-rdmav{abi}.so");
+            let is_there = loader::library(root, &format!("{folder}/{name}")).is_some()
+                || loader.find(&name).is_some();
+            if let Some(abis) = self.providers.get_mut(*provider).filter(|_| !is_there) {
+                abis.remove(&abi);
+            }
+        }
+        self.providers.retain(|_, abis| !abis.is_empty());
+    }
+
+    /// What HCAs of these drivers lack. An HCA whose provider is not known is left out.
+    pub fn lacks<'h>(&self, hcas: impl IntoIterator<Item = (&'h HcaName, &'h str)>) -> Vec<Lack> {
+        let mut wanted: BTreeMap<&str, Vec<&HcaName>> = BTreeMap::new();
+        for (hca, driver) in hcas {
+            if let Some(provider) = provider(driver) {
+                wanted.entry(provider).or_default().push(hca);
+            }
+        }
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        let packages = Packages::of(&self.os);
+        let mut lacks: Vec<Lack> = match &self.verbs {
+            Library::Found(_) => wanted
+                .iter()
+                .filter_map(|(provider, hcas)| self.lacks_provider(provider, hcas, &packages))
+                .collect(),
+            at => vec![Lack::library(VERBS, at, &packages.both(), Need::Verbs)],
+        };
+        if !matches!(self.rdmacm, Library::Found(_)) {
+            let name = packages.rdmacm;
+            lacks.push(Lack::library(RDMACM, &self.rdmacm, name, Need::Rdmacm));
+        }
+        lacks
+    }
+
+    fn lacks_provider(&self, name: &str, hcas: &[&HcaName], packages: &Packages) -> Option<Lack> {
+        let abi = self.abi?;
+        let hcas: Vec<String> = hcas.iter().map(ToString::to_string).collect();
+        let hcas = hcas.join(", ");
+        let folder = self.folder.as_deref().unwrap_or("the loader's folders");
+        let file = format!("lib{name}-rdmav{abi}.so");
+        let lack = |seen, fix| {
+            Some(Lack {
+                need: Need::Provider,
+                seen,
+                fix,
+            })
+        };
+        let package = packages.providers;
+        let Some(there) = self.providers.get(name) else {
+            let seen = format!("the image has no {file} in {folder}, the provider of {hcas}");
+            return lack(
+                seen,
+                match self.providers.is_empty() {
+                    true => format!("install {package} in the image"),
+                    false => format!(
+                        "install {package} of a release that has {name}: other providers are there"
+                    ),
+                },
+            );
+        };
+        if !there.contains(&abi) {
+            let theirs: Vec<String> = there
+                .iter()
+                .map(|abi| format!("lib{name}-rdmav{abi}.so"))
+                .collect();
+            let theirs = theirs.join(", ");
+            let seen = format!(
+                "libibverbs of the image loads {file} for {hcas}, and the image has {theirs}"
+            );
+            return lack(
+                seen,
+                format!(
+                    "take {} of the image from one release of rdma-core, and mount none of the \
+                host's into it",
+                    packages.both()
+                ),
+            );
+        }
+        let config = self.config.as_deref()?;
+        if self.named.contains(name) {
+            return None;
+        }
+        let seen =
+            format!("no file of {config} has `driver {name}`: libibverbs passes {hcas} over");
+        lack(seen, format!("install {package} in the image, whole"))
+    }
+}
+
+/// The packages of a distribution.
+struct Packages {
+    verbs: &'static str,
+    providers: &'static str,
+    rdmacm: &'static str,
+}
+
+impl Packages {
+    fn of(os: &[String]) -> Packages {
+        let is_one_of = |names: &[&str]| os.iter().any(|id| names.contains(&id.as_str()));
+        let (verbs, providers, rdmacm) = match () {
+            () if is_one_of(&["debian", "ubuntu"]) => {
+                ("libibverbs1", "ibverbs-providers", "librdmacm1")
+            }
+            () if is_one_of(&["suse", "opensuse", "sles"]) => {
+                ("libibverbs1", "libibverbs", "librdmacm1")
+            }
+            () if is_one_of(&["fedora", "rhel", "centos", "azurelinux", "mariner"]) => {
+                ("libibverbs", "libibverbs", "librdmacm")
+            }
+            () => ("rdma-core", "rdma-core", "rdma-core"),
+        };
+        Packages {
+            verbs,
+            providers,
+            rdmacm,
+        }
+    }
+
+    fn both(&self) -> String {
+        match self.verbs == self.providers {
+            true => self.verbs.to_owned(),
+            false => format!("{} and {}", self.verbs, self.providers),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Without it NCCL goes by TCP. A library with a RUNPATH may find it elsewhere.
+    Verbs,
+    /// Without it libibverbs passes the HCA over.
+    Provider,
+    /// NCCL does without it.
+    Rdmacm,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    pub need: Need,
+    pub seen: String,
+    pub fix: String,
+}
+
+impl Lack {
+    fn library(name: &str, at: &Library, package: &str, need: Need) -> Lack {
+        let (seen, fix) = match at {
+            Library::Uncached(folder) => (
+                format!("{name} of the image is in {folder}, which /etc/ld.so.cache lacks"),
+                "run ldconfig in the image".to_owned(),
+            ),
+            _ => (
+                format!("the loader of the image finds no {name}"),
+                format!("install {package} in the image"),
+            ),
+        };
+        Lack { need, seen, fix }
+    }
+}

@@ -1,0 +1,288 @@
+//! rdma-core in made-up images: Debian's layout, and what is otherwise in each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rdma_model::ids::HcaName;
+use rdmaprep::container::userspace::{self, look};
+use rdmaprep::kernel::mount::rootfs::Root;
+
+const LIB: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = match cfg!(target_arch = "aarch64") {
+    true => "lib/ld-linux-aarch64.so.1",
+    false => "lib64/ld-linux-x86-64.so.2",
+};
+
+struct Image(tempfile::TempDir);
+
+impl Image {
+    /// A root with a loader, its configuration and its cache, and no library.
+    fn bare(id: &str) -> Image {
+        let image = Image(tempfile::tempdir().unwrap());
+        image.library(LOADER, &[]);
+        image.text("etc/os-release", &format!("NAME=x\nID={id}\n"));
+        image.text("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
+        image.text("etc/ld.so.conf.d/own.conf", "# own\n/opt/own/lib\n");
+        image.cache(&[]);
+        image
+    }
+
+    /// Debian's libibverbs1, ibverbs-providers and librdmacm1.
+    fn debian() -> Image {
+        let image = Image::bare("debian");
+        image.verbs(&format!("{LIB}/libibverbs.so.1.14.44.0"), 34);
+        image.link(&format!("{LIB}/libibverbs.so.1"), "libibverbs.so.1.14.44.0");
+        image.library(&format!("{LIB}/librdmacm.so.1"), &[]);
+        image.library(&format!("{LIB}/libmlx5.so.1"), &[]);
+        image.link(
+            &format!("{LIB}/libibverbs/libmlx5-rdmav34.so"),
+            "../libmlx5.so.1",
+        );
+        image.library(&format!("{LIB}/libibverbs/librxe-rdmav34.so"), &[]);
+        for name in ["mlx5", "rxe"] {
+            image.text(
+                &format!("etc/libibverbs.d/{name}.driver"),
+                &format!("driver {name}\n"),
+            );
+        }
+        image
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    }
+
+    fn text(&self, path: &str, text: &str) {
+        fs::write(self.at(path), text).unwrap();
+    }
+
+    fn link(&self, path: &str, target: &str) {
+        symlink(target, self.at(path)).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_file(self.0.path().join(path)).unwrap();
+    }
+
+    /// An ELF file of this machine that has these strings.
+    fn library(&self, path: &str, strings: &[&str]) {
+        let machine: u16 = if cfg!(target_arch = "aarch64") {
+            183
+        } else {
+            62
+        };
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(18, 0);
+        bytes.extend(machine.to_le_bytes());
+        for string in strings {
+            bytes.extend([b"\0", string.as_bytes(), b"\0"].concat());
+        }
+        fs::write(self.at(path), bytes).unwrap();
+    }
+
+    fn verbs(&self, path: &str, abi: u32) {
+        let folder = format!("/{LIB}/libibverbs/lib%s-rdmav{abi}.so");
+        let plain = format!("lib%s-rdmav{abi}.so");
+        self.library(path, &[&plain, "/etc/libibverbs.d", &folder]);
+    }
+
+    /// As ldconfig writes it.
+    fn cache(&self, libraries: &[(&str, &str)]) {
+        let count = libraries.len() as u32;
+        let mut bytes = [b"glibc-ld.so.cache1.1".as_slice(), &count.to_le_bytes()].concat();
+        bytes.resize(48, 0);
+        let (mut strings, start) = (Vec::new(), 48 + libraries.len() * 24);
+        for (name, path) in libraries {
+            let key = (start + strings.len()) as u32;
+            strings.extend([name.as_bytes(), b"\0"].concat());
+            let value = (start + strings.len()) as u32;
+            strings.extend([path.as_bytes(), b"\0"].concat());
+            for number in [0x0303, key, value, 0, 0, 0] {
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+        fs::write(self.at("etc/ld.so.cache"), [bytes, strings].concat()).unwrap();
+    }
+
+    fn lacks(&self, hcas: &[(&str, &str)], env: &[(&str, &str)]) -> Vec<String> {
+        let names: Vec<HcaName> = hcas.iter().map(|(name, _)| name.parse().unwrap()).collect();
+        let drivers = hcas.iter().map(|(_, driver)| *driver);
+        let wanted: Vec<&str> = drivers.clone().filter_map(userspace::provider).collect();
+        let env: BTreeMap<String, String> = env
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
+        let root = Root::open(self.0.path()).unwrap();
+        let found = look(&root, &env, &wanted).expect("a loader");
+        found
+            .lacks(names.iter().zip(drivers))
+            .into_iter()
+            .map(|lack| format!("{}: {}", lack.seen, lack.fix))
+            .collect()
+    }
+}
+
+const CX: (&str, &str) = ("mlx5_0", "mlx5_core");
+
+#[test]
+fn a_whole_image_lacks_nothing() {
+    let image = Image::debian();
+    let rxe = ("rxe0", "rxe");
+    assert!(
+        image
+            .lacks(&[CX, ("mlx5_1", "mlx5_core.sf"), rxe], &[])
+            .is_empty()
+    );
+    assert!(
+        image
+            .lacks(&[("x0", "a driver of tomorrow")], &[])
+            .is_empty()
+    );
+    // All of it where the cache alone leads.
+    let image = Image::bare("rocky");
+    image.verbs("opt/x/libibverbs.so.1", 57);
+    image.library("opt/x/librdmacm.so.1", &[]);
+    image.library("opt/x/libmlx5-rdmav57.so", &[]);
+    image.text("etc/libibverbs.d/x", "#\n  driver\tmlx5  \n");
+    let names = ["libibverbs.so.1", "librdmacm.so.1", "libmlx5-rdmav57.so"];
+    let paths = names.map(|name| format!("/opt/x/{name}"));
+    let cached: Vec<_> = names
+        .into_iter()
+        .zip(paths.iter().map(String::as_str))
+        .collect();
+    image.cache(&cached);
+    assert!(image.lacks(&[CX], &[]).is_empty());
+    // And by the environment.
+    image.cache(&[]);
+    assert!(
+        image
+            .lacks(&[CX], &[("LD_LIBRARY_PATH", "lib:/opt/x")])
+            .is_empty()
+    );
+    image.remove("etc/libibverbs.d/x");
+    let env = [("LD_LIBRARY_PATH", "/opt/x"), ("IBV_DRIVERS", "rxe:mlx5")];
+    assert!(image.lacks(&[CX], &env).is_empty());
+}
+
+#[test]
+fn what_an_image_lacks_is_told_with_its_package() {
+    let one = |image: &Image, hcas: &[(&str, &str)], expected: &[&str]| {
+        assert_eq!(image.lacks(hcas, &[]), expected);
+    };
+    let verbs = "the loader of the image finds no libibverbs.so.1: install";
+    let rdmacm = "the loader of the image finds no librdmacm.so.1: install";
+    for (id, packages, of_cm) in [
+        ("debian", "libibverbs1 and ibverbs-providers", "librdmacm1"),
+        ("fedora", "libibverbs", "librdmacm"),
+        ("sles", "libibverbs1 and libibverbs", "librdmacm1"),
+        ("arch", "rdma-core", "rdma-core"),
+    ] {
+        let both = [
+            format!("{verbs} {packages} in the image"),
+            format!("{rdmacm} {of_cm} in the image"),
+        ];
+        assert_eq!(Image::bare(id).lacks(&[CX], &[]), both);
+    }
+    let image = Image::bare("debian");
+    image.library("opt/own/lib/libibverbs.so.1", &[]);
+    image.library("opt/own/lib/librdmacm.so.1", &[]);
+    let run = "which /etc/ld.so.cache lacks: run ldconfig in the image";
+    let uncached = |name: &str| format!("{name} of the image is in /opt/own/lib, {run}");
+    let both = ["libibverbs.so.1", "librdmacm.so.1"].map(uncached);
+    assert_eq!(image.lacks(&[CX], &[]), both);
+
+    let folder = format!("/{LIB}/libibverbs");
+    let image = Image::debian();
+    let late = format!(
+        "the image has no libionic-rdmav34.so in {folder}, the provider of ion0: install \
+        ibverbs-providers of a release that has ionic: other providers are there"
+    );
+    one(&image, &[CX, ("ion0", "ionic")], &[&late]);
+    for name in ["mlx5", "rxe"] {
+        image.remove(&format!("{LIB}/libibverbs/lib{name}-rdmav34.so"));
+    }
+    let none = format!(
+        "the image has no libmlx5-rdmav34.so in {folder}, the provider of mlx5_0, mlx5_1: install \
+        ibverbs-providers in the image"
+    );
+    one(&image, &[CX, ("mlx5_1", "mlx5_core")], &[&none]);
+    image.library(&format!("{LIB}/libibverbs/libmlx5-rdmav59.so"), &[]);
+    let other = "libibverbs of the image loads libmlx5-rdmav34.so for mlx5_0, and the image has \
+        libmlx5-rdmav59.so: take libibverbs1 and ibverbs-providers of the image from one \
+        release of rdma-core, and mount none of the host's into it";
+    one(&image, &[CX], &[other]);
+
+    let image = Image::debian();
+    image.remove("etc/libibverbs.d/mlx5.driver");
+    let unnamed = "no file of /etc/libibverbs.d has `driver mlx5`: libibverbs passes mlx5_0 over: \
+        install ibverbs-providers in the image, whole";
+    one(&image, &[CX, ("rxe0", "rxe")], &[unnamed]);
+}
+
+/// What is no library of this machine, and what a link of the image names on the host.
+#[test]
+fn only_the_images_own_libraries_count() {
+    let outside = Image::debian();
+    let image = Image::debian();
+    let file = format!("{LIB}/libmlx5.so.1");
+    image.remove(&file);
+    let there = outside.0.path().join(&file);
+    image.link(&file, there.to_str().unwrap());
+    assert_eq!(image.lacks(&[CX], &[]).len(), 1, "a link to the host");
+    image.remove(&file);
+    image.link(
+        &file,
+        &format!("../../../../../../../../{}", there.display()),
+    );
+    assert_eq!(image.lacks(&[CX], &[]).len(), 1, "a link upwards");
+    image.remove(&file);
+    image.text(&file, "\x7fELF\x01 of 32 bits, and long enough");
+    assert_eq!(image.lacks(&[CX], &[]).len(), 1, "of another machine");
+    image.remove(&file);
+    image.link(&file, "libmlx5.so.1");
+    assert_eq!(image.lacks(&[CX], &[]).len(), 1, "a circle");
+    nix::unistd::mkfifo(&image.at("usr/lib/libx.so"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    image.remove(&file);
+    image.link(&file, "/usr/lib/libx.so");
+    assert_eq!(image.lacks(&[CX], &[]).len(), 1, "a FIFO");
+    let none = Image::debian();
+    none.remove(LOADER);
+    let root = Root::open(none.0.path()).unwrap();
+    assert_eq!(look(&root, &BTreeMap::new(), &["mlx5"]), None, "no loader");
+}
+
+/// `prepare --bundle` and the create hook say the same, without librdmacm: NCCL does without it.
+#[test]
+fn a_bundle_is_looked_at_before_it_starts() {
+    let bundle = tempfile::tempdir().unwrap();
+    let image = Image::bare("debian");
+    let rootfs = image.0.path().display();
+    let config = |mounts: &str| {
+        format!(
+            r#"{{"ociVersion": "1.0.2", "root": {{"path": "{rootfs}"}}, "mounts": [{mounts}],
+            "process": {{"env": ["PATH=/bin"]}}}}"#
+        )
+    };
+    let name: HcaName = "mlx5_0".parse().unwrap();
+    let notes = |text: &str| {
+        userspace::bundle_notes(
+            Path::new(bundle.path()),
+            text,
+            [(&name, "mlx5_core")].into_iter(),
+        )
+    };
+    assert_eq!(
+        notes(&config("")),
+        [
+            "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
+            ibverbs-providers in the image"
+        ]
+    );
+    let bound = r#"{"destination": "/usr/lib64/libibverbs.so.1", "source": "/x"}"#;
+    assert!(notes(&config(bound)).is_empty(), "only the hook sees it");
+    assert!(notes("{").is_empty());
+}
