@@ -15,13 +15,13 @@ use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::select::{Selection, judge};
 
-/// Machines of the selection's golden cases, with VLANs, bonds, InfiniBand and soft-RoCE.
+/// Hosts of golden cases, with VLANs, bonds, InfiniBand and soft-RoCE.
 static HOSTS: LazyLock<Vec<(Snapshot, Plan)>> = LazyLock::new(|| {
     let texts = [
         include_str!("../../examples/snapshot.json"),
-        include_str!("../../tests/cases/select/vlan-comes-along/snapshot.json"),
-        include_str!("../../tests/cases/select/infiniband-asked/snapshot.json"),
-        include_str!("../../tests/cases/select/uplink-bond-members/snapshot.json"),
+        include_str!("../../tests/cases/hosts/vlan.json"),
+        include_str!("../../tests/cases/hosts/infiniband-and-ethernet.json"),
+        include_str!("../../tests/cases/hosts/bond.json"),
     ];
     let hosts = texts
         .iter()

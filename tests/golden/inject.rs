@@ -1,6 +1,7 @@
 //! Golden cases of the config.json edit: tests/cases/inject/NAME/{config.json,edit.json} give
-//! expected.json, expected.diff and expected.txt (what was changed and kept), or expected.err (exit
-//! code and text). `UPDATE_GOLDEN=1` rewrites them.
+//! expected.diff and expected.txt (what was changed and kept), or expected.err (exit code and
+//! text). `UPDATE_GOLDEN=1` rewrites them. A case without one of its two files has that of the case
+//! `plain`; with a `.diff` in its place, what that makes of it.
 
 use rdma_model::arp::ArpProfile;
 use std::fs;
@@ -13,6 +14,29 @@ use rdmaprep::plan::Plan;
 
 fn cases() -> Vec<PathBuf> {
     testkit::golden::cases("inject", 31)
+}
+
+/// The config.json and the edit of a case.
+fn given(case: &Path) -> (String, Edit) {
+    let edit = text(case, "edit");
+    (text(case, "config"), serde_json::from_str(&edit).unwrap())
+}
+
+fn text(case: &Path, name: &str) -> String {
+    let read = |path: PathBuf| fs::read_to_string(path).ok();
+    if let Some(whole) = read(case.join(format!("{name}.json"))) {
+        return whole;
+    }
+    let plain = read(case.with_file_name("plain").join(format!("{name}.json"))).unwrap();
+    let Some(diff) = read(case.join(format!("{name}.diff"))) else {
+        return plain;
+    };
+    applied(&plain, &diff)
+}
+
+fn applied(text: &str, diff: &str) -> String {
+    let patch = diffy::Patch::from_str(diff).unwrap_or_else(|e| panic!("{e}: {diff}"));
+    diffy::apply(text, &patch).unwrap_or_else(|e| panic!("{e}: {diff}"))
 }
 
 fn golden(file: &Path, actual: Option<&str>) {
@@ -40,9 +64,7 @@ fn says(injected: &edit::Injected) -> String {
 #[test]
 fn golden_cases() {
     for dir in cases() {
-        let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit =
-            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let (config, edit) = given(&dir);
         let result = edit::apply(&config, &edit);
         let error = result
             .as_ref()
@@ -50,16 +72,12 @@ fn golden_cases() {
             .map(|e| format!("{}: {e:#}\n", ErrorClass::of(e).code()));
         golden(&dir.join("expected.err"), error.as_deref());
         let once = result.ok();
-        golden(
-            &dir.join("expected.json"),
-            once.as_ref().map(|i| i.json.as_str()),
-        );
-        golden(
-            &dir.join("expected.diff"),
-            once.as_ref()
-                .map(|i| edit::diff(&config, &i.json))
-                .as_deref(),
-        );
+        let diff = once.as_ref().map(|i| edit::diff(&config, &i.json));
+        golden(&dir.join("expected.diff"), diff.as_deref());
+        // It says all that is different.
+        if let (Some(diff), Some(once)) = (diff.filter(|diff| !diff.is_empty()), &once) {
+            assert_eq!(applied(&config, &diff), once.json, "{}", dir.display());
+        }
         golden(
             &dir.join("expected.txt"),
             once.as_ref().map(says).as_deref(),
@@ -71,9 +89,7 @@ fn golden_cases() {
 fn twice_is_once() {
     let mut edited = 0;
     for dir in cases() {
-        let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit =
-            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let (config, edit) = given(&dir);
         let Ok(once) = edit::apply(&config, &edit) else {
             continue;
         };
@@ -91,9 +107,7 @@ fn twice_is_once() {
 #[test]
 fn nothing_else_changes() {
     for dir in cases() {
-        let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        let edit: Edit =
-            serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
+        let (config, edit) = given(&dir);
         let Ok(once) = edit::apply(&config, &edit) else {
             continue;
         };
@@ -139,7 +153,7 @@ fn nothing_else_changes() {
 #[test]
 fn an_empty_edit_returns_the_text_as_it_is() {
     for dir in cases() {
-        let config = fs::read_to_string(dir.join("config.json")).unwrap();
+        let config = text(&dir, "config");
         if let Ok(same) = edit::apply(&config, &Edit::default()) {
             assert_eq!(same.json, config);
             assert_eq!(edit::diff(&config, &same.json), "");

@@ -1,7 +1,8 @@
-//! Selection, by golden folders: `tests/cases/select/<name>/{snapshot.json,args}` and, where the
-//! case needs them, `config.toml`, `annotations.json`, `held.json`; what comes out is
-//! `expected.json`, or `expected.txt` with the exit code and the message. `UPDATE_GOLDEN=1` writes
-//! what comes out; read the diff.
+//! Selection, by golden folders: `tests/cases/select/<name>/{host.json,args}` and, where the case
+//! needs them, `config.toml`, `annotations.json`, `held.json`. `host.json` says what is different
+//! from a host of `tests/cases/hosts` (`testkit::golden::host`); `snapshot.json` in its place is a
+//! whole host. What comes out is `expected.json`, or `expected.txt` with the exit code and the
+//! message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +64,7 @@ fn run(case: &Path) -> Result<Selection> {
     let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
     let request =
         request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
-    let snapshot: Snapshot = serde_json::from_str(&read("snapshot.json")).unwrap();
+    let snapshot: Snapshot = testkit::golden::host(case);
     let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
     select(&request, &snapshot, &held)
 }
@@ -152,7 +153,8 @@ const CODES: [DropCode; 21] = [
 /// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.
 #[test]
 fn each_kind_of_master_has_advice_of_its_own() {
-    let text = fs::read_to_string("tests/cases/select/enslaved-to-bridge/snapshot.json").unwrap();
+    let case = Path::new("tests/cases/select/enslaved-to-bridge");
+    let text = testkit::golden::host::<Value>(case).to_string();
     for (kind, member, master) in [
         (
             "bridge",

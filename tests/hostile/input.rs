@@ -61,11 +61,8 @@ fn in_proportion<W: FnOnce()>(what: &str, size: usize, prepare: impl Fn(usize) -
 }
 
 fn case(name: &str) -> Snapshot {
-    let path = format!(
-        "{}/tests/cases/select/{name}/snapshot.json",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    let case = testkit::repository("tests/cases/select").join(name);
+    testkit::golden::host(&case)
 }
 
 fn anything() -> Request {

@@ -33,14 +33,10 @@ fn hosts() -> Vec<Snapshot> {
         "infiniband-asked",
         "bond-with-its-own-hca-named",
     ];
-    let read = |name: &str| {
-        let path = format!(
-            "{}/tests/cases/select/{name}/snapshot.json",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-    };
-    names.map(read).to_vec()
+    let cases = testkit::repository("tests/cases/select");
+    names
+        .map(|name| testkit::golden::host(&cases.join(name)))
+        .to_vec()
 }
 
 fn plan(request: &Request, seen: &Snapshot) -> Plan {
