@@ -216,6 +216,21 @@ impl Tree {
     }
 }
 
+/// What `flags` says of a netdev in a capture: up, promiscuous, all multicast.
+#[test]
+fn a_capture_tells_who_listens_to_all() {
+    let tree = rail();
+    tree.netdev(Some(RAIL), "rdma0", 2, "0\n");
+    let seen = |flags: &str| {
+        tree.file(&format!("devices/{RAIL}/net/rdma0/flags"), flags);
+        let dev = tree.snapshot().netdevs.remove(0);
+        (dev.up, dev.promisc, dev.allmulti)
+    };
+    assert_eq!(seen("0x1303\n"), (true, true, true));
+    assert_eq!(seen("0x1103\n"), (true, true, false));
+    assert_eq!(seen("0x1202\n"), (false, false, true));
+}
+
 const RAIL: &str = "pci0000:00/0000:00:01.0/0000:0c:00.0";
 
 /// One function with its HCA mlx5_0.

@@ -10,8 +10,10 @@ use super::hca::FoundHca;
 use super::root::Root;
 use super::threads::each;
 
-/// IFF_UP (include/uapi/linux/if.h).
+/// include/uapi/linux/if.h. The last two are in a capture what anybody set.
 const IFF_UP: u32 = 1;
+const IFF_PROMISC: u32 = 0x100;
+const IFF_ALLMULTI: u32 = 0x200;
 
 /// A netdev with the real path of its `device`, below the root.
 pub(super) struct FoundNetdev {
@@ -63,7 +65,8 @@ pub(super) fn netdevs(
 fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
     let device = dir.sub("device");
     let ifindex = dir.parse("ifindex").unwrap_or_default();
-    let up = dir.hex("flags").is_some_and(|flags| flags & IFF_UP != 0);
+    let flags = dir.hex("flags").unwrap_or_default();
+    let up = flags & IFF_UP != 0;
     let operstate = dir.attr("operstate");
     let netdev = Netdev {
         kind: [("bonding", "bond"), ("bridge", "bridge")]
@@ -75,6 +78,8 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         mtu: dir.parse("mtu").unwrap_or_default(),
         txqlen: dir.parse("tx_queue_len").unwrap_or_default(),
         alias: dir.attr("ifalias"),
+        promisc: flags & IFF_PROMISC != 0,
+        allmulti: flags & IFF_ALLMULTI != 0,
         up,
         // netif_oper_up(): the flags attribute lacks IFF_RUNNING, which is made up from this
         // (dev_get_flags() in net/core/dev.c).
