@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nccl_rules::explain;
-use nccl_rules::settings::Settings;
+use nccl_rules::settings::{Plugin, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::HcaName;
@@ -21,13 +21,16 @@ use crate::report;
 
 pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     let asked = args.settings.nccl_version;
+    let mut plugin = Plugin::Unknown;
     let (settings, snapshot, named) = match &args.container {
         Some(id) => {
             let Inside {
                 settings,
                 snapshot,
                 planned,
+                plugin: found,
             } = inside(global, id)?;
+            plugin = found;
             (settings, snapshot, asked.or(planned))
         }
         None => {
@@ -45,7 +48,8 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     } else {
         &home_and_hosts::address_of
     };
-    let explanation = explain::explain_named(&settings, &snapshot, named, resolve);
+    let explanation = explain::explain_named(&settings, &snapshot, named, resolve)
+        .with_plugin(&settings, &plugin);
     if args.json {
         say(&report::json(&explanation)?)
     } else {
@@ -58,6 +62,7 @@ struct Inside {
     snapshot: Snapshot,
     /// The release that its plan names.
     planned: Option<Version>,
+    plugin: Plugin,
 }
 
 /// What NCCL finds in a running container, where it passes over an HCA whose verbs node does not
@@ -98,6 +103,7 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
         settings: found.settings,
         snapshot,
         planned,
+        plugin: found.plugin,
     })
 }
 

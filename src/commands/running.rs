@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use nccl_rules::settings::{FoundSettings, Settings};
+use nccl_rules::explain::plugin_names;
+use nccl_rules::settings::{FoundSettings, Plugin, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::HcaName;
@@ -17,7 +18,7 @@ use rdma_model::step::Side;
 use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
-use crate::container::userspace::{self, Userspace};
+use crate::container::userspace::{self, LIBRARY_PATH, Userspace};
 use crate::doctor::collect;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
@@ -255,6 +256,7 @@ pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     let mut found = FoundSettings {
         settings,
         notes: Vec::new(),
+        plugin: Plugin::Unknown,
     };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     for path in found.settings.files(None, Version::NEWEST) {
@@ -271,5 +273,9 @@ pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
             )),
         }
     }
+    let folders = collect::environment(pid, |name| name == LIBRARY_PATH)?;
+    let folders = folders.first().map(|(_, value)| value.as_str());
+    found.plugin = userspace::first(&root, folders, &plugin_names(&found.settings))
+        .map_or(Plugin::Missing, Plugin::Found);
     Ok(found)
 }

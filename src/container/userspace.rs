@@ -44,7 +44,8 @@ const PROVIDERS: [(&str, &str); 19] = [
 ];
 
 /// The variables by which the loader and libibverbs look elsewhere.
-pub const VARIABLES: [&str; 3] = ["LD_LIBRARY_PATH", "RDMAV_DRIVERS", "IBV_DRIVERS"];
+pub const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+pub const VARIABLES: [&str; 3] = [LIBRARY_PATH, "RDMAV_DRIVERS", "IBV_DRIVERS"];
 
 pub fn provider(driver: &str) -> Option<&'static str> {
     PROVIDERS
@@ -71,6 +72,8 @@ pub struct Userspace {
     pub os: Vec<String>,
     pub verbs: Library,
     pub rdmacm: Library,
+    /// Whether it has the node of GDRCopy.
+    pub gdrdrv: bool,
     /// The number of the providers that libibverbs loads; absent where its file does not say.
     pub abi: Option<u32>,
     /// Where it looks for them first.
@@ -86,11 +89,12 @@ pub struct Userspace {
 /// Nothing where glibc's loader is not there: then nothing that loads libibverbs can run.
 pub fn look(root: &Root, env: &BTreeMap<String, String>, wanted: &[&str]) -> Option<Userspace> {
     loader::library(root, loader::PROGRAM)?;
-    let loader = Loader::new(root, env.get("LD_LIBRARY_PATH").map(String::as_str));
+    let loader = Loader::new(root, env.get(LIBRARY_PATH).map(String::as_str));
     let mut found = Userspace {
         os: os(root),
         verbs: library(&loader, VERBS),
         rdmacm: library(&loader, RDMACM),
+        gdrdrv: root.find("dev/gdrdrv").is_ok(),
         ..Userspace::default()
     };
     let Some((_, library)) = loader.find(VERBS) else {
@@ -154,6 +158,16 @@ pub fn bundle_notes<'h>(
         Ok((root, env)) if !mounts.iter().any(is_over) => notes(&root, &env, hcas),
         _ => Vec::new(),
     }
+}
+
+/// Where the first of these libraries is that the loader finds.
+pub fn first(root: &Root, library_path: Option<&str>, names: &[String]) -> Option<String> {
+    let loader = Loader::new(root, library_path);
+    let found = |name: &String| match name.starts_with('/') {
+        true => loader::library(root, name).map(|_| name.clone()),
+        false => loader.find(name).map(|(path, _)| path),
+    };
+    names.iter().find_map(found)
 }
 
 fn library(loader: &Loader, name: &str) -> Library {

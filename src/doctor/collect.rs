@@ -90,6 +90,8 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         pins_freely: limits.pins_freely,
         memlock_stays: limits.stays,
         nvidia: nvidia(),
+        amdkfd: is_any_there(&["/sys/module/amdgpu"]).then(|| is_any_there(&AMDKFD)),
+        gdrdrv: is_any_there(&["/dev/gdrdrv"]),
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
         starters: starters(),
@@ -189,12 +191,24 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     link_managers::present(root).into_iter().map(one).collect()
 }
 
-/// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc).
-const PEERMEM: [&str; 3] = [
-    "/sys/module/nvidia_peermem/version",
+/// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc);
+/// before 2.23.4 in the last two alone (src/transport/net_ib.cc).
+const PEERMEM: &str = "/sys/module/nvidia_peermem/version";
+const MEMORY_PEERS: [&str; 2] = [
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
 ];
+
+/// Where RCCL does (src/transport/net_ib.cc, in 2.28.3).
+const AMDKFD: [&str; 3] = [
+    "/sys/kernel/mm/memory_peers/amdkfd/version",
+    "/sys/kernel/memory_peers/amdkfd/version",
+    "/sys/memory_peers/amdkfd/version",
+];
+
+fn is_any_there(paths: &[&str]) -> bool {
+    paths.iter().any(|path| Path::new(path).exists())
+}
 
 fn nvidia() -> Option<Nvidia> {
     let text = text("/proc/driver/nvidia/version").ok()?;
@@ -203,8 +217,10 @@ fn nvidia() -> Option<Nvidia> {
     let open = text
         .contains("Kernel Module")
         .then(|| text.contains("Open Kernel Module"));
+    let memory_peers = is_any_there(&MEMORY_PEERS);
     Some(Nvidia {
-        peermem: PEERMEM.iter().any(|path| Path::new(path).exists()),
+        peermem: memory_peers || is_any_there(&[PEERMEM]),
+        memory_peers,
         open,
     })
 }

@@ -2,6 +2,7 @@
 //! plans decide; an address counts where neither names any.
 
 use crate::config::sysfs_mode::SysfsMode;
+use nccl_rules::version::Version;
 use rdma_model::arp::ArpChoice;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
@@ -270,6 +271,13 @@ impl<'a> CheckContext<'a> {
     pub(super) fn has_routes(&self) -> bool {
         let snapshot = self.of.snapshot;
         self.of.machine.is_some() || snapshot.paths.is_some() || !snapshot.routes.is_empty()
+    }
+
+    /// The release of NCCL, where one is named; of a container its plan names it as well.
+    pub(super) fn release(&self) -> Option<Version> {
+        let plans = self.of.plans.iter().filter(|_| self.is_inside());
+        let by_plan = plans.filter_map(|plan| plan.nccl_version).next();
+        self.of.request.release(by_plan)
     }
 
     pub(super) fn is_inside(&self) -> bool {

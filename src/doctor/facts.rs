@@ -28,6 +28,12 @@ pub struct Machine {
     pub memlock_stays: bool,
     /// What lets NICs reach the memory of GPUs; absent where there is no driver of NVIDIA's.
     pub nvidia: Option<Nvidia>,
+    /// Of a host with AMD's GPUs: whether RCCL finds their peer memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amdkfd: Option<bool>,
+    /// Whether the host has GDRCopy's `/dev/gdrdrv`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gdrdrv: bool,
     /// ACS Control registers of bridges that have one; null where configuration space could not be
     /// read that far.
     pub acs: BTreeMap<BusId, Option<u16>>,
@@ -93,6 +99,10 @@ pub struct Starter {
 pub struct Nvidia {
     /// Whether nvidia_peermem, or nv_peer_mem before it, is loaded: NCCL looks for its `version`.
     pub peermem: bool,
+    /// Whether the kernel shows it among memory_peers, as that of MLNX_OFED does: NCCL before
+    /// 2.23.4 looks there alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_peers: bool,
     /// Whether these are the open kernel modules, which export dma-buf; absent where
     /// /proc/driver/nvidia/version does not say.
     pub open: Option<bool>,

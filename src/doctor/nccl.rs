@@ -22,14 +22,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     if context.of.snapshot.hcas.is_empty() {
         return Vec::new();
     }
-    let by_plan = context
-        .of
-        .plans
-        .iter()
-        .filter(|_| context.is_inside())
-        .find_map(|plan| plan.nccl_version);
-    let named = context.of.request.release(by_plan);
-    let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
+    let explained = explain_named(settings, context.of.snapshot, context.release(), &|_| None);
     let container = context
         .of
         .container
@@ -168,6 +161,7 @@ fn consequence(trap: Trap) -> &'static str {
         Trap::NotRunning | Trap::Label | Trap::Overridden => {
             "the ranks meet over another interface than is meant"
         }
+        Trap::Layers => "a pair of ranks with ports of both ends with an error when it connects",
         Trap::Planes => "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP",
         Trap::Name => "NCCL reads no such name: the setting has no effect",
         Trap::NotJudged => "what is said here of such a release may not be so",

@@ -2,8 +2,9 @@
 
 use rdma_model::snapshot::{Netdev, PciFunction};
 
-use super::facts::{SandboxFacts, Starter};
+use super::facts::{Nvidia, SandboxFacts, Starter};
 use super::{Check, CheckContext, Finding, Severity, join};
+use crate::container::userspace::Userspace;
 use crate::kernel::probe::access::NodeAccess;
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
@@ -440,13 +441,58 @@ fn starter(starter: &Starter) -> Option<Finding> {
     })
 }
 
-/// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules.
+/// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules; RCCL's way; GDRCopy.
 pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
-    let Some(nvidia) = context.of.machine.and_then(|m| m.nvidia.as_ref()) else {
+    let Some(machine) = context.of.machine else {
         return Vec::new();
     };
+    let nvidia = machine.nvidia.as_ref();
+    let mut found: Vec<Finding> = nvidia
+        .and_then(|nvidia| nvidia_memory(context, nvidia))
+        .into_iter()
+        .collect();
+    if machine.amdkfd == Some(false) {
+        let seen = "amdgpu is loaded, and the kernel shows no memory_peers/amdkfd";
+        let fix = "amdgpu-dkms with the peer memory of MLNX_OFED or of the distribution's kernel; \
+            or dma-buf: NCCL_DMABUF_ENABLE=1";
+        let unknown = Severity::Unknown;
+        found.push(Finding::new(Check::PeerMemory, unknown, seen, COPIES, fix));
+    }
+    let is_there = |found: &Userspace| found.gdrdrv;
+    if machine.gdrdrv && !machine.userspace.as_ref().is_none_or(is_there) {
+        let seen = "the host has /dev/gdrdrv, and the container does not";
+        let why = "GDRCopy, which UCX uses, and NCCL with NCCL_GDRCOPY_ENABLE=1, is off there";
+        let fix = "--device /dev/gdrdrv, where the job uses it";
+        let unknown = Severity::Unknown;
+        found.push(Finding::new(Check::PeerMemory, unknown, seen, why, fix));
+    }
+    found
+}
+
+const COPIES: &str =
+    "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";
+
+fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
+    let old = context.release().filter(|version| !version.knows_peermem());
+    if let Some(version) = old.filter(|_| nvidia.peermem && !nvidia.memory_peers) {
+        let (severity, dma_buf) = match nvidia.open {
+            Some(true) => return None,
+            Some(false) => (Severity::Warning, "the driver has no dma-buf"),
+            None => (
+                Severity::Unknown,
+                "whether the driver has dma-buf is unknown",
+            ),
+        };
+        let seen = format!(
+            "nvidia_peermem is loaded, which NCCL {version} looks for in \
+            /sys/kernel/mm/memory_peers alone, and that is not here; {dma_buf}"
+        );
+        let fix = "NCCL 2.23.4 or later; or the kernel modules of MLNX_OFED, which have \
+            memory_peers; or NVIDIA's open kernel modules";
+        return Some(Finding::new(Check::PeerMemory, severity, seen, COPIES, fix));
+    }
     let (severity, seen) = match (nvidia.peermem, nvidia.open) {
-        (true, _) | (false, Some(true)) => return Vec::new(),
+        (true, _) | (false, Some(true)) => return None,
         (false, Some(false)) => (
             Severity::Warning,
             "nvidia_peermem is not loaded, and the driver is not the open one, which has dma-buf",
@@ -456,10 +502,9 @@ pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
             "nvidia_peermem is not loaded, and whether the driver has dma-buf is unknown",
         ),
     };
-    let why =
-        "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";
     let fix = "load nvidia_peermem, and at boot; or use NVIDIA's open kernel modules";
-    vec![Finding::new(Check::PeerMemory, severity, seen, why, fix).run("modprobe nvidia_peermem")]
+    let found = Finding::new(Check::PeerMemory, severity, seen, COPIES, fix);
+    Some(found.run("modprobe nvidia_peermem"))
 }
 
 /// A pod that asks in vain starts without its NICs, and no error says so.

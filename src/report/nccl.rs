@@ -42,7 +42,14 @@ pub fn explanation_table(e: &Explanation) -> String {
             },
         ),
     ));
-    head.push(line("data by HCA", listed(&e.hcas, "none")));
+    // A plugin's network, or ports whose state is not known.
+    let is_open = e.ports.iter().any(|port| port.why.starts_with(UNKNOWN));
+    let none = if is_open { "unknown" } else { "none" };
+    head.push(line("data by HCA", listed(&e.hcas, none)));
+    head.extend(e.plugin.iter().map(|path| {
+        let asked = "NCCL asks it first, and which HCAs it takes is its own choice";
+        line("plugin", format!("{path}: {asked}"))
+    }));
     head.extend(e.merged.iter().map(|ports| {
         line(
             "one device",

@@ -113,6 +113,42 @@ fn explain_judges_hcas_of_a_capture_without_addresses() {
     assert!(!text.contains("does not start"), "{text}");
 }
 
+/// A host with an HCA of each link layer, and settings that name another network.
+#[test]
+fn explain_tells_link_layers_and_networks_apart() {
+    let hca = |index: u32, name: &str, layer: &str| {
+        let port = json!({"number": 1, "state": "ACTIVE", "link_layer": layer});
+        json!({"name": name, "index": index, "ports": [port]})
+    };
+    let hcas = [hca(0, "mlx5_0", "InfiniBand"), hca(1, "mlx5_1", "Ethernet")];
+    let address = json!([{"address": "198.51.100.21", "prefix": 24}]);
+    let netdev = json!({"name": "mgmt0", "ifindex": 2, "up": true, "running": true,
+        "addresses": address});
+    let host = json!({"schema": 1, "netns": 1, "hcas": hcas, "netdevs": [netdev]});
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, host.to_string()).unwrap();
+    let explain = |env: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let path = file.path().to_str().unwrap();
+        command
+            .env_clear()
+            .args(["nccl", "explain", "--snapshot", path, "--env", env]);
+        run(&mut command, "").ok().out
+    };
+    for (env, text) in [
+        (
+            "NCCL_IB_HCA=mlx5",
+            "mlx5_0:1 of InfiniBand and mlx5_1:1 of Ethernet",
+        ),
+        ("NCCL_NET=gIB", "data by HCA  unknown"),
+        ("NCCL_NET=ROCM-IB", "data by HCA  unknown"),
+        ("NCCL_NET=Socket", "data by HCA  none"),
+    ] {
+        let said = explain(env);
+        assert!(said.contains(text), "{env}: {text:?} in\n{said}");
+    }
+}
+
 /// A node with twelve HCAs, mlx5_0 to mlx5_11, whose second netdev is down.
 fn large() -> tempfile::NamedTempFile {
     let mut node: Value = serde_json::from_str(&fs::read_to_string(SNAPSHOT).unwrap()).unwrap();

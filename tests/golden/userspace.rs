@@ -223,6 +223,28 @@ fn what_an_image_lacks_is_told_with_its_package() {
     one(&image, &[CX, ("rxe0", "rxe")], &[unnamed]);
 }
 
+/// A plugin as `nccl explain --container` looks for it.
+#[test]
+fn a_plugin_is_where_the_loader_finds_it() {
+    let image = Image::bare("ubuntu");
+    image.library("opt/hpcx/lib/libnccl-net.so", &[]);
+    image.library("opt/amazon/lib/libnccl-net-ofi.so", &[]);
+    image.cache(&[("libnccl-net-ofi.so", "/opt/amazon/lib/libnccl-net-ofi.so")]);
+    let root = Root::open(image.0.path()).unwrap();
+    let first = |folders, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        userspace::first(&root, folders, &names)
+    };
+    let own = ["libnccl-net.so", "librccl-net.so"];
+    assert_eq!(first(None, &own), None);
+    let hpcx = Some("/opt/hpcx/lib/libnccl-net.so".to_owned());
+    assert_eq!(first(Some("/opt/hpcx/lib"), &own), hpcx);
+    let ofi = Some("/opt/amazon/lib/libnccl-net-ofi.so".to_owned());
+    assert_eq!(first(None, &["ofi", "libnccl-net-ofi.so"]), ofi);
+    assert_eq!(first(None, &["/opt/amazon/lib/libnccl-net-ofi.so"]), ofi);
+    assert_eq!(first(None, &["/opt/none.so"]), None);
+}
+
 /// What is no library of this machine, and what a link of the image names on the host.
 #[test]
 fn only_the_images_own_libraries_count() {

@@ -12,6 +12,7 @@ pub use super::explanation::{
 };
 pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
+pub use super::networks::plugin_names;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::VARIABLES;
@@ -81,6 +82,7 @@ pub fn explain(
         hcas: hcas.taken,
         merged: hcas.merged,
         ports: hcas.judged,
+        plugin: None,
         gids: Vec::new(),
         warnings: Vec::new(),
     };

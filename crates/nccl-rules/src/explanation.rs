@@ -25,6 +25,9 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
+    /// The library of a plugin, which NCCL asks before its own network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<String>,
     /// The GID of each port that is taken, as far as its table is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<PortGid>,
@@ -103,6 +106,9 @@ impl Trap {
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
             Trap::Planes => "NCCL_IB_HCA has planes that NCCL refuses, and no HCA is used",
             Trap::Name => "a variable's name is nearly that of a setting, and NCCL ignores it",
+            Trap::Layers => {
+                "NCCL takes ports of InfiniBand and of Ethernet, which it does not connect"
+            }
             Trap::NotJudged => "NCCL's release is older than those that were compared",
             Trap::Value => "a value means something else than it seems to",
         }
@@ -199,6 +205,8 @@ pub enum Trap {
     GidType,
     TooMany,
     NoRoom,
+    /// Ports of both link layers: NCCL connects one only to its like.
+    Layers,
     /// NCCL ends by a signal.
     Crash,
     /// NCCL writes past its memory: what follows is a matter of chance.

@@ -275,12 +275,18 @@ pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
     parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0
 }
 
+/// RCCL's name, in small letters, of its verbs with RCCL_AINIC_ROCE=1.
+pub(crate) const ROCM_IB: &str = "rocm-ib";
+
 /// Why no HCA is NCCL's own: NCCL_NET names another network.
 pub(crate) fn excludes_verbs(settings: &Settings) -> Option<String> {
     let name = settings.get("NCCL_NET").filter(|v| !v.is_empty())?;
     match name.to_ascii_lowercase().as_str() {
         "ib" => None,
         "socket" => Some("NCCL_NET=Socket uses no HCA".to_owned()),
+        ROCM_IB => Some(format!(
+            "{UNKNOWN}NCCL_NET=ROCM-IB is RCCL's network for RCCL_AINIC_ROCE=1, not NCCL's"
+        )),
         _ => Some(format!(
             "{}NCCL_NET={} is a plugin's network, which chooses by rules of its own",
             UNKNOWN,

@@ -7,7 +7,7 @@ use super::variables::VARIABLES;
 use super::version::Version;
 
 /// The first release whose source has it, with the file.
-const SINCE: [(&str, Version); 10] = [
+const SINCE: [(&str, Version); 13] = [
     // src/bootstrap.cc
     ("NCCL_OOB_NET_ENABLE", Version::new(2, 23, 4)),
     ("NCCL_OOB_NET_IFNAME", Version::new(2, 23, 4)),
@@ -23,6 +23,10 @@ const SINCE: [(&str, Version); 10] = [
     ("NCCL_IB_SUBNET_PREFIX_LEN", Version::new(2, 30, 7)),
     // src/misc/ibvsymbols.cc
     ("NCCL_IBVERBS_LIB", Version::new(2, 30, 3)),
+    // By the names in the libraries.
+    ("NCCL_IB_PKEY_VALUE", Version::new(2, 31, 2)),
+    ("NCCL_IB_RAIL_POLICY", Version::new(2, 32, 3)),
+    ("NCCL_IB_SORT_MERGE_NICS", Version::new(2, 32, 3)),
 ];
 
 pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warning> {

@@ -390,6 +390,62 @@ fn surprises(entry: &Entry, name: &str, whole: bool, list: &List) -> bool {
     !list.patterns.exact && (numbered || whole) && !own && !named
 }
 
+/// A list that takes ports of both link layers: a connection between two of them is refused
+/// (`ncclIbConnect` in src/transport/net_ib/connect.cc, "incompatible").
+fn layers(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Option<Warning> {
+    let list = settings.get(HCA).filter(|list| !list.is_empty())?;
+    let (mut fabric, mut ethernet) = (Vec::new(), Vec::new());
+    for (hca, port) in snapshot
+        .hcas
+        .iter()
+        .flat_map(|h| h.ports.iter().map(move |p| (h, p)))
+    {
+        let name = format!("{}:{}", hca.name, port.number);
+        if !explained.hcas.contains(&name) {
+            continue;
+        }
+        match port.is_infiniband() {
+            true => fabric.push(name),
+            false => ethernet.push(name),
+        }
+    }
+    if fabric.is_empty() || ethernet.is_empty() {
+        return None;
+    }
+    let [fabric, ethernet] =
+        [fabric, ethernet].map(|names| few(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    let text = format!(
+        "{HCA}={} takes {fabric} of InfiniBand and {ethernet} of Ethernet: NCCL connects a port \
+        to one of its own link layer alone",
+        short(list)
+    );
+    Some(warning(Trap::Layers, text))
+}
+
+/// With NCCL_IB_DATA_DIRECT=2 an HCA that has a Data Direct function is two devices, NAME and
+/// NAME_dma (src/transport/net_ib/init.cc). Which ones have it is firmware's to say.
+fn data_direct(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+) -> Option<Warning> {
+    const VARIABLE: &str = "NCCL_IB_DATA_DIRECT";
+    let (version, limit) = (explained.version, explained.version.max_hcas());
+    let is_both =
+        version >= Version::new(2, 27, 3) && hca::parameter(settings, version, VARIABLE, 1) == 2;
+    let of_mlx5 = |name: &&String| {
+        let mut all = snapshot.hcas.iter();
+        let hca = name.split(':').next();
+        all.any(|h| Some(h.name.as_str()) == hca && h.driver.as_deref() == Some("mlx5_core"))
+    };
+    let count = explained.hcas.len() + explained.hcas.iter().filter(of_mlx5).count();
+    let text = format!(
+        "{VARIABLE}=2: an HCA with a Data Direct function takes two places, so these need up to \
+        {count}, and NCCL has room for {limit}"
+    );
+    (is_both && count > limit).then(|| warning(Trap::NoRoom, text))
+}
+
 fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: &mut Vec<Warning>) {
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
@@ -404,6 +460,8 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
         let text = format!("{HCA}={value} leaves no HCA: NCCL goes on over TCP without a word");
         out.push(warning(Trap::NoHca, text));
     }
+    out.extend(layers(settings, snapshot, explained));
+    out.extend(data_direct(settings, snapshot, explained));
     let beyond = explained
         .ports
         .iter()

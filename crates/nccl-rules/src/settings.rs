@@ -23,6 +23,19 @@ pub struct Settings(BTreeMap<String, (String, String)>);
 pub struct FoundSettings {
     pub settings: Settings,
     pub notes: Vec<String>,
+    #[serde(default)]
+    pub plugin: Plugin,
+}
+
+/// The library of a network, by [`super::explain::plugin_names`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Plugin {
+    /// It was not looked for.
+    #[default]
+    Unknown,
+    Missing,
+    Found(String),
 }
 
 impl Settings {

@@ -1,7 +1,7 @@
 //! The variables by which NCCL chooses interfaces, HCAs and GIDs.
 
 /// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 26] = [
+pub const VARIABLES: [&str; 29] = [
     "NCCL_COMM_ID",
     "NCCL_SOCKET_IFNAME",
     "NCCL_SOCKET_FAMILY",
@@ -27,5 +27,8 @@ pub const VARIABLES: [&str; 26] = [
     "NCCL_IB_SUBNET_AWARE_ROUTING",
     "NCCL_IB_SUBNET_PREFIX_LEN",
     "NCCL_IBVERBS_LIB",
+    "NCCL_IB_PKEY_VALUE",
+    "NCCL_IB_RAIL_POLICY",
+    "NCCL_IB_SORT_MERGE_NICS",
     "NCCL_IGNORE_NET_MISMATCH",
 ];

@@ -114,6 +114,12 @@ impl Version {
         self.since(23, 4)
     }
 
+    /// nvidia_peermem is looked for among the modules as well, not only in memory_peers
+    /// (src/transport/net_ib.cc, `ncclIbGdrSupport`; NCCL's issue 1676).
+    pub const fn knows_peermem(self) -> bool {
+        self.since(23, 4)
+    }
+
     /// `~/.nccl.conf` is that of $HOME, and there is none without it; before, that of the user
     /// database.
     pub const fn uses_home_variable(self) -> bool {

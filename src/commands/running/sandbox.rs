@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nccl_rules::settings::{FoundSettings, Settings};
+use nccl_rules::settings::{FoundSettings, Plugin, Settings};
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use crate::config::sandbox::Sandbox;
@@ -104,6 +104,7 @@ impl SandboxedContainer {
         Ok(FoundSettings {
             settings: Settings::of(env, "the environment in config.json"),
             notes: Vec::new(),
+            plugin: Plugin::Unknown,
         })
     }
 

@@ -275,3 +275,73 @@ fn what_one_of_two_releases_does_is_not_fatal() {
         "{overrun:?}"
     );
 }
+
+/// The warnings of that trap with these settings.
+fn warned(snapshot: &Snapshot, env: &[(&str, &str)], trap: Trap) -> Vec<String> {
+    let settings = Settings::of(env.iter().copied(), "");
+    let explained = explain(&settings, snapshot, Version::NEWEST, &|_| None);
+    let of_it = explained.warnings.into_iter().filter(|w| w.trap == trap);
+    of_it.map(|w| w.text).collect()
+}
+
+#[test]
+fn a_list_of_two_link_layers_is_told() {
+    let mut node = hcas(&[
+        ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
+        ("mlx5_1", Some("0000:06:00.0"), "0002", 1),
+        ("mlx5_bond_0", Some("0000:07:00.0"), "0003", 1),
+    ]);
+    for hca in &mut node.hcas[..2] {
+        hca.ports[0].link_layer = Some("InfiniBand".to_owned());
+    }
+    let warned = |list: &str| warned(&node, &[("NCCL_IB_HCA", list)], Trap::Layers);
+    let both = "NCCL_IB_HCA=mlx5 takes mlx5_0:1, mlx5_1:1 of InfiniBand and mlx5_bond_0:1 of \
+        Ethernet: NCCL connects a port to one of its own link layer alone";
+    assert_eq!(warned("mlx5"), [both]);
+    assert_eq!(warned("^mlx5_0").len(), 1);
+    for one in [
+        "=mlx5_0,mlx5_1",
+        "mlx5_0,mlx5_1",
+        "mlx5_bond",
+        "^mlx5_bond",
+        "",
+    ] {
+        assert_eq!(warned(one), [""; 0], "{one}");
+    }
+}
+
+#[test]
+fn data_direct_may_take_two_places() {
+    let names: Vec<String> = (0..17).map(|n| format!("mlx5_{n}")).collect();
+    let all: Vec<_> = names
+        .iter()
+        .map(|n| (n.as_str(), None, "0001", 1))
+        .collect();
+    let mut node = hcas(&all);
+    let warned = |node: &Snapshot, value: &str| {
+        warned(node, &[("NCCL_IB_DATA_DIRECT", value)], Trap::NoRoom)
+    };
+    assert!(warned(&node, "2").is_empty(), "another driver");
+    for hca in &mut node.hcas {
+        hca.driver = Some("mlx5_core".to_owned());
+    }
+    assert_eq!(
+        warned(&node, "2"),
+        [
+            "NCCL_IB_DATA_DIRECT=2: an HCA with a Data Direct function takes two places, so these \
+            need up to 34, and NCCL has room for 32"
+        ]
+    );
+    assert!(warned(&node, "1").is_empty());
+    node.hcas.truncate(16);
+    assert!(warned(&node, "2").is_empty());
+}
+
+#[test]
+fn what_hides_a_mismatch_is_told() {
+    let warned = |value: &str| {
+        let env = [("NCCL_IGNORE_NET_MISMATCH", value)];
+        warned(&node(), &env, Trap::Value).len()
+    };
+    assert_eq!(["1", "0", "", "2"].map(warned), [1, 0, 0, 1]);
+}
