@@ -65,6 +65,11 @@ pub(super) fn delete(
         let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
             continue;
         };
+        if !owned.contains(nic) && child.is_anothers() {
+            let note = format!("{link} sits on {nic} by now, and is another container's: it stays");
+            children.notes.push(note);
+            continue;
+        }
         if !owned.contains(nic) {
             children
                 .remaining

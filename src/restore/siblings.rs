@@ -33,6 +33,8 @@ enum Kin<'a> {
     MovedOn(&'a MovedNic),
     /// In the container's namespace.
     Own,
+    /// There too, by a CNI plugin.
+    Given,
     /// Another container's.
     Others,
     Unknown,
@@ -187,6 +189,11 @@ impl Siblings {
                 format!("{link} had been moved on and is deleted")
             }
             Kin::Own => format!("{link} had been put on {card} and is deleted"),
+            Kin::Given => {
+                let text = format!("{link} sits on {card}, too, and is of a CNI plugin: it stays");
+                self.notes.push(text);
+                return;
+            }
             Kin::Others => {
                 self.notes.push(format!(
                     "{link} sits on {card}, too, and is another container's: it stays"
@@ -236,11 +243,18 @@ fn is_expected(
 fn kin<'a>(found: &FoundLink, record: &'a Record, others: &[Record]) -> Kin<'a> {
     let link = &found.link;
     if link.netns == record.netns {
-        return Kin::Own;
+        return if found.is_of_cni() {
+            Kin::Given
+        } else {
+            Kin::Own
+        };
     }
+    let began = record.members.iter().map(|m| m.start_time).min();
+    let is_older = || began.is_some_and(|began| found.is_older_than(began));
     match record.held.iter().find(|h| is_moved_on(h, link)) {
         Some(held) => Kin::MovedOn(held),
-        None if others.iter().any(|r| r.netns == link.netns) || found.is_anothers() => Kin::Others,
+        None if others.iter().any(|r| r.netns == link.netns) => Kin::Others,
+        None if found.is_anothers() || is_older() => Kin::Others,
         None => Kin::Unknown,
     }
 }

@@ -285,6 +285,51 @@ fn a_sibling_in_an_unknown_namespace_holds_the_nic_back() {
     });
 }
 
+/// No container has made a namespace whose process is older than its own first one.
+#[test]
+fn a_macvlan_of_an_older_namespace_stays() {
+    alone(|host| {
+        let older = Container::new("older");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (before, mut c) = given(host);
+        host.ip(&format!(
+            "link add link r0 name a0 type macvlan mode bridge\nlink set a0 netns {}",
+            older.pid()
+        ));
+        c.stop(host).ok();
+        assert_eq!(parts(&older), "a0 ");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Multus may give a running pod a further interface on the card.
+#[test]
+fn a_macvlan_that_a_cni_plugin_gave_stays() {
+    alone(|host| {
+        let (before, c) = given(host);
+        sh("mount -t tmpfs tmpfs /var/lib; mkdir -p /var/lib/cni/results");
+        let result = serde_json::json!({
+            "kind": "cniCacheV1", "ifName": "net1", "networkName": "macvlan",
+            "netns": format!("/proc/{}/ns/net", c.pid()),
+        });
+        std::fs::write("/var/lib/cni/results/macvlan-c-net1", result.to_string()).unwrap();
+        c.sh("ip link add link m0 name spy type macvlan mode bridge");
+        host.ip(&format!(
+            "link add link r0 name a0 type macvlan mode bridge\nlink set a0 netns {} name net1",
+            c.pid()
+        ));
+        let said = host.rdmaprep(&["restore", "c"]).ok().out;
+        assert!(
+            said.contains("net1 (macvlan)") && said.contains("it stays"),
+            "{said}"
+        );
+        assert_eq!(parts(&c), "net1 ", "the container's own goes");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// Engines give pods macvlans of a card that is shared: those that were there before, those in a
 /// namespace that has a name, and those of a container with a PID namespace.
 #[test]

@@ -3,15 +3,18 @@
 //! in net/core/dev.c links within a namespace alone), but each names the device below: its index,
 //! and by IFLA_LINK_NETNSID the namespace in which that counts.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::libc::ENODEV;
 use rdma_model::snapshot::Stranger;
+use serde::Deserialize;
 
 use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::{self, NAMED, Netns, pins};
+use crate::kernel::process::pidfd::start_time;
 
 /// How long to look: there may be thousands of namespaces, and a container waits.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,6 +38,28 @@ impl FoundLink {
         )
     }
 
+    /// Whether the process that was found in its namespace is older than one that started then, in
+    /// the unit of proc_pid_stat(5): no container has made its namespace that began later.
+    pub fn is_older_than(&self, start: u64) -> bool {
+        let process = self.path.strip_prefix("/proc").ok();
+        let first = process.and_then(|path| path.iter().next()?.to_str()?.parse().ok());
+        first
+            .and_then(start_time)
+            .is_some_and(|began| began < start)
+    }
+
+    /// Whether a CNI plugin has put it where it is.
+    pub fn is_of_cni(&self) -> bool {
+        let is_it = |result: &CniResult| {
+            let netns = std::fs::metadata(&result.netns).ok();
+            result.if_name == self.link.name.as_str()
+                && netns.is_some_and(|file| file.ino() == self.link.netns)
+        };
+        CNI_RESULTS
+            .iter()
+            .any(|folder| cni_results(folder).iter().any(is_it))
+    }
+
     /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name,
     /// or the process that was found in it is in a PID namespace of its own. Those of a container
     /// that has ended are gone, with all its processes.
@@ -49,6 +74,24 @@ impl FoundLink {
                 .nth(2)
                 .is_some_and(is_in_pid_namespace)
     }
+}
+
+/// What a container runtime keeps of each interface that a CNI plugin has given: `libcni` of
+/// containerd and CRI-O, and multus.
+const CNI_RESULTS: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cni/multus/results"];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CniResult {
+    if_name: String,
+    netns: PathBuf,
+}
+
+fn cni_results(folder: &str) -> Vec<CniResult> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
+        .collect()
 }
 
 /// Docker's names are not among those of `ip netns`.
