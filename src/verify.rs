@@ -6,10 +6,11 @@ use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rdma_model::effect::{compare_rules, missing_routes, same_address};
-use rdma_model::ids::Mac;
+use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
+use rdma_model::ids::{IfName, Mac};
+use rdma_model::manager::Managed;
 use rdma_model::snapshot::{
-    Address, Hop, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD,
+    Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD,
 };
 use rdma_model::step::{
     NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router,
@@ -188,28 +189,43 @@ pub fn normal(state: &NicState) -> NicState {
 /// Two states in normal form, to be compared. Link-local addresses of the kernel's count only where
 /// it has made another one than was recorded: it makes one some time after a link goes up, and none
 /// without a carrier.
-pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
+pub fn comparable(want: &NicState, have: &NicState) -> (NicState, NicState) {
     let (was, is) = (&want.netdev, &have.netdev);
-    let has = |dev: &Netdev, a: &Address| dev.addresses.iter().any(|x| x.address == a.address);
     let recorded = was.addresses.iter().any(generated);
-    // IN6_ADDR_GEN_MODE_NONE: else the kernel may have made its own only now, that of an ipvlan not
-    // by its address alone (addrconf_ifid_eui48() in include/net/addrconf.h).
-    let has_none = was
-        .sysctls
-        .get("ipv6/conf/addr_gen_mode")
-        .is_some_and(|mode| mode == "1");
-    let strange = recorded && is.addresses.iter().any(|a| generated(a) && !has(was, a));
+    let mut made = is.addresses.iter().filter(|a| generated(a));
+    let is_strange = recorded && made.any(|a| !has_address(was, a));
     let (mut wanted, mut found) = (normal(want), normal(have));
-    let counts = |a: &&Address| !kernel_address(a, was) || strange && !has(is, a);
-    wanted.netdev.addresses = was.addresses.iter().filter(counts).map(address).collect();
-    let counts = |a: &&Address| match has(was, a) {
-        true => !kernel_address(a, was),
-        false => recorded || !kernel_address(a, is) && (has_none || !generated(a)),
-    };
-    found.netdev.addresses = is.addresses.iter().filter(counts).map(address).collect();
+    wanted.netdev.addresses = was
+        .addresses
+        .iter()
+        .filter(|a| !kernel_address(a, was) || is_strange && !has_address(is, a))
+        .map(address)
+        .collect();
+    found.netdev.addresses = is
+        .addresses
+        .iter()
+        .filter(|a| match has_address(was, a) {
+            true => !kernel_address(a, was),
+            false => recorded || is_added(a, was, is),
+        })
+        .map(address)
+        .collect();
     wanted.netdev.addresses.sort();
     found.netdev.addresses.sort();
     (wanted, found)
+}
+
+fn has_address(dev: &Netdev, address: &Address) -> bool {
+    dev.addresses.iter().any(|a| a.address == address.address)
+}
+
+/// Whether an address that was not there is not the kernel's, which may have made its own only now,
+/// that of an ipvlan not by its address alone (addrconf_ifid_eui48() in include/net/addrconf.h),
+/// unless the mode is IN6_ADDR_GEN_MODE_NONE.
+fn is_added(address: &Address, was: &Netdev, is: &Netdev) -> bool {
+    let mode = was.sysctls.get("ipv6/conf/addr_gen_mode");
+    let makes_none = mode.is_some_and(|mode| mode == "1");
+    !kernel_address(address, is) && (makes_none || !generated(address))
 }
 
 pub fn address(a: &Address) -> Address {
@@ -327,15 +343,16 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
 /// IPv6 joins equal routes of two NICs to one with a leg over each (fib6_add_rt2node() in
 /// net/ipv6/ip6_fib.c): each NIC has its own.
 fn apart(want: &NicState, mut have: NicState) -> NicState {
-    let is_own = |hop: &&Hop| hop.dev.as_ref() == Some(&want.netdev.name);
-    let joined =
-        |r: &Route| r.destination.addr().is_ipv6() && r.hops.len() > 1 && r.nexthop().is_none();
-    for route in have
-        .routes
-        .iter_mut()
-        .filter(|r| joined(r) && !want.routes.contains(r))
-    {
-        let alone = route.with(route.hops.iter().filter(is_own).cloned().collect());
+    let dev = Some(&want.netdev.name);
+    for route in &mut have.routes {
+        let is_v6 = route.destination.addr().is_ipv6();
+        let is_joined = is_v6 && route.hops.len() > 1 && route.nexthop().is_none();
+        if !is_joined || want.routes.contains(route) {
+            continue;
+        }
+        let mut own = route.hops.clone();
+        own.retain(|hop| hop.dev.as_ref() == dev);
+        let alone = route.with(own);
         if alone.hops.len() == 1 && want.routes.contains(&alone) {
             *route = alone;
         }
@@ -348,46 +365,49 @@ fn apart(want: &NicState, mut have: NicState) -> NicState {
 /// have put in the place of what was there, lacks nothing. What the kernel has made besides counts,
 /// unless a manager has the NIC; so does a route that should have been there for a moment only.
 pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
-    let is_managed = |dev: &Netdev| {
-        expected
-            .iter()
-            .any(|h| h.managed.is_some() && h.before.netdev.name == dev.name)
-    };
     let states: Vec<NicState> = expected.iter().map(|h| h.before.clone()).collect();
     differences(&states, observed, |want, have| {
-        let by_kernel = !is_managed(&want.netdev);
-        let mut lacking = NicState {
-            netdev: have.netdev.clone(),
-            ..want.clone()
-        };
-        let is_there = |a: &Address| have.netdev.addresses.iter().any(|h| same_address(h, a));
-        lacking
-            .netdev
-            .addresses
-            .retain(|a| by_kernel && generated(a) && !want.netdev.addresses.contains(a));
-        lacking.netdev.addresses.extend(
-            want.netdev
-                .addresses
-                .iter()
-                .filter(|a| is_there(a))
-                .cloned(),
-        );
-        lacking.netdev.neighbours = common(&want.netdev.neighbours, &have.netdev.neighbours);
-        lacking.nexthops = common(&want.nexthops, &have.nexthops);
-        let missing = missing_routes(&want.routes, &have.routes);
-        lacking.routes.retain(|r| !missing.contains(&r));
-        let made = have
-            .routes
-            .iter()
-            .filter(|r| is_temporary(r) || by_kernel && kernel_made(r, &have.netdev));
-        lacking
-            .routes
-            .extend(made.filter(|r| !want.routes.contains(r)).cloned());
-        lacking.routes.sort();
-        let missing = compare_rules(&want.rules, &observed.rules, !by_kernel).missing;
-        lacking.rules.retain(|r| !missing.contains(&r));
-        lacking
+        let mut all = expected.iter();
+        let held = all.find(|h| h.before.netdev.name == want.netdev.name);
+        let managed = held.and_then(|h| h.managed.as_ref());
+        in_effect(want, &have, managed, &observed.rules)
     })
+}
+
+/// What is wanted, but for what is missing in effect, and with what the kernel has made besides.
+fn in_effect(
+    want: &NicState,
+    have: &NicState,
+    managed: Option<&Managed>,
+    rules: &[Rule],
+) -> NicState {
+    let (wanted, found) = (&want.netdev, &have.netdev);
+    let by_kernel = managed.is_none();
+    let mut effect = NicState {
+        netdev: found.clone(),
+        ..want.clone()
+    };
+    let addresses = &mut effect.netdev.addresses;
+    addresses.retain(|a| by_kernel && generated(a) && !wanted.addresses.contains(a));
+    let there = wanted
+        .addresses
+        .iter()
+        .filter(|a| found.addresses.iter().any(|h| same_address(h, a)));
+    addresses.extend(there.cloned());
+    effect.netdev.neighbours = common(&wanted.neighbours, &found.neighbours);
+    effect.nexthops = common(&want.nexthops, &have.nexthops);
+    let missing = missing_routes(&want.routes, &have.routes, managed);
+    effect.routes.retain(|r| !missing.contains(&r));
+    for route in &have.routes {
+        let is_made = is_temporary(route) || by_kernel && kernel_made(route, found);
+        if is_made && !want.routes.contains(route) {
+            effect.routes.push(route.clone());
+        }
+    }
+    effect.routes.sort();
+    let missing = compare_rules(&want.rules, rules, Chooser::of(managed)).missing;
+    effect.rules.retain(|r| !missing.contains(&r));
+    effect
 }
 
 /// A rule that should be there, of whatever `dev` names.
@@ -424,9 +444,11 @@ fn differences(
             continue;
         };
         // A NIC inside may have rules that name neither it nor its addresses.
-        let named = |r: &&Rule| state.rules.contains(r) && !now.rules.contains(r);
-        let besides: Vec<Rule> = observed.rules.iter().filter(named).cloned().collect();
-        now.rules.extend(besides);
+        for rule in common(&state.rules, &observed.rules) {
+            if !now.rules.contains(&rule) {
+                now.rules.push(rule);
+            }
+        }
         now.netdev.sysctls.keep_named(&state.netdev.sysctls);
         // A program may have learned more since.
         now.netdev
@@ -443,7 +465,7 @@ fn differences(
         }
         all.extend(device_drift(&state.netdev, &now.netdev));
         now.netdev.device.clone_from(&state.netdev.device);
-        let (want, have) = beside(state, &now);
+        let (want, have) = comparable(state, &now);
         let have = counted(&want, have);
         if want == have {
             continue;
@@ -454,28 +476,34 @@ fn differences(
 }
 
 fn differing_lines(wanted: &NicState, found: &NicState) -> Vec<Drift> {
+    let dev = &wanted.netdev.name;
     let (want, have) = (lines_of(wanted), lines_of(found));
-    let drift = |field: &str, expected: Option<&String>, observed: Option<&String>| Drift {
-        dev: wanted.netdev.name.to_string(),
-        field: field.to_owned(),
-        expected: expected.cloned(),
-        observed: observed.cloned(),
-    };
     let keys: BTreeSet<&String> = want.keys().chain(have.keys()).collect();
-    let differing = keys.into_iter().filter(|k| want.get(*k) != have.get(*k));
-    let lines: Vec<Drift> = differing
-        .map(|k| drift(k, want.get(k), have.get(k)))
+    let lines: Vec<Drift> = keys
+        .into_iter()
+        .filter(|key| want.get(*key) != have.get(*key))
+        .map(|key| drift_of(dev, key, want.get(key).cloned(), have.get(key).cloned()))
         .collect();
     if !lines.is_empty() {
         return lines;
     }
     // `ip` writes them alike.
-    let whole = |state: &NicState| serde_json::to_string(state).ok();
-    vec![drift(
-        "state",
-        whole(wanted).as_ref(),
-        whole(found).as_ref(),
-    )]
+    let (want, have) = (serde_json::to_string(wanted), serde_json::to_string(found));
+    vec![drift_of(dev, "state", want.ok(), have.ok())]
+}
+
+fn drift_of(
+    dev: &IfName,
+    field: &str,
+    expected: Option<String>,
+    observed: Option<String>,
+) -> Drift {
+    Drift {
+        dev: dev.to_string(),
+        field: field.to_owned(),
+        expected,
+        observed,
+    }
 }
 
 /// Which settings of a NIC's device are not what they were; none where they were not looked at.
@@ -483,18 +511,15 @@ pub fn device_drift(was: &Netdev, is: &Netdev) -> Vec<Drift> {
     let (Some(want), Some(have)) = (&was.device, &is.device) else {
         return Vec::new();
     };
-    let is_untold = |value: Option<&String>| value.is_some_and(|v| v == UNTOLD);
-    let differs = |(key, value): &(&String, &String)| {
-        let now = have.get(*key);
-        now != Some(*value) && !is_untold(now) && !is_untold(Some(*value))
-    };
-    let drift = |(key, value): (&String, &String)| Drift {
-        dev: was.name.to_string(),
-        field: key.clone(),
-        expected: Some(value.clone()),
-        observed: have.get(key).cloned(),
-    };
-    want.iter().filter(differs).map(drift).collect()
+    let mut drift = Vec::new();
+    for (key, value) in want {
+        let now = have.get(key);
+        let is_told = value != UNTOLD && now.is_none_or(|now| now != UNTOLD);
+        if is_told && now != Some(value) {
+            drift.push(drift_of(&was.name, key, Some(value.clone()), now.cloned()));
+        }
+    }
+    drift
 }
 
 /// The normal form of everything in a namespace, one line per fact: two equal hosts print equal
@@ -536,20 +561,19 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
 
 /// HCAs that are not behind their netdev as they should be, in the namespace that was observed.
 pub fn rdma_drift(held: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
-    let wrong = |h: &&MovedNic| {
-        let (Some(hca), Some(port), false) = (&h.nic.hca, h.nic.port, h.nic.borrowed) else {
-            return false;
+    let mut drift = Vec::new();
+    for nic in held.iter().map(|h| &h.nic).filter(|nic| !nic.borrowed) {
+        let (Some(hca), Some(port)) = (&nic.hca, nic.port) else {
+            continue;
         };
-        let found = observed
-            .hca(hca)
-            .and_then(|hca| hca.ports.iter().find(|p| p.number == port));
-        found.and_then(|p| p.netdev.as_ref()) != Some(&h.nic.identity.name)
-    };
-    let drift = |h: &MovedNic| Drift {
-        dev: h.nic.identity.name.to_string(),
-        field: "hca".into(),
-        expected: h.nic.hca.as_ref().map(ToString::to_string),
-        observed: None,
-    };
-    held.iter().filter(wrong).map(drift).collect()
+        let ports = observed.hca(hca).into_iter().flat_map(|hca| &hca.ports);
+        let netdev = ports
+            .filter(|p| p.number == port)
+            .find_map(|p| p.netdev.as_ref());
+        let name = &nic.identity.name;
+        if netdev != Some(name) {
+            drift.push(drift_of(name, "hca", Some(hca.to_string()), None));
+        }
+    }
+    drift
 }

@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rdma_model::ids::IfName;
+use hmac_sha256::Hash as Sha256;
+use rdma_model::ids::{Hex, IfName};
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed};
 use rdma_model::snapshot::Netdev;
@@ -112,12 +113,16 @@ pub fn busy(root: &Path) -> bool {
 pub enum Word {
     /// It has configured the link.
     Done,
+    /// It has, by other files than before.
+    Changed,
     /// All that is its own and static is there, though it has not said that it is done: it may wait
     /// for a lease or a router.
     Begun,
     /// It has begun: what it took for foreign is deleted, what it found on the link is its own or
     /// gone.
     Configuring,
+    /// It has been at that for long, and there is no bus to ask what it waits for.
+    Stalled,
     /// It has not begun with the link, and may yet.
     Unseen,
     /// It would take the link, and has no profile that it activates by itself.
@@ -180,7 +185,42 @@ impl Managers {
         Some(Managed {
             by,
             foreign: self.foreign(by, state),
+            profile: self.profile(by, &state.netdev),
         })
+    }
+
+    /// A digest of the files by which it configures that link.
+    fn profile(&mut self, by: Manager, link: &Netdev) -> Option<String> {
+        let files = match (by, &mut self.bus) {
+            (Manager::Networkd, _) => networkd::profile(&self.root, link.ifindex)?,
+            (Manager::NetworkManager, Some(bus)) => {
+                let file = network_manager::profile(bus, link).ok()?;
+                vec![below(&self.root, &file)]
+            }
+            _ => return None,
+        };
+        let mut digest = Sha256::new();
+        for file in files {
+            digest.update(files::read_through(&file).ok()??);
+        }
+        Some(Hex(digest.finalize().to_vec()).to_string())
+    }
+
+    /// Whether its files are not those by which a link was configured before.
+    fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let was = managed.profile.as_ref();
+        was.is_some_and(|was| {
+            self.profile(managed.by, link)
+                .is_some_and(|now| now != *was)
+        })
+    }
+
+    /// What the manager of a NIC says that came to the host at `since`.
+    pub fn word_of(&mut self, managed: &Managed, link: &Netdev, since: SystemTime) -> Word {
+        match self.word(managed.by, link, since) {
+            Word::Done if self.has_changed(managed, link) => Word::Changed,
+            word => word,
+        }
     }
 
     /// Who gives this link its addresses; of the link, its name and index count.
@@ -249,26 +289,37 @@ impl Managers {
             return Word::Absent;
         }
         match (by, &mut self.bus) {
-            (Manager::Networkd, _) => networkd::word(&self.root, link.ifindex, since),
+            (Manager::Networkd, bus) => {
+                let word = networkd::word(&self.root, link.ifindex, since);
+                let is_silent = word == Word::Configuring && bus.is_none();
+                match is_silent && networkd::is_stalled(&self.root, link.ifindex) {
+                    true => Word::Stalled,
+                    false => word,
+                }
+            }
             (Manager::NetworkManager, Some(bus)) => network_manager::word(bus, link),
             _ => Word::Unseen,
         }
     }
 }
 
+/// A file of the host by its path there.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
 /// Whether networkd is configured to leave rules of others alone. Of several files the last one by
 /// name counts, and networkd.conf is the first (networkd.conf(5)).
 pub fn spares_rules(root: &Path) -> bool {
-    const FOLDERS: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
     let mut files: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
-    for folder in FOLDERS {
+    for folder in networkd::FOLDERS {
         let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d"))
             .into_iter()
             .flatten()
             .flatten();
         files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
     }
-    let main = FOLDERS
+    let main = networkd::FOLDERS
         .iter()
         .rev()
         .map(|folder| root.join(folder).join("networkd.conf"))

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -49,6 +50,17 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
         DISCONNECTED => Word::Idle,
         _ => Word::Configuring,
     }
+}
+
+/// The file of the profile that is active on a link.
+pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
+    let path = device(bus, link)?;
+    let active = object(bus, &path, "ActiveConnection").context("no profile is active")?;
+    let answer = property(bus, &active, ACTIVE, "Connection")?;
+    let profile: rustbus::wire::ObjectPath<&str> = answer.body.parser().get::<Variant>()?.get()?;
+    let interface = "org.freedesktop.NetworkManager.Settings.Connection";
+    let answer = property(bus, profile.as_ref(), interface, "Filename")?;
+    Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
 }
 
 /// Whether it has configured that link by a profile of its own.

@@ -2,9 +2,10 @@
 //! rules it says are its own. The methods are in org.freedesktop.network1(5); the file is what
 //! sd_network_link_get_setup_state(3) reads.
 
+use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -29,10 +30,42 @@ fn state_file(root: &Path, ifindex: u32) -> PathBuf {
 
 /// The setup state as networkctl(1) shows it; absent where networkd has not seen the link.
 pub fn state(root: &Path, ifindex: u32) -> Option<String> {
+    value(root, ifindex, "ADMIN_STATE=")
+}
+
+fn value(root: &Path, ifindex: u32, key: &str) -> Option<String> {
     let text = files::read_through(&state_file(root, ifindex)).ok()??;
     text.lines()
-        .find_map(|line| line.strip_prefix("ADMIN_STATE="))
+        .find_map(|line| line.strip_prefix(key))
         .map(str::to_owned)
+}
+
+/// Where networkd looks for files (systemd.network(5)), in the order in which they count.
+pub const FOLDERS: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
+
+/// The files by which it configures a link.
+pub fn profile(root: &Path, ifindex: u32) -> Option<Vec<PathBuf>> {
+    let main = super::below(root, Path::new(&value(root, ifindex, "NETWORK_FILE=")?));
+    let folder = format!("network/{}.d", main.file_name()?.to_str()?);
+    let mut drop_ins: Vec<PathBuf> = FOLDERS
+        .iter()
+        .flat_map(|at| fs::read_dir(root.join(at).join(&folder)))
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    drop_ins.sort();
+    Some([vec![main], drop_ins].concat())
+}
+
+/// What takes longer waits for a carrier, a lease or a router that may never come.
+const STALLED: Duration = Duration::from_secs(120);
+
+/// Whether it has said nothing of a link for long.
+pub fn is_stalled(root: &Path, ifindex: u32) -> bool {
+    let written = fs::metadata(state_file(root, ifindex)).and_then(|file| file.modified());
+    let since = written.ok().and_then(|at| at.elapsed().ok());
+    since.is_some_and(|since| since > STALLED)
 }
 
 /// What it says of a link that came at `since`: it deletes the file when a link leaves, so an older

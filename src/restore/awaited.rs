@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rdma_model::effect::{compare_rules, same_address};
+use rdma_model::effect::{Chooser, compare_rules, same_address};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
@@ -19,7 +19,7 @@ use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::journal::Record;
 use crate::kernel::{Namespaces, Scope, World};
-use crate::link_managers::Managers;
+use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
 use crate::store::records::Records;
 
@@ -56,6 +56,7 @@ pub fn resume(
             .collect();
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
+            notes.extend(here.iter().filter_map(|held| stalled(held, &words)));
             await_managers(machine, records, record, &unsettled)?;
             let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
             notes.extend(awaits.iter().cloned());
@@ -67,6 +68,18 @@ pub fn resume(
         }
         sleep(MOMENT);
     }
+}
+
+/// A NIC that is not waited for any longer.
+fn stalled(held: &MovedNic, words: &Words) -> Option<String> {
+    let name = &held.nic.identity.name;
+    let by = held.managed.as_ref()?.by.name();
+    (words.get(name) == Some(&Word::Stalled)).then(|| {
+        format!(
+            "{name}: {by} has been configuring it for minutes, and there is no D-Bus to ask what \
+            is its own: all but what is learned is put back"
+        )
+    })
 }
 
 /// What [`resume`] would do now.
@@ -99,13 +112,14 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     let owed = owed(here, words, host);
     let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = owed
         .iter()
-        .filter_map(|held| additions(Side::Host, &held.before, host))
+        .zip(here)
+        .filter_map(|(owed, held)| additions(&owed.before, held.managed.as_ref(), host))
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     steps.extend(superseded(&owed, host).map(without));
     if words.values().all(|word| word.has_begun()) {
-        let missing = compare_rules(&record.host_rules, &host.rules, false).missing;
+        let missing = compare_rules(&record.host_rules, &host.rules, Chooser::Maker).missing;
         steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
             side: Side::Host,
             rule: rule.clone(),

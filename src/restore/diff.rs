@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use rdma_model::effect::{compare_rules, missing_routes, same_address};
-use rdma_model::manager::is_daemon;
+use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
+use rdma_model::ids::IfName;
+use rdma_model::manager::{Managed, is_daemon};
 use rdma_model::snapshot::{
-    Address, Neighbour, Netdev, Nexthop, Program, ProgramHook, Qdisc, Route, Rule, Snapshot,
+    Address, Netdev, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues,
 };
 use rdma_model::step::{
     NicState, Settings, Side, Step, configure, connect, derived, generated, is_temporary,
@@ -15,15 +16,24 @@ use rdma_model::step::{
 use crate::{precedence, verify};
 
 /// How much of a difference is undone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal<'a> {
     /// All of it.
     Exact,
     /// What is missing in effect is added, and what the kernel made of it goes where that was not
     /// there, as do rules that are there twice. What another program has added or changed stays.
     Effect,
     /// The same for a NIC that a manager configures: the kernel's is that one's, too.
-    Managed,
+    Managed(&'a Managed),
+}
+
+impl<'a> Goal<'a> {
+    fn managed(self) -> Option<&'a Managed> {
+        match self {
+            Goal::Managed(managed) => Some(managed),
+            Goal::Exact | Goal::Effect => None,
+        }
+    }
 }
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all
@@ -33,8 +43,9 @@ pub(super) fn differences<'a>(
     wanted: impl Iterator<Item = &'a NicState>,
     observed: &Snapshot,
 ) -> Vec<Step> {
-    let one = |state| difference(side, state, observed, Goal::Exact);
-    let (steps, missing): (Vec<_>, Vec<_>) = wanted.filter_map(one).unzip();
+    let (steps, missing): (Vec<_>, Vec<_>) = wanted
+        .filter_map(|state| difference(side, state, observed, Goal::Exact))
+        .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(side, &missing.iter().collect::<Vec<_>>()));
     steps
@@ -49,66 +60,32 @@ pub(super) fn difference(
     goal: Goal,
 ) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
-    let (want, have) = verify::beside(wanted, &now);
+    let (want, have) = verify::comparable(wanted, &now);
     let (was, is) = (&wanted.netdev, &now.netdev);
-    let dev = was.name.clone();
+    let dev = &was.name;
+    let going = [extra_addresses(&want, &have, goal), out_of_turn(was, is)].concat();
+    let flushed = flushed(&going, &want, &have, is);
+    let (qdiscs, missing_qdiscs) = qdisc_differences(side, was, is);
+
     let mut steps = link_differences(side, was, is);
-    let (qdiscs, missing) = qdisc_differences(side, was, is);
     steps.extend(qdiscs);
-    if is.token.is_some() && was.token.is_none() {
-        steps.push(Step::Token {
-            side,
-            dev: dev.clone(),
-            token: None,
-        });
-    }
-    let late = out_of_turn(was, is);
-    // The kernel may have made one before the sysctl that forbids it was back.
-    let can_go = |a: &Address| goal == Goal::Exact || goal == Goal::Effect && generated(a);
-    let is_wanted = |a: &Address| {
-        want.netdev
-            .addresses
-            .iter()
-            .any(|w| w == a || has_other_flags(w, a))
-    };
-    let goes = |a: &&Address| !is_wanted(a) && can_go(a);
-    let extra: Vec<Address> = have.netdev.addresses.iter().filter(goes).cloned().collect();
-    let going = [extra, late].concat();
-    let shaken = shaken(&going, &want, &have, is);
-    steps.extend(shaken.iter().map(|r| Step::RouteDelete {
-        side,
-        route: r.clone(),
-    }));
-    steps.extend(going.iter().map(|a| Step::AddressDelete {
-        side,
-        dev: dev.clone(),
-        address: a.clone(),
-    }));
+    steps.extend(foreign_token(side, was, is));
+    steps.extend(flushed.iter().map(|r| route_delete(side, r)));
+    steps.extend(going.iter().map(|a| address_delete(side, dev, a)));
+
     let mut add = wanted.clone();
-    let is_there = |a: &Address| match goal {
-        Goal::Exact => have.netdev.addresses.contains(a),
-        Goal::Effect | Goal::Managed => is.addresses.iter().any(|h| same_address(h, a)),
-    };
-    let counts = |a: &Address| want.netdev.addresses.contains(&verify::address(a));
-    let stays = |a: &Address| is_there(a) && !going.contains(a);
-    add.netdev
-        .addresses
-        .retain(|a| counts(a) && !stays(&verify::address(a)));
+    add.netdev.addresses.retain(|address| {
+        let plain = verify::address(address);
+        let stays = is_there(&plain, &have.netdev, is, goal) && !going.contains(&plain);
+        want.netdev.addresses.contains(&plain) && !stays
+    });
     // Those that are missing decide how an address is added.
-    add.routes = missing_of(&want, &have, &shaken, goal);
+    add.routes = missing_of(&want, &have, &flushed, goal);
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
-    add.netdev.qdiscs = missing;
+    add.netdev.qdiscs = missing_qdiscs;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
-    let differs = |key: &str| was.sysctls.get(key) != is.sysctls.get(key);
-    // A secret that is written sets the mode, too (addrconf_sysctl_stable_secret in
-    // net/ipv6/addrconf.c).
-    let again = |key: &str| key == "ipv6/conf/addr_gen_mode" && differs("ipv6/conf/stable_secret");
-    let changed = was.sysctls.iter().filter(|(k, _)| differs(k) || again(k));
-    steps.extend(configure(
-        side,
-        &add,
-        changed.map(|(k, v)| (k.clone(), v.clone())).collect(),
-    ));
+    steps.extend(configure(side, &add, differing_sysctls(was, is)));
+
     if is.up && !was.up {
         steps.push(Step::Link {
             side,
@@ -117,71 +94,121 @@ pub(super) fn difference(
         });
     }
     steps.extend(device_differences(side, was, is));
-    let removed = removed(side, &want, &have, &going, goal);
-    steps.extend(removed);
-    let elsewhere =
-        |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
-    steps.extend(
-        remnants(side, add.routes.iter(), observed)
-            .into_iter()
-            .filter(elsewhere),
-    );
-    add.nexthops = want
-        .nexthops
-        .iter()
-        .filter(|n| !have.nexthops.contains(n))
-        .cloned()
-        .collect();
+    steps.extend(removed(side, &want, &have, &going, goal));
+    let mut remnants = remnants(side, add.routes.iter(), observed);
+    remnants
+        .retain(|s| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route)));
+    steps.extend(remnants);
+
+    add.nexthops = want.nexthops.clone();
+    add.nexthops.retain(|n| !have.nexthops.contains(n));
+    add.netdev
+        .neighbours
+        .retain(|n| !have.netdev.neighbours.contains(n));
     if side == Side::Host {
-        let rules = compare_rules(&want.rules, &observed.rules, goal == Goal::Managed);
-        let double = rules.double.iter().filter(|_| goal == Goal::Managed);
-        steps.extend(double.map(|r| Step::RuleDelete {
-            side,
-            rule: Rule::clone(r),
-        }));
+        let rules = compare_rules(&want.rules, &observed.rules, Chooser::of(goal.managed()));
+        if goal.managed().is_some() {
+            steps.extend(rules.double.iter().map(|r| rule_delete(side, r)));
+        }
         add.rules = rules.missing.into_iter().cloned().collect();
     } else {
         add.rules.retain(|r| !observed.rules.contains(r));
     }
-    add.netdev
-        .neighbours
-        .retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))
+}
+
+pub(super) fn route_delete(side: Side, route: &Route) -> Step {
+    Step::RouteDelete {
+        side,
+        route: route.clone(),
+    }
+}
+
+fn rule_delete(side: Side, rule: &Rule) -> Step {
+    Step::RuleDelete {
+        side,
+        rule: rule.clone(),
+    }
+}
+
+fn address_delete(side: Side, dev: &IfName, address: &Address) -> Step {
+    Step::AddressDelete {
+        side,
+        dev: dev.clone(),
+        address: address.clone(),
+    }
+}
+
+fn foreign_token(side: Side, was: &Netdev, is: &Netdev) -> Option<Step> {
+    (is.token.is_some() && was.token.is_none()).then(|| Step::Token {
+        side,
+        dev: was.name.clone(),
+        token: None,
+    })
+}
+
+/// Addresses that have to go. The kernel may have made one before the sysctl that forbids it was
+/// back.
+fn extra_addresses(want: &NicState, have: &NicState, goal: Goal) -> Vec<Address> {
+    let wanted = &want.netdev.addresses;
+    let mut extra = have.netdev.addresses.clone();
+    extra.retain(|a| {
+        let can_go = goal == Goal::Exact || goal == Goal::Effect && generated(a);
+        can_go && !wanted.iter().any(|w| w == a || has_other_flags(w, a))
+    });
+    extra
+}
+
+/// `have` is the normal form of what the NIC is.
+fn is_there(address: &Address, have: &Netdev, is: &Netdev, goal: Goal) -> bool {
+    match goal {
+        Goal::Exact => have.addresses.contains(address),
+        Goal::Effect | Goal::Managed(_) => is.addresses.iter().any(|h| same_address(h, address)),
+    }
+}
+
+/// A secret that is written sets the mode, too (addrconf_sysctl_stable_secret in
+/// net/ipv6/addrconf.c).
+fn differing_sysctls(was: &Netdev, is: &Netdev) -> SysctlValues {
+    let secret = "ipv6/conf/stable_secret";
+    let has_other_secret = was.sysctls.get(secret) != is.sysctls.get(secret);
+    was.sysctls
+        .iter()
+        .filter(|(key, value)| {
+            let is_mode = *key == "ipv6/conf/addr_gen_mode";
+            is.sysctls.get(*key) != Some(*value) || is_mode && has_other_secret
+        })
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// What a NIC lacks in effect, as [`difference`] gives it; nothing that is there changes.
 pub(super) fn additions(
-    side: Side,
     wanted: &NicState,
+    managed: Option<&Managed>,
     observed: &Snapshot,
 ) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
-    let (want, have) = verify::beside(wanted, &now);
-    let (was, is) = (&wanted.netdev, &now.netdev);
+    let (want, have) = verify::comparable(wanted, &now);
+    let goal = managed.map_or(Goal::Effect, Goal::Managed);
     let mut add = wanted.clone();
-    let is_missing = |a: &Address| {
-        want.netdev.addresses.contains(&verify::address(a))
-            && !is.addresses.iter().any(|there| same_address(there, a))
-    };
-    add.netdev.addresses.retain(is_missing);
-    add.routes = missing_of(&want, &have, &[], Goal::Effect);
+    add.netdev.addresses.retain(|address| {
+        let plain = verify::address(address);
+        let counts = want.netdev.addresses.contains(&plain);
+        counts && !is_there(&plain, &have.netdev, &now.netdev, goal)
+    });
+    add.routes = missing_of(&want, &have, &[], goal);
     add.nexthops.retain(|n| !have.nexthops.contains(n));
-    add.rules = compare_rules(&want.rules, &observed.rules, true)
-        .missing
-        .into_iter()
-        .cloned()
-        .collect();
+    let rules = compare_rules(&want.rules, &observed.rules, Chooser::of(managed));
+    add.rules = rules.missing.into_iter().cloned().collect();
     add.netdev
         .neighbours
         .retain(|n| !have.netdev.neighbours.contains(n));
     (add.netdev.up, add.netdev.qdiscs, add.netdev.token) = (false, None, None);
     // The one sysctl that an earlier restore may have left to the manager.
-    let key = "ipv6/conf/disable_ipv6";
-    let withheld = was.sysctls.get_key_value(key);
-    let sysctls = withheld.filter(|_| was.sysctls.get(key) != is.sysctls.get(key));
-    let sysctls = sysctls.map(|(k, v)| (k.clone(), v.clone()));
-    let steps = configure(side, &add, sysctls.into_iter().collect());
-    Some((steps, add))
+    let mut sysctls = differing_sysctls(&wanted.netdev, &now.netdev);
+    sysctls.retain(|key, _| key == "ipv6/conf/disable_ipv6");
+    Some((configure(Side::Host, &add, sysctls), add))
 }
 
 /// What is on a NIC and should not be: all that it did not have, or only what is ours and was left
@@ -193,44 +220,30 @@ fn removed(
     going: &[Address],
     goal: Goal,
 ) -> Vec<Step> {
-    let dev = &want.netdev.name;
-    let delete = |r: &Route| Step::RouteDelete {
-        side,
-        route: r.clone(),
-    };
-    // One with a leg over another NIC is not ours.
-    let own = have
+    let mut steps: Vec<Step> = have
         .routes
         .iter()
-        .filter(|r| r.hops.iter().all(|h| h.dev.as_ref() == Some(dev)));
-    let foreign = own.filter(|r| !want.routes.contains(r) && !precedence::stands_for_broadcast(r));
+        .filter(|r| !want.routes.contains(r) && route_goes(r, have, going, goal))
+        .map(|r| route_delete(side, r))
+        .collect();
     if goal != Goal::Exact {
-        let is_kernels =
-            |r: &Route| goal == Goal::Effect && !derived(r) && kernel_made(r, &have.netdev);
-        return foreign
-            .filter(|r| is_temporary(r) || is_kernels(r))
-            .map(delete)
-            .collect();
+        return steps;
     }
-    // The kernel deletes an address's own route with it; a request without a metric would take
-    // another route.
-    let goes_along = |r: &Route| going.iter().any(|a| prefix_route(r, a));
-    let foreign = foreign.filter(|r| !derived(r) && !is_daemon(r.protocol) && !goes_along(r));
-    let mut steps: Vec<Step> = foreign.map(delete).collect();
+    let dev = &want.netdev.name;
     // Behind the routes: an object takes those along that lead through it, and leaves the groups
     // that it is in.
-    let single =
-        |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(dev) && !is_daemon(n.protocol);
-    let extra = have
-        .nexthops
-        .iter()
-        .filter(single)
-        .filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
-    steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
+    for object in &have.nexthops {
+        let is_own = object.group.is_empty() && object.dev.as_ref() == Some(dev);
+        let is_wanted = want.nexthops.iter().any(|w| w.id == object.id);
+        if is_own && !is_wanted && !is_daemon(object.protocol) {
+            let id = object.id;
+            steps.push(Step::NexthopDelete { side, id });
+        }
+    }
     // What a program learns is its own business, see `verify::drift`.
-    let extra = |n: &&Neighbour| !n.extern_learn && !want.netdev.neighbours.contains(n);
-    let gone = have.netdev.neighbours.iter().filter(extra);
-    steps.extend(gone.map(|n| Step::NeighbourDelete {
+    let neighbours = have.netdev.neighbours.iter();
+    let extra = neighbours.filter(|n| !n.extern_learn && !want.netdev.neighbours.contains(n));
+    steps.extend(extra.map(|n| Step::NeighbourDelete {
         side,
         dev: dev.clone(),
         neighbour: n.clone(),
@@ -238,18 +251,37 @@ fn removed(
     steps
 }
 
+/// Whether a route that a NIC did not have is deleted. One with a leg over another NIC is not ours.
+fn route_goes(route: &Route, have: &NicState, going: &[Address], goal: Goal) -> bool {
+    let dev = &have.netdev.name;
+    let is_own = route.hops.iter().all(|h| h.dev.as_ref() == Some(dev));
+    if !is_own || precedence::stands_for_broadcast(route) {
+        return false;
+    }
+    match goal {
+        // The kernel deletes an address's own route with it; a request without a metric would take
+        // another route.
+        Goal::Exact => {
+            let goes_along = going.iter().any(|a| prefix_route(route, a));
+            !derived(route) && !is_daemon(route.protocol) && !goes_along
+        }
+        Goal::Effect => is_temporary(route) || !derived(route) && kernel_made(route, &have.netdev),
+        Goal::Managed(_) => is_temporary(route),
+    }
+}
+
 /// Routes to be added, those among them that were deleted for the addresses.
-fn missing_of(want: &NicState, have: &NicState, shaken: &[Route], goal: Goal) -> Vec<Route> {
+fn missing_of(want: &NicState, have: &NicState, flushed: &[Route], goal: Goal) -> Vec<Route> {
     match goal {
         Goal::Exact => want
             .routes
             .iter()
-            .filter(|r| !have.routes.contains(r) || shaken.contains(r))
+            .filter(|r| !have.routes.contains(r) || flushed.contains(r))
             .cloned()
             .collect(),
-        Goal::Effect | Goal::Managed => {
-            let missing = missing_routes(&want.routes, &have.routes).into_iter();
-            missing.chain(shaken).cloned().collect()
+        Goal::Effect | Goal::Managed(_) => {
+            let missing = missing_routes(&want.routes, &have.routes, goal.managed()).into_iter();
+            missing.chain(flushed).cloned().collect()
         }
     }
 }
@@ -268,49 +300,45 @@ fn has_other_flags(want: &Address, have: &Address) -> bool {
 /// new one behind those that are there, in IPv6 before them; and the first one of a subnet is its
 /// primary, which the subnet's route has as its source.
 fn out_of_turn(was: &Netdev, is: &Netdev) -> Vec<Address> {
-    let late = |v4: bool| {
-        let set = |dev: &Netdev| {
-            let all = dev
-                .addresses
-                .iter()
-                .filter(|a| a.address.is_ipv4() == v4 && !kernel_address(a, was));
-            let mut all: Vec<Address> = all.map(verify::address).collect();
-            if !v4 {
-                all.reverse();
-            }
-            all
-        };
-        let wanted = set(was);
-        let mut there = set(is);
+    let late = [true, false].map(|v4| {
+        let wanted = in_order_of_adding(was, was, v4);
+        let mut there = in_order_of_adding(is, was, v4);
         there.retain(|a| wanted.contains(a));
-        let in_turn = there
-            .iter()
-            .zip(&wanted)
-            .take_while(|(a, b)| a == b)
-            .count();
-        if there.len() < wanted.len() {
-            there.split_off(in_turn)
-        } else {
-            Vec::new()
+        if there.len() >= wanted.len() {
+            return Vec::new();
         }
-    };
-    [late(true), late(false)].concat()
+        let pairs = there.iter().zip(&wanted);
+        let in_turn = pairs.take_while(|(a, b)| a == b).count();
+        there.split_off(in_turn)
+    });
+    late.concat()
+}
+
+/// The addresses of a family that are not the kernel's.
+fn in_order_of_adding(dev: &Netdev, was: &Netdev, v4: bool) -> Vec<Address> {
+    let mut all: Vec<Address> = dev
+        .addresses
+        .iter()
+        .filter(|a| a.address.is_ipv4() == v4 && !kernel_address(a, was))
+        .map(verify::address)
+        .collect();
+    if !v4 {
+        all.reverse();
+    }
+    all
 }
 
 /// Routes that go with such addresses or lose their source with them (fib_del_ifaddr and
 /// inetaddr_event in net/ipv4/fib_frontend.c, fib6_remove_prefsrc), some of them on some kernels:
 /// all of them come again.
-fn shaken(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Vec<Route> {
-    let family = |r: &Route| {
-        going
-            .iter()
-            .any(|a| a.address.is_ipv4() == r.destination.addr().is_ipv4())
-    };
-    want.routes
-        .iter()
-        .filter(|r| family(r) && have.routes.contains(r) && !kernel_made(r, is))
-        .cloned()
-        .collect()
+fn flushed(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Vec<Route> {
+    let mut flushed = want.routes.clone();
+    flushed.retain(|route| {
+        let is_v4 = route.destination.addr().is_ipv4();
+        let has_gone = going.iter().any(|a| a.address.is_ipv4() == is_v4);
+        has_gone && have.routes.contains(route) && !kernel_made(route, is)
+    });
+    flushed
 }
 
 /// All of a device's settings if some differ: a driver may derive one from another. The link is up

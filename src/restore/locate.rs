@@ -229,14 +229,15 @@ pub(super) fn on_host<'a>(
 /// The kernel brought NICs back under whatever names they had inside, which may be each other's;
 /// udev may have made an old name an altname meanwhile. So the way is cleared first: no altname
 /// that a NIC did not have, no name that another one needs.
-pub(super) fn names_home(
+pub(super) fn restore_names(
     placed: &[(&MovedNic, Option<Place>)],
     strangers: &BTreeSet<u32>,
     named: &mut Snapshot,
 ) -> Vec<Step> {
     let side = Side::Host;
-    let free = |(h, _): &(&MovedNic, &Netdev)| name_taken(h, strangers, named).is_none();
-    let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).filter(free).collect();
+    let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed)
+        .filter(|(h, _)| name_taken(h, strangers, named).is_none())
+        .collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {
         steps.extend(foreign_altnames(side, &h.before.netdev, dev));
@@ -270,15 +271,19 @@ pub(super) fn names_home(
         });
     }
     for (h, dev) in &ours {
-        let was = &h.before.netdev;
-        let missing = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
-        steps.extend(missing.map(|a| Step::AltnameAdd {
-            side,
-            dev: was.name.clone(),
-            altname: a.clone(),
-        }));
+        steps.extend(lost_altnames(&h.before.netdev, dev));
     }
     steps
+}
+
+/// Gives back the alternative names that a NIC has lost.
+pub(super) fn lost_altnames(was: &Netdev, now: &Netdev) -> impl Iterator<Item = Step> {
+    let lost = was.altnames.iter().filter(|a| !now.altnames.contains(a));
+    lost.map(|altname| Step::AltnameAdd {
+        side: Side::Host,
+        dev: was.name.clone(),
+        altname: altname.clone(),
+    })
 }
 
 /// Deletes the alternative names that a NIC did not have.

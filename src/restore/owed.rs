@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use rdma_model::effect::{compare_rules, missing_routes, same_address};
+use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
@@ -47,8 +47,9 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     // networkd deletes nothing any more when it has begun; whose is whose has to be known then.
     let has_begun = managed.by == Manager::Networkd
         && managed.foreign.is_some()
-        && word == Some(Word::Configuring);
-    let is_done = matches!(word, Some(Word::Done | Word::Begun));
+        && word == Some(Word::Configuring)
+        || word == Some(Word::Stalled);
+    let is_done = matches!(word, Some(Word::Done | Word::Changed | Word::Begun));
     // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
     // for ever.
     let is_global =
@@ -60,7 +61,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .sysctls
             .retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
-    let is_same = has_its_addresses(held, managed, now);
+    let is_same = word != Some(Word::Changed) && has_its_addresses(held, managed, now);
     // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
         before.netdev.mtu = now.netdev.mtu;
@@ -82,8 +83,8 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     owed
 }
 
-/// Where all its static addresses are there it has the same profile as before: a route or rule that
-/// it has lost is put back, as it does not notice that.
+/// Where its files are the same and all its static addresses are there it has the same profile as
+/// before: a route or rule that it has lost is put back, as it does not notice that.
 fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
     state.netdev.addresses.retain(|a| !managed.owns_address(a));
     state
@@ -191,6 +192,8 @@ pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
         .cloned()
         .collect();
     has_its_addresses(held, managed, Some(&now))
-        && missing_routes(&routes, &now.routes).is_empty()
-        && compare_rules(&rules, &host.rules, true).missing.is_empty()
+        && missing_routes(&routes, &now.routes, Some(managed)).is_empty()
+        && compare_rules(&rules, &host.rules, Chooser::Manager(managed))
+            .missing
+            .is_empty()
 }

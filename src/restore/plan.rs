@@ -14,7 +14,8 @@ use crate::restore::diff::{
 pub use crate::restore::legs::AbsentNics;
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{
-    Place, double, foreign_altnames, in_place, name_taken, names_home, place, strangers,
+    Place, double, foreign_altnames, in_place, lost_altnames, name_taken, place, restore_names,
+    strangers,
 };
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{
@@ -54,19 +55,10 @@ pub struct RestorePlan {
 /// lowest free one), groups that were changed, and the routes that lead through these. Returns
 /// which NICs lack what.
 fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)> {
-    // The kernel takes a member out of a group when its device leaves: such a group is still the
-    // same.
-    let remains = |w: &Nexthop, o: &Nexthop| {
-        !w.group.is_empty() && o.group.iter().all(|m| w.group.contains(m))
-    };
-    let same = |w: &Nexthop, o: &Nexthop| {
-        w.group.is_empty() && o.group.is_empty() && w.dev == o.dev || remains(w, o)
-    };
-    let is_taken = |w: &Nexthop| host.nexthops.iter().any(|o| o.id == w.id && !same(w, o));
     let mut taken: Vec<u32> = Vec::new();
     let mut lacking = Vec::new();
-    for state in connections.iter_mut() {
-        for object in state.nexthops.iter().filter(|w| is_taken(w)) {
+    for state in connections.iter() {
+        for object in state.nexthops.iter().filter(|w| is_taken(w, host)) {
             taken.push(object.id);
             let why = format!(
                 "lacks its nexthop object {}: the host has another one of that number",
@@ -75,12 +67,10 @@ fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)>
             lacking.push((state.netdev.name.clone(), why));
         }
     }
-    let leads =
-        |n: &Nexthop| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id));
     let lost: Vec<u32> = connections
         .iter()
         .flat_map(|s| &s.nexthops)
-        .filter(|n| leads(n))
+        .filter(|n| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id)))
         .map(|n| n.id)
         .collect();
     for state in connections {
@@ -90,6 +80,20 @@ fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)>
             .retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
     }
     lacking
+}
+
+fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
+    let mut others = host.nexthops.iter();
+    others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
+}
+
+/// The kernel takes a member out of a group when its device leaves: such a group is still the same.
+fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
+    match (wanted.group.is_empty(), other.group.is_empty()) {
+        (true, true) => wanted.dev == other.dev,
+        (true, false) => false,
+        (false, _) => other.group.iter().all(|m| wanted.group.contains(m)),
+    }
 }
 
 /// The host, and the container's namespace if it is still there.
@@ -105,11 +109,12 @@ pub fn plan_restore(
     goal: Goal,
 ) -> RestorePlan {
     let mut restore = RestorePlan::default();
-    let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);
-    let placed: Vec<(&MovedNic, Option<Place>)> = in_order(held)
-        .into_iter()
-        .map(|h| (h, place(h, held, host, inside).or_else(|| gone(h))))
-        .collect();
+    let mut placed: Vec<(&MovedNic, Option<Place>)> = Vec::new();
+    for h in in_order(held) {
+        let found = place(h, held, host, inside);
+        let made = || upper_lower::virtual_link(h, held, host).map(Place::Gone);
+        placed.push((h, found.or_else(made)));
+    }
     let mut named = host.clone();
     restore.steps.extend(rdma_mode::restore_hcas(
         held.iter().filter_map(|h| h.nic.hca.as_ref()),
@@ -122,7 +127,7 @@ pub fn plan_restore(
     let strangers = strangers(&placed, host);
     restore
         .steps
-        .extend(names_home(&placed, &strangers, &mut named));
+        .extend(restore_names(&placed, &strangers, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
@@ -166,11 +171,7 @@ pub fn plan_restore(
                 }));
                 restore.notes.extend(notes(&h.before.netdev, dev));
                 settings.extend(upper_lower::enslave_members(Side::Host, h, host));
-                let goal = if h.managed.is_some() {
-                    Goal::Managed
-                } else {
-                    goal
-                };
+                let goal = h.managed.as_ref().map_or(goal, Goal::Managed);
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named, goal) {
                     settings.extend(steps);
                     connections.push(missing);
@@ -218,14 +219,6 @@ fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): See
 /// it.
 fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
-    // As on the way in: re-created soft-RoCE links take the lowest free device node.
-    let minor = |h: &MovedNic| {
-        h.uverbs_before
-            .as_ref()
-            .filter(|_| h.nic.rxe)
-            .and_then(uverbs_number)
-            .unwrap_or(u32::MAX)
-    };
     let minors: BTreeMap<&IfName, u32> = held
         .iter()
         .map(|h| (&h.nic.identity.name, minor(h)))
@@ -240,6 +233,12 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
         )
     });
     order
+}
+
+/// Re-created soft-RoCE links take the lowest free device node, on the way in as well.
+fn minor(held: &MovedNic) -> u32 {
+    let node = held.uverbs_before.as_ref().filter(|_| held.nic.rxe);
+    node.and_then(uverbs_number).unwrap_or(u32::MAX)
 }
 
 /// What was put in place of routes while a leg of theirs was away: the whole ones are there now,
@@ -290,14 +289,12 @@ pub fn reassert(held: &[MovedNic], inside: &Snapshot) -> Vec<Step> {
 /// The steps that give NICs on the host the device settings that they had: what a container sets
 /// there stays over a move.
 pub fn devices(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
-    let one = |h: &MovedNic| {
-        device_differences(
-            Side::Host,
-            &h.before.netdev,
-            host.netdev(&h.nic.identity.name)?,
-        )
-    };
-    held.iter().filter_map(one).collect()
+    let mut steps = Vec::new();
+    for was in held.iter().map(|h| &h.before.netdev) {
+        let is = host.netdev(&was.name);
+        steps.extend(is.and_then(|is| device_differences(Side::Host, was, is)));
+    }
+    steps
 }
 
 fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
@@ -448,13 +445,7 @@ fn release(was: &Netdev, dev: &Netdev) -> Vec<Step> {
 /// On the host: everything that a move destroys.
 fn set_up(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
     let was = &held.before.netdev;
-    let lost = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
-    let altname = |altname: &String| Step::AltnameAdd {
-        side: Side::Host,
-        dev: was.name.clone(),
-        altname: altname.clone(),
-    };
-    let mut steps: Vec<Step> = lost.map(altname).collect();
+    let mut steps: Vec<Step> = lost_altnames(was, dev).collect();
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(lost_programs(Side::Host, was, dev));
     steps.extend(configure(

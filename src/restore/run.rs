@@ -5,7 +5,7 @@ use rdma_model::moved_nic::MovedNic;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use rdma_model::effect::same_rule;
+
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Route, Rule, Snapshot};
@@ -255,13 +255,7 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
 /// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
 /// record's NICs.
 fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
-    let of_nics = |rule: &Rule| {
-        record
-            .held
-            .iter()
-            .flat_map(|h| &h.before.rules)
-            .any(|r| same_rule(r, rule))
-    };
+    let of_nics = |rule: &Rule| record.held.iter().any(|h| h.before.rules.contains(rule));
     let others = host
         .rules
         .iter()

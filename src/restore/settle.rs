@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use rdma_model::effect::compare_rules;
+use rdma_model::effect::{Chooser, compare_rules};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
@@ -102,7 +102,7 @@ impl<'a> Returned<'a> {
             } else {
                 SystemTime::UNIX_EPOCH
             };
-            let word = match managers.word(managed.by, link, since) {
+            let word = match managers.word_of(managed, link, since) {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Begun,
                 word => word,
             };
@@ -300,11 +300,7 @@ impl Settling<'_> {
         let owed = owed(self.back.held, words, host);
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
-        let is_double = |h: &MovedNic| {
-            let rules = compare_rules(&h.before.rules, &host.rules, true);
-            h.managed.is_some() && !rules.double.is_empty()
-        };
-        if lacking.is_empty() && !owed.iter().any(is_double) {
+        if lacking.is_empty() && !owed.iter().any(|h| has_double_rule(h, host)) {
             return Ok(Next::End(lacking));
         }
         let over = self.is_over();
@@ -330,7 +326,7 @@ impl Settling<'_> {
         let mut lacking = verify::lacking(owed, host);
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
-        let missing = compare_rules(self.back.rules, &host.rules, false).missing;
+        let missing = compare_rules(self.back.rules, &host.rules, Chooser::Maker).missing;
         lacking.extend(
             missing
                 .into_iter()
@@ -363,7 +359,7 @@ impl Settling<'_> {
             None => None,
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
-        let missing = compare_rules(self.back.rules, &host.rules, false).missing;
+        let missing = compare_rules(self.back.rules, &host.rules, Chooser::Maker).missing;
         steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
             side: Side::Host,
             rule: rule.clone(),
@@ -431,7 +427,7 @@ impl Settling<'_> {
             .find(|h| h.nic.identity.name.as_str() == drift.dev);
         let is_done = |h: &&MovedNic| {
             let word = words.get(&h.nic.identity.name);
-            matches!(word, Some(Word::Done | Word::Begun))
+            matches!(word, Some(Word::Done | Word::Changed | Word::Begun))
         };
         drift.field.starts_with("route ")
             && held
@@ -459,7 +455,10 @@ fn is_settled(word: Word) -> bool {
 
 /// Whether nothing more is to come.
 pub fn is_last(word: Word) -> bool {
-    matches!(word, Word::Done | Word::GivenUp | Word::Absent)
+    matches!(
+        word,
+        Word::Done | Word::Changed | Word::Stalled | Word::GivenUp | Word::Absent
+    )
 }
 
 /// A NIC whose manager is not done.
@@ -476,6 +475,13 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         nic: name.clone(),
         why: format!("{name} is back; {} is configuring it{carrier}", by.name()),
         has_begun: word.has_begun(),
+    })
+}
+
+fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
+    held.managed.as_ref().is_some_and(|managed| {
+        let rules = compare_rules(&held.before.rules, &host.rules, Chooser::Manager(managed));
+        !rules.double.is_empty()
     })
 }
 

@@ -29,6 +29,7 @@ mod mounted_container;
 mod nccl_conf;
 mod netstate;
 mod order;
+mod owners;
 mod peers_prepare;
 mod plans;
 mod race;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::alone;
+use serde_json::{Value, json};
 use testkit::{Container, Host, Look, sh, until};
 
 pub fn state_file(index: &str) -> PathBuf {
@@ -17,7 +18,12 @@ pub fn says(index: &str, state: &str) {
 }
 
 pub fn index() -> String {
-    sh("ip -o link show dev r0 | cut -d: -f1").trim().to_owned()
+    index_of("r0")
+}
+
+pub fn index_of(dev: &str) -> String {
+    let link = sh(&format!("ip -o link show dev {dev} | cut -d: -f1"));
+    link.trim().to_owned()
 }
 
 /// r0 is the manager's, and in a container; the manager has taken its file away, as networkd does.
@@ -40,6 +46,11 @@ pub fn away(host: &Host, id: &str) -> (Container, Look) {
 
 /// Stops the container; when its NIC is back the manager says that.
 pub fn stop_beside(host: &Host, c: &mut Container, state: &str) {
+    stop_beside_work(host, c, || says(&index(), state));
+}
+
+/// Stops the container; when its NIC is back the manager does that.
+fn stop_beside_work(host: &Host, c: &mut Container, work: impl FnOnce() + Send) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             until("the NIC is back", || {
@@ -47,9 +58,127 @@ pub fn stop_beside(host: &Host, c: &mut Container, state: &str) {
                     .unwrap()
                     .contains("r0:")
             });
-            says(&index(), state);
+            work();
         });
         c.stop(host).ok();
+    });
+}
+
+/// What the manager would have said on a bus when the NICs left: all is its own but what that
+/// chooses.
+pub fn tell_owner(host: &Host, is_foreign: impl Fn(&Value) -> bool) {
+    let path = host.records().remove(0);
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    for held in record["held"].as_array_mut().unwrap() {
+        let foreign = |all: &Value| -> Vec<Value> {
+            let all = all.as_array().unwrap();
+            all.iter().filter(|one| is_foreign(one)).cloned().collect()
+        };
+        let before = &held["before"];
+        let foreign = json!({
+            "addresses": foreign(&before["netdev"]["addresses"]),
+            "routes": foreign(&before["routes"]),
+            "rules": foreign(&before["rules"]),
+        });
+        held["managed"]["foreign"] = foreign;
+    }
+    fs::write(&path, record.to_string()).unwrap();
+}
+
+/// A NIC with a route and a rule of its manager, which is done with it by this file.
+fn managed_rail(host: &Host, more: &str) -> (Container, String) {
+    host.rails(1);
+    host.ip(&format!(
+        "route add 10.20.0.0/16 via 10.0.0.9 dev r0 metric 50 proto static\n\
+         rule add from 10.0.0.1 table 100 priority 1000 protocol static\n{more}"
+    ));
+    fs::create_dir_all("/run/systemd/network").unwrap();
+    fs::write(PROFILE, "[Match]\nName=r0\n").unwrap();
+    says("1", "unmanaged");
+    says(&index(), CONFIGURED);
+    host.prepare("r0");
+    let index = index();
+    let c = Container::new("first");
+    c.create(host).ok();
+    (c, index)
+}
+
+const PROFILE: &str = "/run/systemd/network/10-r0.network";
+const CONFIGURED: &str = "configured\nNETWORK_FILE=/run/systemd/network/10-r0.network";
+
+/// An administrator's route or rule may do the same as the manager's, with another metric or
+/// priority.
+#[test]
+fn what_equals_a_managers_own_in_effect_comes_back_itself() {
+    alone(|host| {
+        let (mut c, index) = managed_rail(
+            host,
+            "route add 10.20.0.0/16 via 10.0.0.9 dev r0 metric 70\n\
+             rule add from 10.0.0.1 table 100 priority 1100",
+        );
+        tell_owner(host, |one| one["metric"] == 70 || one["priority"] == 1100);
+        fs::remove_file(state_file(&index)).unwrap();
+        stop_beside_work(host, &mut c, || {
+            sh("ip address add 10.0.0.1/24 dev r0; ip link set r0 up
+                ip route add 10.20.0.0/16 via 10.0.0.9 dev r0 metric 51 proto static
+                ip rule add from 10.0.0.1 table 100 priority 1001 protocol static");
+            says(&self::index(), CONFIGURED);
+        });
+        let metrics = sh("ip route show 10.20.0.0/16 | grep -o 'metric [0-9]*'");
+        assert_eq!(metrics, "metric 51\nmetric 70\n");
+        let rules = sh("ip rule show from 10.0.0.1 | cut -d: -f1");
+        assert_eq!(rules, "1001\n1100\n");
+        host.is_clean();
+    });
+}
+
+/// The manager adds it no more, and has read its file again while the NIC was away.
+#[test]
+fn what_an_administrator_took_from_a_profile_stays_away() {
+    alone(|host| {
+        for profile in ["[Match]\nName=r0\n", "[Match]\nName=r0 \n"] {
+            let (mut c, index) = managed_rail(host, "route add 10.30.0.0/16 dev r0");
+            tell_owner(host, |one| one["destination"] == "10.30.0.0/16");
+            fs::remove_file(state_file(&index)).unwrap();
+            fs::write(PROFILE, profile).unwrap();
+            stop_beside_work(host, &mut c, || {
+                sh("ip address add 10.0.0.1/24 dev r0; ip link set r0 up");
+                says(&self::index(), CONFIGURED);
+            });
+            let is_same = !profile.contains("r0 ");
+            let routes = sh("ip route");
+            assert_eq!(routes.contains("10.20.0.0/16"), is_same, "{routes}");
+            assert!(routes.contains("10.30.0.0/16"), "{routes}");
+            assert_eq!(sh("ip rule").contains("10.0.0.1"), is_same);
+            host.is_clean();
+            sh("ip link delete r0; ip rule delete from 10.0.0.1 || true");
+        }
+    });
+}
+
+/// Without a bus it is not known what it waits for, nor what is its own.
+#[test]
+fn a_manager_that_is_never_done_is_waited_for_only_so_long() {
+    alone(|host| {
+        let (mut c, before) = away(host, "first");
+        stop_beside(host, &mut c, "configuring");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert_eq!(addresses(), "");
+        assert!(
+            host.rdmaprep(&["status"])
+                .ok()
+                .out
+                .contains("is configuring it")
+        );
+        let file = state_file(&index());
+        sh(&format!("touch -d '5 minutes ago' {}", file.display()));
+        let said = host.rdmaprep(&["restore", "--all"]).ok().out;
+        assert!(
+            said.contains("systemd-networkd has been configuring it"),
+            "{said}"
+        );
+        host.is_as(&before);
+        host.is_clean();
     });
 }
 

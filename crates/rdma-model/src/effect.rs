@@ -1,12 +1,14 @@
 //! Equal in effect: what a network manager may choose otherwise when it makes its own again. An
 //! address counts by itself and its subnet; a route by where it leads and from where; a rule by
-//! what it selects, and whether it comes before `main`.
+//! what it selects, and whether it comes before `main`. What is known not to be the manager's is
+//! compared to the last attribute.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::ids::IfName;
+use crate::manager::Managed;
 use crate::snapshot::{Address, FRA_PROTOCOL, Route, Rule};
 
 /// The priority of the rule that leads to `main`, unless an administrator moves it.
@@ -74,11 +76,23 @@ pub fn missing_addresses<'a>(wanted: &'a [Address], have: &[Address]) -> Vec<&'a
         .collect()
 }
 
-pub fn missing_routes<'a>(wanted: &'a [Route], have: &[Route]) -> Vec<&'a Route> {
-    let mut others: Vec<&Route> = have.iter().filter(|h| !wanted.contains(h)).collect();
+/// Without a manager, any program may have made its routes again with another metric.
+pub fn missing_routes<'a>(
+    wanted: &'a [Route],
+    have: &[Route],
+    managed: Option<&Managed>,
+) -> Vec<&'a Route> {
+    let mut others: Vec<&Route> = have
+        .iter()
+        .filter(|h| !wanted.contains(h) && may_choose_route(managed, h))
+        .collect();
     let mut missing = Vec::new();
     for want in wanted.iter().filter(|w| !have.contains(w)) {
-        match others.iter().position(|h| covers_route(h, want)) {
+        let is_chosen = may_choose_route(managed, want);
+        let found = others.iter().position(|h| {
+            covers_route(h, want) && (is_chosen || h.with(want.hops.clone()) == *want)
+        });
+        match found {
             // One with more legs may stand for several.
             Some(at) if others[at].hops.len() > want.hops.len() => {}
             Some(at) => drop(others.swap_remove(at)),
@@ -86,6 +100,10 @@ pub fn missing_routes<'a>(wanted: &'a [Route], have: &[Route]) -> Vec<&'a Route>
         }
     }
     missing
+}
+
+fn may_choose_route(managed: Option<&Managed>, route: &Route) -> bool {
+    managed.is_none_or(|managed| managed.may_choose_route(route))
 }
 
 /// Rules against what is there: each of these stands for one that is wanted, its equal before all
@@ -98,14 +116,52 @@ pub struct Rules<'a> {
     pub double: Vec<&'a Rule>,
 }
 
+/// Who may have made a rule again with another priority.
+#[derive(Clone, Copy, Debug)]
+pub enum Chooser<'a> {
+    /// The manager of the NIC.
+    Manager(&'a Managed),
+    /// No manager is known: any program.
+    Anyone,
+    /// Who made it. It is no manager's.
+    Maker,
+}
+
+impl<'a> Chooser<'a> {
+    pub fn of(managed: Option<&'a Managed>) -> Chooser<'a> {
+        managed.map_or(Chooser::Anyone, Chooser::Manager)
+    }
+
+    fn is_foreign(self, rule: &Rule) -> bool {
+        matches!(self, Chooser::Manager(managed) if !managed.may_choose_rule(rule))
+    }
+
+    fn stands_for(self, other: &Rule, want: &Rule, all: &[Rule]) -> bool {
+        let is_behind = || is_between(other, want, all);
+        match self {
+            Chooser::Manager(managed) if managed.may_choose_rule(want) => same_rule(other, want),
+            Chooser::Anyone => same_rule(other, want) && !is_behind(),
+            // A manager marks its own.
+            Chooser::Manager(_) | Chooser::Maker => {
+                same_rule(other, want)
+                    && other.protocol() == want.protocol()
+                    && !other.is_static()
+                    && !is_behind()
+            }
+        }
+    }
+}
+
 /// Where no manager chooses priorities, a rule stands for another only if none comes between.
-pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], is_managed: bool) -> Rules<'a> {
-    let mut others: Vec<&Rule> = have.iter().filter(|h| !wanted.contains(h)).collect();
+pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], chooser: Chooser) -> Rules<'a> {
+    let mut others: Vec<&Rule> = have
+        .iter()
+        .filter(|h| !wanted.contains(h) && !chooser.is_foreign(h))
+        .collect();
     let mut has_other = |want: &Rule| {
-        let stands_for = |other: &&Rule| {
-            same_rule(other, want) && (is_managed || !is_between(other, want, have))
-        };
-        let found = others.iter().position(stands_for);
+        let found = others
+            .iter()
+            .position(|other| chooser.stands_for(other, want, have));
         found.map(|at| others.swap_remove(at)).is_some()
     };
     let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| have.contains(w));
@@ -116,7 +172,36 @@ pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], is_managed: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use crate::ids::Hex;
+    use crate::manager::{Foreign, Manager};
+    use crate::snapshot::Hop;
+
     use super::*;
+
+    /// A manager of which all is its own but these.
+    fn managed(foreign: Foreign) -> Managed {
+        Managed {
+            by: Manager::Networkd,
+            foreign: Some(foreign),
+            profile: None,
+        }
+    }
+
+    fn route(metric: u32) -> Route {
+        Route {
+            destination: "10.1.0.0/16".parse().unwrap(),
+            source: None,
+            table: 254,
+            protocol: 4,
+            scope: 0,
+            kind: 1,
+            tos: 0,
+            metric: Some(metric),
+            prefsrc: None,
+            hops: vec![Hop::default()],
+            other: Default::default(),
+        }
+    }
 
     fn rule(from: &str, priority: u32) -> Rule {
         Rule {
@@ -138,21 +223,25 @@ mod tests {
     fn a_rule_does_not_stand_for_one_before_another_of_its_traffic() {
         let wanted = [rule("10.0.0.1/32", 100)];
         let moved = rule("10.0.0.1/32", 200);
-        let missing = |between: &str, is_managed: bool| {
+        let missing = |between: &str, chooser: Chooser| {
             let have = [rule(between, 150), moved.clone()];
-            compare_rules(&wanted, &have, is_managed).missing.len()
+            compare_rules(&wanted, &have, chooser).missing.len()
         };
-        assert_eq!(missing("10.0.0.0/24", false), 1);
-        assert_eq!(missing("10.0.0.0/24", true), 0, "a manager chooses");
-        assert_eq!(missing("10.0.1.0/24", false), 0, "other traffic");
+        let managed = managed(Foreign::default());
+        assert_eq!(missing("10.0.0.0/24", Chooser::Anyone), 1);
+        let chosen = missing("10.0.0.0/24", Chooser::Manager(&managed));
+        assert_eq!(chosen, 0, "a manager chooses");
+        assert_eq!(missing("10.0.1.0/24", Chooser::Anyone), 0, "other traffic");
     }
 
     #[test]
     fn a_rule_with_another_priority_stands_for_one() {
         let (a, b) = (rule("10.0.0.1/32", 32764), rule("10.0.0.1/32", 32765));
         let wanted = [a.clone()];
+        let managed = managed(Foreign::default());
+        let chooser = Chooser::Manager(&managed);
         let compare = |have: &[Rule]| {
-            let Rules { missing, double } = compare_rules(&wanted, have, true);
+            let Rules { missing, double } = compare_rules(&wanted, have, chooser);
             (missing.len(), double.len())
         };
         assert_eq!(compare(&[]), (1, 0));
@@ -166,11 +255,53 @@ mod tests {
         );
         let two = [a.clone(), b];
         assert_eq!(
-            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)], true),
+            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)], chooser),
             Rules {
                 missing: vec![],
                 double: vec![]
             }
         );
+    }
+
+    #[test]
+    fn a_managers_route_does_not_stand_for_a_foreign_one() {
+        let (own, foreign) = (route(50), route(70));
+        let managed = managed(Foreign {
+            routes: vec![foreign.clone()],
+            ..Foreign::default()
+        });
+        let wanted = [own.clone(), foreign.clone()];
+        let missing = |have: &[Route]| missing_routes(&wanted, have, Some(&managed)).len();
+        assert_eq!(missing(std::slice::from_ref(&own)), 1);
+        assert_eq!(missing(&[route(51)]), 1, "of another metric now");
+        assert_eq!(missing(std::slice::from_ref(&foreign)), 1);
+        assert_eq!(missing(&[route(51), foreign]), 0);
+        assert_eq!(
+            missing_routes(&wanted[1..], &[own], Some(&managed)).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_managers_rule_does_not_stand_for_a_foreign_one() {
+        let set_static = |rule: Rule| Rule {
+            other: [(FRA_PROTOCOL, Hex(vec![4]))].into(),
+            ..rule
+        };
+        let (own, foreign) = (set_static(rule("10.0.0.1/32", 50)), rule("10.0.0.1/32", 70));
+        let managed = managed(Foreign {
+            rules: vec![foreign.clone()],
+            ..Foreign::default()
+        });
+        let wanted = [own.clone(), foreign.clone()];
+        let missing = |have: &[Rule], chooser| compare_rules(&wanted, have, chooser).missing.len();
+        for chooser in [Chooser::Manager(&managed), Chooser::Maker] {
+            assert_eq!(missing(std::slice::from_ref(&own), chooser), 1);
+            assert_eq!(missing(std::slice::from_ref(&foreign), chooser), 1);
+            let remade = rule("10.0.0.1/32", 71);
+            assert_eq!(missing(&[own.clone(), remade], chooser), 0, "by its maker");
+        }
+        let moved = set_static(rule("10.0.0.1/32", 51));
+        assert_eq!(missing(&[moved], Chooser::Manager(&managed)), 1);
     }
 }

@@ -35,6 +35,10 @@ pub struct Managed {
     /// Absent where the program could not be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign: Option<Foreign>,
+    /// Digest of the files by which it configured the NIC. Where they are others by now, what is
+    /// missing of its own was taken out of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 /// What of a NIC's state its manager did not make.
@@ -59,6 +63,16 @@ impl Managed {
             Some(foreign) => route.protocol == KERNEL || !foreign.routes.contains(route),
             None => is_dynamic(route),
         }
+    }
+
+    /// Whether its manager may have made it again with another metric. Of one that could not be
+    /// asked it is not known what it made.
+    pub fn may_choose_route(&self, route: &Route) -> bool {
+        self.foreign.is_none() || self.owns_route(route)
+    }
+
+    pub fn may_choose_rule(&self, rule: &Rule) -> bool {
+        self.foreign.is_none() || self.owns_rule(rule)
     }
 
     /// networkd numbers the objects of learned routes by itself, at each return again.

@@ -1,7 +1,7 @@
 //! NICs of which an earlier restore, or a manager, has yet to finish something.
 
 use anyhow::Result;
-use rdma_model::effect::{compare_rules, missing_addresses, missing_routes};
+use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_routes};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
@@ -55,9 +55,9 @@ pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot)
             .filter(|a| !managed.owns_address(a))
             .cloned()
             .collect();
-        let routes = missing_routes(&was.routes, &state.routes).into_iter();
+        let routes = missing_routes(&was.routes, &state.routes, Some(managed)).into_iter();
         let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
-        let rules = compare_rules(&was.rules, &host.rules, true)
+        let rules = compare_rules(&was.rules, &host.rules, Chooser::Manager(managed))
             .missing
             .into_iter();
         let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();

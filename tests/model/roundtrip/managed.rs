@@ -6,8 +6,9 @@ use std::fs;
 use std::time::SystemTime;
 
 use rdma_model::effect::{covers_route, same_address, same_rule};
+use rdma_model::ids::Hex;
 use rdma_model::manager::{Foreign, Managed, Manager};
-use rdma_model::snapshot::{HostPaths, JobAddresses};
+use rdma_model::snapshot::{FRA_PROTOCOL, HostPaths, JobAddresses};
 use rdma_model::step::{configure, connect, derived, kernel_address, kernel_made};
 use rdmaprep::kernel::Pin;
 use rdmaprep::kernel::netns::search::Search;
@@ -107,35 +108,72 @@ impl World for Beside<'_> {
 }
 
 /// The manager owns all addresses, and of routes and rules those that `mine` chooses. It knows no
-/// nexthop objects and no routes that lead over several NICs.
+/// nexthop objects and no routes that lead over several NICs. Beside each of its own an
+/// administrator may have a twin, with another metric or priority.
 fn managed(held: &MovedNic, mine: u64) -> MovedNic {
-    let is_mine = |at: usize| mine >> (at % 64) & 1 == 0;
-    let dev = &held.before.netdev;
+    let is_chosen = |at: u32| mine >> (at % 64) & 1 == 0;
+    let mut held = held.clone();
+    let dev = held.before.netdev.clone();
     let plain = |r: &Route| r.hops.len() == 1 && r.nexthop().is_none() && !derived(r);
-    let routes = held.before.routes.iter().enumerate();
-    let foreign = routes
-        .filter(|(at, r)| !(kernel_made(r, dev) || plain(r) && is_mine(*at)))
-        .map(|(_, r)| r.clone());
-    let rules = held
-        .before
-        .rules
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !is_mine(at + 32))
-        .map(|(_, r)| r.clone());
-    let foreign = Foreign {
+    let is_mine = |r: &Route| plain(r) && is_chosen(r.metric.unwrap_or(0) + r.table);
+    let is_foreign = |r: &&Route| !kernel_made(r, &dev) && !is_mine(r);
+    let mut foreign = Foreign {
         addresses: Vec::new(),
-        routes: foreign.collect(),
-        rules: rules.collect(),
+        routes: held
+            .before
+            .routes
+            .iter()
+            .filter(is_foreign)
+            .cloned()
+            .collect(),
+        rules: Vec::new(),
     };
-    MovedNic {
-        managed: Some(Managed {
-            by: Manager::Networkd,
-            foreign: Some(foreign),
-        }),
-        ..held.clone()
+    let own = held.before.routes.iter().filter(|r| is_mine(r));
+    let has_twin = |r: &&Route| !kernel_made(r, &dev) && is_chosen(r.table + 1);
+    let twins = own.filter(has_twin).map(|r| Route {
+        metric: Some(r.metric.unwrap_or(0) + TWIN),
+        ..r.clone()
+    });
+    foreign.routes.extend(twins.collect::<Vec<_>>());
+    for rule in &mut held.before.rules {
+        if !is_chosen(rule.priority + rule.table) {
+            foreign.rules.push(rule.clone());
+            continue;
+        }
+        if rule.priority + TWIN < MAIN && is_chosen(rule.table + 1) {
+            let priority = rule.priority + TWIN;
+            let twin = Rule {
+                priority,
+                ..rule.clone()
+            };
+            foreign.rules.push(twin);
+        }
+        // RTPROT_STATIC, by which a manager marks its own.
+        rule.other.insert(FRA_PROTOCOL, Hex(vec![4]));
     }
+    let is_new = |all: &[Route], r: &Route| !all.contains(r);
+    for route in &foreign.routes {
+        if is_new(&held.before.routes, route) {
+            held.before.routes.push(route.clone());
+        }
+    }
+    for rule in &foreign.rules {
+        if !held.before.rules.contains(rule) {
+            held.before.rules.push(rule.clone());
+        }
+    }
+    held.managed = Some(Managed {
+        by: Manager::Networkd,
+        foreign: Some(foreign),
+        profile: None,
+    });
+    held
 }
+
+/// How far a twin's metric or priority is from that of the manager's own.
+const TWIN: u32 = 3;
+/// The priority of the rule that leads to `main`.
+const MAIN: u32 = 32_766;
 
 fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
     assert_eq!(verify::lacking(held, now), []);
@@ -152,11 +190,14 @@ fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
             assert_eq!(same, 1, "{address:?}");
         }
         let foreign = h.managed.as_ref().unwrap().foreign.as_ref().unwrap();
-        let restored = |r: &&Route| verify::normal(was).routes.contains(r);
+        let managed = h.managed.as_ref().unwrap();
+        let restored =
+            |r: &&Route| !managed.owns_route(r) && verify::normal(was).routes.contains(r);
         for route in foreign.routes.iter().filter(restored) {
             let there = verify::normal(&is).routes;
+            let is_it = |r: &Route| covers_route(r, route) && r.with(route.hops.clone()) == *route;
             assert!(
-                there.iter().any(|r| r == route || covers_route(r, route)),
+                there.iter().any(|r| r == route || is_it(r)),
                 "{route:?} in {there:#?}"
             );
         }
@@ -211,6 +252,13 @@ fn a_manager_that_makes_its_own_again() {
                 "{first:#?}"
             );
             apply_all(&first.steps, &mut kernel, soon());
+            // A manager's own come as it chooses.
+            let is_of =
+                |all: &[MovedNic], rule: &Rule| all.iter().any(|h| h.before.rules.contains(rule));
+            let mut order = case.precedence.clone();
+            order
+                .rules
+                .retain(|r| is_of(&held, r) || !is_of(&case.attach.held, r));
             let (mut managers, moved) = (Managers::of(root.path()), names(&held));
             let mut world = Beside {
                 kernel,
@@ -221,7 +269,7 @@ fn a_manager_that_makes_its_own_again() {
             };
             let back = Returned {
                 held: &held,
-                order: &case.precedence,
+                order: &order,
                 rules: &[],
                 moved: &moved,
                 begun,
