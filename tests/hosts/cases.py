@@ -373,6 +373,31 @@ def networkd_without_carrier(h):
     reach_gateways(h)
 
 
+DROPPED = "ip route show 198.19.77.0/24 dev r0; ip -6 rule show from 2001:db8:1::10"
+
+
+@case(
+    "bookworm",
+    "trixie",
+    quick=True,
+    udev=True,
+    run=lambda judge: steps.reconfigured_while_away(
+        judge,
+        "cd /etc/systemd/network; cp 10-r0.network /run/before; sed -zi"
+        r" -e 's/\[Route\]\nDestination=198.19.77[^[]*//'"
+        r" -e 's/\[RoutingPolicyRule\]\nFrom=2001[^[]*//' 10-r0.network;"
+        " networkctl reload",
+        DROPPED,
+        "cp /run/before /etc/systemd/network/10-r0.network; networkctl reload",
+    ),
+)
+def networkd_profile_changed_while_away(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i, f"Priority={3000 + i}") for i in range(2)})
+    reach_gateways(h)
+
+
 # NetworkManager.
 
 
@@ -502,6 +527,24 @@ def networkmanager_several_profiles(h):
     )
     h.alternative = ("nmcli --wait 60 connection up first", "nmcli --wait 60 connection up second")
     h.reaches("198.18.1.10", "198.18.1.1")
+
+
+@case(
+    "bookworm",
+    "trixie",
+    run=lambda judge: steps.reconfigured_while_away(
+        judge,
+        "nmcli connection modify r0 -ipv4.routes '198.19.77.0/24 198.18.0.1'",
+        "ip route show 198.19.77.0/24 dev r0",
+        "nmcli connection modify r0 +ipv4.routes '198.19.77.0/24 198.18.0.1';"
+        " nmcli --wait 60 connection up r0",
+    ),
+)
+def networkmanager_profile_changed_while_away(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
 
 
 @case("bookworm", "trixie", run=steps.without_carrier)

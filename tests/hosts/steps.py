@@ -45,6 +45,24 @@ def dhcp_server_dead(judge):
     judge.once()
 
 
+def reconfigured_while_away(judge, drop, gone, back):
+    """An administrator takes something out of a profile while its NIC is away: it does not return.
+    `gone` prints it where it is."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        sh(drop)
+        judge.expect_code(container.stop(), 0, step)
+        judge.until_nothing_is_left()
+        judge.settled()
+        time.sleep(judge.hold)
+        if there := sh(gone).strip():
+            raise Failure(f"{step}: what was taken out of the profile is there: {there[:300]}")
+        sh(back)
+        judge.expect_back(f"{step}, and then with the earlier profile")
+
+
 def another_profile(judge):
     """The plan names the addresses of the moment, so it is made each time."""
     for number in range(judge.rounds + 1):
