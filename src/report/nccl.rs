@@ -84,6 +84,9 @@ pub fn explanation_table(e: &Explanation) -> String {
                 .collect(),
         ));
     }
+    if let Some(hint) = &e.hint {
+        parts.push(remarks(vec![line("hint", hint.clone())]));
+    }
     parts.join("\n\n")
 }
 

@@ -2,6 +2,9 @@
 //! looks for GIDs of one family on all ports (NCCL_IB_ADDR_FAMILY; nccl_rules::gid), IPv4 where
 //! nothing is set, and takes GID 0, link-local, of a port that has none of it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use rdma_model::snapshot::{Gid, GidKind, Port};
 
 use super::candidates::{Context, counts};
@@ -34,6 +37,55 @@ pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
     for rail in &rails {
         let gid = if has_four { rail.four } else { rail.six };
         verdicts[rail.at].gid = gid.cloned();
+    }
+}
+
+/// A release that looks for no GID takes one index on all ports, and 0, link-local and of RoCE v1,
+/// where none is set (nccl_rules::gid::set_index). So the rails that stay are those with one index,
+/// the one that most have, which `nccl_env` then sets.
+pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
+    const INDEX: &str = "NCCL_IB_GID_INDEX";
+    let request = context.request;
+    let is_set = request.passed_on.get(INDEX).is_some_and(|v| !v.is_empty());
+    let old = request.release(None).filter(|version| !version.finds_gid());
+    let Some(release) = old.filter(|_| !is_set) else {
+        return;
+    };
+    let rails = rails(context, verdicts);
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for rail in rails.iter().filter(|rail| is_certain(rail.port)) {
+        let gid = verdicts[rail.at].gid.as_ref();
+        *counts.entry(gid.map_or(0, |gid| gid.index)).or_default() += 1;
+    }
+    let most = counts
+        .iter()
+        .max_by_key(|(index, n)| (**n, Reverse(**index)));
+    let most = most.map(|(index, _)| *index);
+    for rail in &rails {
+        let index = verdicts[rail.at].gid.as_ref().map(|gid| gid.index);
+        let why = match (is_certain(rail.port), most) {
+            (true, _) if index == most => continue,
+            (true, Some(most)) => format!(
+                "the index of its GID is {}, and {most} on other NICs: NCCL {release} takes one \
+                on all ports",
+                index.unwrap_or_default()
+            ),
+            _ => format!(
+                "its GID table may have another order inside, and NCCL {release} looks for no GID: \
+                it takes one index on all ports"
+            ),
+        };
+        let drop = Drop {
+            code: DropCode::NoGid,
+            also: Vec::new(),
+            why,
+            fix: format!(
+                "give each NIC one address; or take NCCL 2.21.5 or later; or have {INDEX} in the \
+                environment of prepare"
+            ),
+        };
+        let verdict = &mut verdicts[rail.at];
+        (verdict.dropped, verdict.note, verdict.gid) = (Some(drop), None, None);
     }
 }
 

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::VARIABLES;
 use super::version::Version;
-use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids};
+use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails};
 
 pub fn explain(
     settings: &Settings,
@@ -83,6 +83,7 @@ pub fn explain(
         merged: hcas.merged,
         ports: hcas.judged,
         plugin: None,
+        hint: None,
         gids: Vec::new(),
         warnings: Vec::new(),
     };
@@ -96,6 +97,7 @@ pub fn explain(
     let names = known::warnings(settings, &explanation);
     explanation.warnings.extend(names);
     explanation.warnings.extend(hcas.crash);
+    explanation.hint = rails::hint(settings, snapshot, &explanation);
     explanation
 }
 

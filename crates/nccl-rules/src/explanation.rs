@@ -28,6 +28,9 @@ pub struct Explanation {
     /// The library of a plugin, which NCCL asks before its own network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<String>,
+    /// What may help where rails do not reach each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// The GID of each port that is taken, as far as its table is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<PortGid>,

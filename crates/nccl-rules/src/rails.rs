@@ -1,0 +1,115 @@
+//! Rails that do not reach each other: NCCL may send from one to another (NCCL_CROSS_NIC, 2 by
+//! default; src/graph/search.cc), and does so by the routes of the host.
+
+use std::net::IpAddr;
+
+use rdma_model::snapshot::{Netdev, Route, Snapshot};
+
+use super::explanation::Explanation;
+use super::settings::Settings;
+
+/// In a sentence; nothing where NCCL_CROSS_NIC keeps to one rail, or no route is known.
+pub(crate) fn hint(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+) -> Option<String> {
+    if settings.get("NCCL_CROSS_NIC") == Some("0") {
+        return None;
+    }
+    let rails = rails(snapshot, explained);
+    let mut pairs = rails
+        .iter()
+        .flat_map(|from| rails.iter().map(move |to| (*from, *to)));
+    let (from, to) = pairs.find(|(from, to)| from.name != to.name && !leads(snapshot, from, to))?;
+    Some(format!(
+        "{} has no route to the network of {}: with NCCL_CROSS_NIC=0 each rank stays on one rail, \
+        and PXN, which NCCL_PXN_DISABLE=0 leaves on, goes to the other one by way of its GPU",
+        from.name, to.name
+    ))
+}
+
+/// The netdevs of the ports that are taken, if they have an address and a route each.
+fn rails<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<&'a Netdev> {
+    let mut rails: Vec<&Netdev> = Vec::new();
+    for hca in &snapshot.hcas {
+        for port in &hca.ports {
+            let is_taken = explained
+                .hcas
+                .contains(&format!("{}:{}", hca.name, port.number));
+            let name = port.netdev.as_ref().filter(|_| is_taken);
+            rails.extend(name.and_then(|name| snapshot.netdev(name)));
+        }
+    }
+    rails.retain(|dev| {
+        let mut routes = snapshot.routes.iter().flat_map(|route| &route.hops);
+        routes.any(|hop| hop.dev.as_ref() == Some(&dev.name))
+    });
+    rails
+}
+
+/// Whether a route over one netdev leads to an address of the other, if that has any.
+fn leads(snapshot: &Snapshot, from: &Netdev, to: &Netdev) -> bool {
+    let addresses = to.addresses.iter().map(|a| a.address);
+    let mut addresses = addresses.filter(|a| match a {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(a) => !a.is_unicast_link_local(),
+    });
+    let over = |route: &&Route| {
+        let mut hops = route.hops.iter();
+        hops.any(|hop| hop.dev.as_ref() == Some(&from.name))
+    };
+    let routes: Vec<_> = snapshot.routes.iter().filter(over).collect();
+    let has_none = addresses.clone().next().is_none();
+    has_none
+        || addresses.any(|address| {
+            routes
+                .iter()
+                .any(|route| route.destination.contains(&address))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::explain;
+    use crate::version::Version;
+    use serde_json::{Value, json};
+
+    fn node(routes: &[(&str, &str)]) -> Snapshot {
+        let hca = |n: u32| {
+            json!({"name": format!("mlx5_{n}"), "index": n, "ports": [{"number": 1,
+                "state": "ACTIVE", "link_layer": "Ethernet", "netdev": format!("rdma{n}")}]})
+        };
+        let netdev = |n: u32| {
+            json!({"name": format!("rdma{n}"), "ifindex": n + 2, "up": true, "running": true,
+                "addresses": [{"address": format!("10.0.{n}.1"), "prefix": 24}]})
+        };
+        let route = |(destination, dev): &(&str, &str)| json!({"destination": destination, "table": 254, "kind": 1, "hops": [{"dev": dev}]});
+        let routes: Vec<Value> = routes.iter().map(route).collect();
+        let node = json!({"schema": 1, "netns": 1, "hcas": [hca(0), hca(1)],
+            "netdevs": [netdev(0), netdev(1)], "routes": routes});
+        serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn rails_without_a_way_between_them_get_a_hint() {
+        let hinted = |routes: &[(&str, &str)], env: &[(&str, &str)]| {
+            let settings = Settings::of(env.iter().copied(), "");
+            let explained = explain(&settings, &node(routes), Version::NEWEST, &|_| None);
+            explained.hint
+        };
+        let own = [("10.0.0.0/24", "rdma0"), ("10.0.1.0/24", "rdma1")];
+        let hint = hinted(&own, &[]).unwrap();
+        let begin = "rdma0 has no route to the network of rdma1: with NCCL_CROSS_NIC=0";
+        assert!(hint.starts_with(begin), "{hint}");
+        let one = [own[0], own[1], ("10.0.0.0/16", "rdma0")];
+        let hint = hinted(&one, &[]).unwrap();
+        assert!(hint.starts_with("rdma1 has no route"), "{hint}");
+        let both = [one[0], one[1], one[2], ("0.0.0.0/0", "rdma1")];
+        assert_eq!(hinted(&both, &[]), None);
+        assert_eq!(hinted(&[], &[]), None, "no route is known");
+        assert_eq!(hinted(&own, &[("NCCL_CROSS_NIC", "0")]), None);
+        assert_eq!(hinted(&own, &[("NCCL_IB_HCA", "=mlx5_0")]), None);
+    }
+}
