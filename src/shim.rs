@@ -111,20 +111,24 @@ pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<R
             (None, None) => RuntimeChoice::Names(DEFAULT.map(str::to_owned).to_vec()),
         });
     };
-    let all = || NAMED.map(|(name, _)| name).join(", ");
     let program = NAMED
         .iter()
         .find(|(name, _)| *name == suffix)
         .map(|(_, program)| *program);
-    let unknown = || anyhow::anyhow!("{NAME}-{suffix} names no known runtime; known: {}", all());
     let program = program
-        .ok_or_else(unknown)
+        .ok_or_else(|| {
+            anyhow::anyhow!(
+                "{NAME}-{suffix} names no known runtime; known: {}",
+                NAMED.map(|(name, _)| name).join(", ")
+            )
+        })
         .class(ErrorClass::Usage, "the name of this program")?;
-    let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
-    Ok(path.filter(is_it).map_or_else(
-        || RuntimeChoice::Names(vec![program.to_owned()]),
-        RuntimeChoice::Path,
-    ))
+    Ok(path
+        .filter(|path| path.file_name() == Some(OsStr::new(program)))
+        .map_or_else(
+            || RuntimeChoice::Names(vec![program.to_owned()]),
+            RuntimeChoice::Path,
+        ))
 }
 
 /// Whether a runtime's process can keep a file open for its hooks without passing it to other
@@ -148,7 +152,6 @@ pub fn places(names: &[String], path: &OsStr) -> Vec<PathBuf> {
 
 /// A line as runtimes write it into their log: logrus's, which engines read the reason from.
 pub fn log_line(json: bool, level: &str, message: &str, time: &str) -> String {
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
     match json {
         true => {
             format!(
@@ -164,6 +167,10 @@ pub fn log_line(json: bool, level: &str, message: &str, time: &str) -> String {
             quoted(message)
         ),
     }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// The config.json of a bundle, or what is named instead; both as the runtime finds them, from

@@ -34,10 +34,9 @@ const TIMEOUT: u32 = 60;
 /// command.
 pub(super) fn cni(global: &Global) -> Result<()> {
     files::private_umask();
-    let failed = |e: anyhow::Error| (cni::NEWEST.to_owned(), e.into());
     let call = capabilities::shed()
         .and_then(|_| Ok(stdin(MAX_BYTES)?))
-        .map_err(failed);
+        .map_err(|e: anyhow::Error| (cni::NEWEST.to_owned(), e.into()));
     let call = call.and_then(|text| Call::read(|name| std::env::var(name).ok(), &text));
     let done = call.and_then(|call| {
         let version = call.network.version().to_owned();
@@ -218,13 +217,11 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
         nics(&request, &attached.store),
         |hook, report| hook::create(hook, &request, report),
     )?;
-    let gone = || {
-        ErrorClass::State.error(format!(
-            "the NICs of container {} were restored meanwhile",
-            call.id
-        ))
+    let Some(record) = attached.record()? else {
+        let text = format!("the NICs of container {} were restored meanwhile", call.id);
+        return Err(ErrorClass::State.error(text).into());
     };
-    result(&attached.record()?.ok_or_else(gone)?.held)
+    result(&record.held)
 }
 
 fn check(global: &Global, call: &Call) -> Result<(), Problem> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use super::warn;
+use super::{reading, warn};
 use crate::cli::Global;
 use crate::config::file::{ConfigFile, ShimConfig};
 use crate::config::host::{CONFIG, Config};
@@ -19,9 +19,8 @@ fn read<T: Default>(
 ) -> Result<T> {
     let followed = files::followed(named.map(Path::to_owned), Path::new(CONFIG));
     let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
-    let doing = || format!("reading {}", path.display());
-    match files::read(path).class(ErrorClass::Usage, doing())? {
-        Some(text) => read(&ConfigFile::new(&text)).class(ErrorClass::Usage, doing()),
+    match files::read(path).class(ErrorClass::Usage, reading(path))? {
+        Some(text) => read(&ConfigFile::new(&text)).class(ErrorClass::Usage, reading(path)),
         None if named.is_none() => Ok(T::default()),
         None => {
             Err(ErrorClass::Usage
@@ -46,11 +45,10 @@ pub(super) fn config_or_default(global: &Global) -> Config {
 /// For commands that restore NICs: of a config file with errors, only the folders are used.
 pub(super) fn homeward(global: &Global) -> Result<Config> {
     let mut folders = None;
-    let strict = |file: &ConfigFile| {
+    let config = read(global.config.as_deref(), |file| {
         folders = Some(file.folders());
         file.config()
-    };
-    let config = read(global.config.as_deref(), strict);
+    });
     match (config, folders) {
         (Err(e), Some(folders)) => {
             warn(&[format!("{e:#}; of this file only the folders are used")]);
@@ -67,12 +65,11 @@ pub(super) fn has_plan(global: &Global) -> bool {
 
 /// The file that a shim reads, which has no command line of its own; nothing for the default one.
 fn shim_file(global: &Global) -> Option<PathBuf> {
-    let variable = || {
+    global.config.clone().or_else(|| {
         std::env::var_os("RDMAPREP_CONFIG")
             .filter(|path| !path.is_empty())
             .map(PathBuf::from)
-    };
-    global.config.clone().or_else(variable)
+    })
 }
 
 pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf>)> {

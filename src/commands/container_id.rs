@@ -26,11 +26,9 @@ pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
     if ids.contains_key(asked) {
         return Ok(asked.to_owned());
     }
-    let begins = |id: &str| asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
-    let is_named = |id: &str, bundle: &Path| names(id, bundle).iter().any(|name| name == asked);
-    let fit = ids
-        .iter()
-        .filter(|(id, bundle)| begins(id) || is_named(id, bundle));
+    let fit = ids.iter().filter(|(id, bundle)| {
+        begins(id, asked) || names(id, bundle).iter().any(|name| name == asked)
+    });
     let fit: Vec<&str> = fit.map(|(id, _)| id.as_str()).collect();
     ensure!(fit.len() < 2, several(asked, &fit));
     Ok(fit.first().map_or(asked, |id| *id).to_owned())
@@ -39,20 +37,23 @@ pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
 /// The id and the pid of a container that an engine runs, whether it holds NICs or not.
 /// [`ErrorClass::Usage`] where several fit.
 pub(super) fn running(asked: &str) -> Result<Option<(String, i32)>> {
-    let begins =
-        |id: &str| id == asked || asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
-    let is_it = |c: &Running| {
-        begins(&c.id)
-            || c.name.as_deref() == Some(asked)
-            || docker_name(&c.id).as_deref() == Some(asked)
-    };
     let fit: Vec<Running> = runtime_users::running(Path::new("/"))
         .into_iter()
-        .filter(is_it)
+        .filter(|c| {
+            c.id == asked
+                || begins(&c.id, asked)
+                || c.name.as_deref() == Some(asked)
+                || docker_name(&c.id).as_deref() == Some(asked)
+        })
         .collect();
     let ids: Vec<&str> = fit.iter().map(|c| c.id.as_str()).collect();
     ensure!(fit.len() < 2, several(asked, &ids));
     Ok(fit.into_iter().next().map(|c| (c.id, c.pid)))
+}
+
+/// Whether an engine made that id, and `asked` is enough of it.
+fn begins(id: &str, asked: &str) -> bool {
+    asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked)
 }
 
 fn several(asked: &str, ids: &[&str]) -> Error {

@@ -70,8 +70,11 @@ fn own_environment(record: &Record, id: &str) -> Result<BTreeMap<String, String>
             .as_ref()
             .is_some_and(|h| h.path == Path::new(&m.bundle))
     };
-    let is_its = |m: &&Member| m.id == id && m.bundle.starts_with('/') && !is_keeper(m);
-    let bundle = record.members.iter().find(is_its).map(|m| &m.bundle);
+    let bundle = record
+        .members
+        .iter()
+        .find(|m| m.id == id && m.bundle.starts_with('/') && !is_keeper(m))
+        .map(|m| &m.bundle);
     let path = bundle.map(|bundle| Path::new(bundle).join("config.json"));
     let text = match &path {
         Some(path) => files::read(path).class(ErrorClass::State, "reading the bundle")?,

@@ -153,11 +153,12 @@ fn make(
 ) -> Result<Made> {
     let (plan, kept) = render(store, request, notes)?;
     let own = Process::current()?;
-    let named =
-        |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
     let hold = HeldNetns {
         path: path.to_owned(),
-        handles: kept.iter().map(named).collect::<Result<_>>()?,
+        handles: kept
+            .iter()
+            .map(|kept| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?)))
+            .collect::<Result<_>>()?,
     };
     let container = Init::keeping(&Netns::make()?)?;
     // A container that joins a namespace expects this of it.

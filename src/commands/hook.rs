@@ -182,9 +182,10 @@ impl HookCall<'_> {
 /// Whether a container, or the host for all of its containers, asks for NICs: one that cannot have
 /// them must not start then. One that shares the host's network namespace has them already.
 fn asks(global: &Global, args: &HookArgs, state: &State) -> bool {
-    let by_host = || has_plan(global) && !shares_host_netns(state).unwrap_or_default();
     let by_itself = asks_itself(args.plan.as_deref(), &state.annotations);
-    by_itself || !args.rail.is_empty() || by_host()
+    by_itself
+        || !args.rail.is_empty()
+        || has_plan(global) && !shares_host_netns(state).unwrap_or_default()
 }
 
 fn shares_host_netns(state: &State) -> Result<bool> {
@@ -194,11 +195,11 @@ fn shares_host_netns(state: &State) -> Result<bool> {
 /// What the runtime's process keeps, by name. A container starts without it as well: what is no
 /// handle is passed over.
 fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
-    let pair = |word: &String| {
-        let (name, handle) = word.split_once('=')?;
-        Some((name.to_owned(), handle.parse().ok()?))
-    };
-    handles.iter().filter_map(pair).collect()
+    let mut handed = BTreeMap::new();
+    for (name, handle) in handles.iter().filter_map(|word| word.split_once('=')) {
+        handed.extend(handle.parse().map(|handle| (name.to_owned(), handle)));
+    }
+    handed
 }
 
 fn read_state() -> Result<State> {

@@ -57,11 +57,13 @@ impl Site {
         let lock = (!args.dry_run).then(lock).transpose()?;
         files::owned(&place)?;
         let text = files::read(&place.join(MANIFEST))?;
-        let doing = || format!("reading {}", place.join(MANIFEST).display());
         let manifest = text
             .map(|t| Manifest::parse(&t))
             .transpose()
-            .class(ErrorClass::Usage, doing())?
+            .class(
+                ErrorClass::Usage,
+                format!("reading {}", place.join(MANIFEST).display()),
+            )?
             .unwrap_or_default();
         Ok(Site {
             etc,
@@ -106,11 +108,10 @@ impl Site {
     /// Undoes changes because of an error, which it returns. The last change may not have been
     /// made.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
-        let made = |c: &&Change| !self.etc.content(&c.path).is_ok_and(|now| now == c.before);
         let back = changes
             .iter()
             .rev()
-            .filter(made)
+            .filter(|c| !self.etc.content(&c.path).is_ok_and(|now| now == c.before))
             .map(|c| self.etc.change(&c.path, c.before.as_ref()));
         match back
             .filter_map(Result::err)
@@ -296,13 +297,13 @@ fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
     let calls: Vec<String> = calls
         .map(|user| format!("{} ({})", user.container, user.runtime))
         .collect();
-    let called = || {
+    ensure!(
+        calls.is_empty(),
         ErrorClass::Locked.error(format!(
             "engines need the runtime of containers: remove {} first",
             calls.join(", ")
         ))
-    };
-    ensure!(calls.is_empty(), called());
+    );
     Ok(())
 }
 
@@ -395,12 +396,11 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
     } else {
         named
     };
-    let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
     ensure!(
         !targets.is_empty(),
         ErrorClass::Usage.error(format!(
             "no engine was found on this host: give at least one of {}",
-            all()
+            Target::ALL.map(|t| format!("--{t}")).join(", ")
         ))
     );
     Ok(targets)

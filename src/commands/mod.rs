@@ -137,6 +137,10 @@ fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     }
 }
 
+fn reading(path: &Path) -> String {
+    format!("reading {}", path.display())
+}
+
 fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
     let text = files::read(file).class(ErrorClass::Usage, doing())?;

@@ -69,13 +69,12 @@ struct Inside {
 /// open.
 fn inside(global: &Global, id: &str) -> Result<Inside> {
     let running = Running::find(&Host::new(global, &config(global)?), id)?;
-    let unknown = |why| {
+    let found = running.settings().map_err(|why| {
         ErrorClass::State.error(format!(
             "NCCL's settings in container {:?} are unknown: {why}",
             running.id
         ))
-    };
-    let found = running.settings().map_err(unknown)?;
+    })?;
     warn(&found.notes);
     let nodes: Vec<CharDevice> = running
         .snapshot

@@ -53,12 +53,12 @@ pub(super) fn run(global: &Global, command: &PlanCommand) -> Result<()> {
 /// That the plan is stored, readable or not.
 fn stored(name: &PlanName, store: &Store) -> Result<()> {
     let all = store.all_plans()?;
-    let missing =
-        || ErrorClass::Usage.error(format!("plan {name} is not stored: {}", names_of(&all)));
     all.iter()
         .any(|other| other == name.as_str())
         .then_some(())
-        .ok_or_else(missing)
+        .ok_or_else(|| {
+            ErrorClass::Usage.error(format!("plan {name} is not stored: {}", names_of(&all)))
+        })
 }
 
 fn line(name: &str, store: &Store, records: &Records) -> Option<PlanLine> {

@@ -61,12 +61,12 @@ impl Running {
                 .and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
             keeper.is_some_and(|m| m.id == id)
         };
-        let kept = || {
+        ensure!(
+            !record.as_ref().is_some_and(keeps),
             ErrorClass::Usage.error(format!(
                 "{id:?} is `rdmaprep hold`: name a container that has joined the namespace"
             ))
-        };
-        ensure!(!record.as_ref().is_some_and(keeps), kept());
+        );
         let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
         let host = Netns::current()?;
         let (own, inside) = (host.inode(), Netns::of_process(pid)?);
@@ -106,8 +106,10 @@ impl Running {
         };
         let node = |hca: &Hca| tried.get(&hca.uverbs.as_ref()?.name);
         let snapshot = self.snapshot.clone();
-        let is_shut = |hca: &Hca| node(hca).is_some_and(NodeAccess::is_shut);
-        let (shut, hcas): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(is_shut);
+        let (shut, hcas): (Vec<Hca>, Vec<Hca>) = snapshot
+            .hcas
+            .into_iter()
+            .partition(|hca| node(hca).is_some_and(NodeAccess::is_shut));
         (
             Snapshot { hcas, ..snapshot },
             shut.into_iter().map(|hca| hca.name).collect(),
@@ -137,19 +139,18 @@ impl Running {
 
     /// To be called when all is read: the pid may have been reused meanwhile, by another process.
     pub(super) fn still_runs(&self) -> Result<()> {
-        let is_it = |r: &Record| {
+        let same = self.record.as_ref().is_none_or(|r| {
             r.members
                 .iter()
                 .any(|m| m.pid == self.pid && self.namespaces.is_alive(r, m))
-        };
-        let same = self.record.as_ref().is_none_or(is_it);
-        let ended = || {
+        });
+        ensure!(
+            self.process.alive() && same,
             ErrorClass::Other.error(format!(
                 "container {:?} ended during the examination",
                 self.id
             ))
-        };
-        ensure!(self.process.alive() && same, ended());
+        );
         Ok(())
     }
 }
@@ -191,24 +192,20 @@ fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
             });
         }
     }
-    let by_cni = || {
-        ErrorClass::Usage.error(format!(
-            "{id:?} has its NICs by CNI: name the pid of a process of the pod"
-        ))
-    };
     ensure!(
         !records
             .readable()
             .flat_map(|r| &r.members)
             .any(|m| m.id == id),
-        by_cni()
+        ErrorClass::Usage.error(format!(
+            "{id:?} has its NICs by CNI: name the pid of a process of the pod"
+        ))
     );
-    let of_engine = || {
-        pid.is_none()
-            .then(|| container_id::running(asked))
-            .transpose()
+    let of_engine = match pid {
+        Some(_) => None,
+        None => container_id::running(asked)?,
     };
-    let (id, pid) = match (pid, of_engine()?.flatten()) {
+    let (id, pid) = match (pid, of_engine) {
         (Some(pid), _) => (id, pid),
         (None, Some(found)) => found,
         (None, None) => return Err(unknown(&id)),

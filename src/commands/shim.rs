@@ -34,12 +34,13 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
     // A command that creates no container needs no config file if the link's name or one line of
     // the file names the runtime: containers can be stopped whatever is wrong with the file.
-    let rescue = |e| match (shim::read(named, &call.args).config, &call.named) {
-        (None, Some(_)) => Ok((ShimConfig::default(), None)),
-        (None, None) => salvaged(global, &call.args).ok_or(e),
-        (Some(_), _) => Err(e),
-    };
-    let own = shim_config(global).or_else(rescue);
+    let own = shim_config(global).or_else(|e| {
+        match (shim::read(named, &call.args).config, &call.named) {
+            (None, Some(_)) => Ok((ShimConfig::default(), None)),
+            (None, None) => salvaged(global, &call.args).ok_or(e),
+            (Some(_), _) => Err(e),
+        }
+    });
     let known = own.and_then(|(own, config)| {
         let depth = exec::depth()?;
         let program = exec::find(&shim::choose_runtime(

@@ -333,11 +333,9 @@ fn edit_with(
     edit.memlock_unlimited = request.host.lift_memlock;
     // Who starts this process starts the runtime as well.
     edit.memlock_ceiling = limits::memlock_ceiling()?;
-    let creating =
-        |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks
         .iter_mut()
-        .filter(creating)
+        .filter(|hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime))
         .for_each(|hook| hook.args.extend_from_slice(start.flags));
     edit.annotations
         .extend(nccl_env::runsc_annotations(&options(request)));

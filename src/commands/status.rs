@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use rdma_model::escape::shell_word;
@@ -44,13 +44,12 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
 
 /// Those that can be read.
 fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
-    let read = |(path, text): (PathBuf, String)| {
-        Some((
-            path.display().to_string(),
-            serde_json::from_str(&text).ok()?,
-        ))
-    };
-    Ok(store.all_reports()?.into_iter().filter_map(read).collect())
+    let mut reports = Vec::new();
+    for (path, text) in store.all_reports()? {
+        let report = serde_json::from_str(&text).ok();
+        reports.extend(report.map(|report| (path.display().to_string(), report)));
+    }
+    Ok(reports)
 }
 
 fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {

@@ -11,7 +11,7 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::tree::{Tree, differences};
 
-use super::say;
+use super::{reading, say};
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::disk::files;
 use crate::kernel::sysfs::{self, Lacking, Scope, Survey};
@@ -81,12 +81,11 @@ pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaNa
 }
 
 fn document(path: &Path) -> Result<Tree> {
-    let doing = || format!("reading {}", path.display());
-    let text = files::read_or_stdin(path).class(ErrorClass::Usage, doing())?;
+    let text = files::read_or_stdin(path).class(ErrorClass::Usage, reading(path))?;
     let text = text.ok_or_else(|| {
         ErrorClass::Usage.error(format!("--from: {} does not exist", path.display()))
     })?;
-    serde_json::from_str(&text).class(ErrorClass::Usage, doing())
+    serde_json::from_str(&text).class(ErrorClass::Usage, reading(path))
 }
 
 fn materialize(args: &MaterializeArgs) -> Result<()> {

@@ -55,8 +55,8 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
                 None => "a captured /sys has no addresses to choose by; --hca chooses",
             },
         )?;
-        let all = || snapshot.hcas.iter().map(|h| h.name.clone()).collect();
-        let keep = sysfs::hcas(list, snapshot)?.unwrap_or_else(all);
+        let keep = sysfs::hcas(list, snapshot)?
+            .unwrap_or_else(|| snapshot.hcas.iter().map(|h| h.name.clone()).collect());
         return Ok(drawing::listed(&keep, snapshot));
     }
     let request = request(global, None, &args.select)?;

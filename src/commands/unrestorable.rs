@@ -1,12 +1,12 @@
 //! Records that restore no NIC: damaged ones, and those of NICs that are gone for good.
 
 use rdma_model::moved_nic::MovedNic;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{Side, Step};
 
 use crate::journal::{PartialRecord, Phase, Record};
@@ -86,14 +86,13 @@ pub(super) fn forget(
             "{why}; nothing is forgotten: run `rdmaprep restore {id}`"
         )));
     }
-    let stuck = |h: &&MovedNic| {
-        way.stuck
+    report.notes.extend(
+        record
+            .held
             .iter()
-            .any(|(name, _)| *name == h.nic.identity.name)
-    };
-    report
-        .notes
-        .extend(record.held.iter().filter(stuck).map(lost));
+            .filter(|held| is_stuck(&way, held))
+            .map(lost),
+    );
     report
         .notes
         .extend(way.steps.iter().map(|step| format!("not done: {step}")));
@@ -116,37 +115,39 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
             .map(|(name, why)| format!("{name} {why}"))
             .next();
     }
-    let name = |h: &MovedNic| h.nic.identity.name.clone();
-    let gone = |h: &&MovedNic| way.stuck.iter().any(|(n, _)| *n == name(h));
-    let there = |h: &&MovedNic| {
-        let card = host
-            .pci
-            .iter()
-            .find(|f| Some(f.address) == h.before.netdev.pci);
-        card.is_some_and(|f| f.driver.is_some())
-    };
-    if let Some(h) = record.held.iter().filter(gone).find(there) {
+    let (gone, rest): (Vec<&MovedNic>, Vec<&MovedNic>) =
+        record.held.iter().partition(|held| is_stuck(way, held));
+    if let Some(held) = gone.into_iter().find(|held| has_card(host, held)) {
         return Some(format!(
             "the card of {} is there, its netdev may be in a further namespace",
-            name(h)
+            held.nic.identity.name
         ));
     }
-    let away = |s: &Step| {
-        matches!(
-            s,
-            Step::Move { .. } | Step::RdmaMove { .. } | Step::Make { .. }
-        )
-    };
     let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
     let whole = way.missing == 0 && way.steps.is_empty();
-    let rest: Vec<String> = record
-        .held
-        .iter()
-        .filter(|h| !gone(h))
-        .map(|h| name(h).to_string())
-        .collect();
-    (untried || whole || way.steps.iter().any(away))
+    let rest: Vec<&str> = rest.iter().map(|h| h.nic.identity.name.as_str()).collect();
+    (untried || whole || way.steps.iter().any(takes_away))
         .then(|| format!("{} can still be restored", rest.join(" ")))
+}
+
+fn is_stuck(way: &RestorePlan, held: &MovedNic) -> bool {
+    let name = &held.nic.identity.name;
+    way.stuck.iter().any(|(stuck, _)| stuck == name)
+}
+
+/// Whether its card is on the host, with a driver.
+fn has_card(host: &Snapshot, held: &MovedNic) -> bool {
+    let pci = held.before.netdev.pci;
+    let card = host.pci.iter().find(|f| Some(f.address) == pci);
+    card.is_some_and(|f| f.driver.is_some())
+}
+
+/// Whether it takes a link out of where it is.
+fn takes_away(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Move { .. } | Step::RdmaMove { .. } | Step::Make { .. }
+    )
 }
 
 fn lost(held: &MovedNic) -> String {
@@ -183,11 +184,10 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
                 .iter()
                 .try_for_each(|place| pins::withdraw(place, netns))?;
         }
-        let may_be_its = |name: &&PathBuf| pinned || remains.places.contains(name);
         report.notes.extend(
             pins::names(netns)
                 .iter()
-                .filter(may_be_its)
+                .filter(|name| pinned || remains.places.contains(name))
                 .map(|name| still_named(name)),
         );
         if pinned {
@@ -206,14 +206,12 @@ fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
     let mut world = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
     let inside = world.observe(Side::Inside, &Scope::links())?;
     // Tunnels of the kernel are in every namespace.
-    let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
-    let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);
     let there = inside
         .netdevs
         .iter()
-        .filter(card)
+        .filter(|d| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type))
         .map(|d| &d.name)
-        .filter(its);
+        .filter(|name| remains.nics.is_empty() || remains.nics.contains(name));
     let there: Vec<&str> = there.map(IfName::as_str).collect();
     let Some(first) = there.first() else {
         return Ok(());

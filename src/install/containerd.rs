@@ -200,12 +200,12 @@ impl Main {
 
     /// Refuses what we could not add to without losing something.
     fn is_alone(&self, path: &str, others: &[(String, DocumentMut)]) -> Result<()> {
-        let old = || {
+        ensure!(
+            self.version > 1,
             ErrorClass::Refused.error(format!(
                 "{path} is of version 1: see `containerd config migrate`"
             ))
-        };
-        ensure!(self.version > 1, old());
+        );
         for (other, document) in others {
             let Some(section) = self.section_of(document) else {
                 continue;
@@ -217,13 +217,13 @@ impl Main {
                     "{other}: has a runtime {NAME} that rdmaprep did not write: remove it first"
                 ))
             );
-            let why = || {
+            ensure!(
+                !self.replaces(),
                 ErrorClass::Refused.error(format!(
                     "{other} has a section of the CRI plugin, and containerd 1 takes just one \
                     file's: add the runtime {NAME} there"
                 ))
-            };
-            ensure!(!self.replaces(), why());
+            );
         }
         Ok(())
     }
@@ -256,9 +256,9 @@ fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -
             table.set_implicit(true);
             Item::Table(table)
         });
-        let inline =
-            || ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"));
-        at = item.as_table_mut().ok_or_else(inline)?;
+        at = item.as_table_mut().ok_or_else(|| {
+            ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"))
+        })?;
     }
     if !known.any {
         // The one that is built in, which goes as soon as a file names any.

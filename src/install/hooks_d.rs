@@ -74,14 +74,11 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else {
             continue;
         };
-        let lost = || {
+        ensure!(
+            list.iter().any(|item| item.as_str() == Some(SHARED)),
             ErrorClass::Refused.error(format!(
                 "{path}: its hooks_dir counts: add {SHARED:?} to that"
             ))
-        };
-        ensure!(
-            list.iter().any(|item| item.as_str() == Some(SHARED)),
-            lost()
         );
         break;
     }

@@ -135,9 +135,8 @@ fn expanded(pattern: &str, tree: &dyn ReadTree) -> Vec<String> {
                     .list(if folder.is_empty() { "/" } else { folder })
                     .unwrap_or_default();
                 let like = like(word);
-                let fits = |name: &String| like.as_ref().is_some_and(|like| like.is_match(name));
                 all.into_iter()
-                    .filter(fits)
+                    .filter(|name| like.as_ref().is_some_and(|like| like.is_match(name)))
                     .map(|name| format!("{folder}/{name}"))
                     .collect()
             }

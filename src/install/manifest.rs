@@ -65,13 +65,13 @@ impl Manifest {
     pub fn parse(text: &str) -> Result<Manifest> {
         let mut manifest: Manifest =
             serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
-        let unknown = || {
+        anyhow::ensure!(
+            manifest.schema <= SCHEMA,
             ErrorClass::Usage.error(format!(
                 "what an installation left has schema {}",
                 manifest.schema
             ))
-        };
-        anyhow::ensure!(manifest.schema <= SCHEMA, unknown());
+        );
         manifest.entries.iter_mut().for_each(Entry::guess);
         Ok(manifest)
     }
@@ -119,10 +119,9 @@ impl Manifest {
     }
 
     pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
-        let is_unwanted = |e: &Entry| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty);
         let (gone, kept) = std::mem::take(&mut self.entries)
             .into_iter()
-            .partition(is_unwanted);
+            .partition(|e| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty));
         self.entries = kept;
         gone
     }
@@ -169,9 +168,12 @@ impl Entry {
             self.target,
             is_runtime(&self.path) || !self.path.starts_with("/etc/"),
         );
-        let may = |t: &Target| *t == target || is_shared && t.shares(target);
-        self.wanted_by
-            .get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
+        self.wanted_by.get_or_insert_with(|| {
+            Target::ALL
+                .into_iter()
+                .filter(|t| *t == target || is_shared && t.shares(target))
+                .collect()
+        });
     }
 
     pub(super) fn now(&self, tree: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
@@ -249,8 +251,10 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Reversa
 }
 
 fn devices(tree: &dyn ReadTree) -> Option<Content> {
-    let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
-    tree.content(cdi::FILE).ok().flatten().filter(is_ours)
+    tree.content(cdi::FILE)
+        .ok()
+        .flatten()
+        .filter(|c| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok()))
 }
 
 /// What uninstalling changes. A file that can no longer be read as what it is counts as changed if

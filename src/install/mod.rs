@@ -127,13 +127,12 @@ pub struct Installation {
 }
 
 pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
-    let trace = |t: Target| {
-        t.traces()
-            .iter()
-            .find(|path| tree.exists(path))
-            .map(|path| (t, *path))
-    };
-    Target::ALL.into_iter().filter_map(trace).collect()
+    let mut found = Vec::new();
+    for target in Target::ALL {
+        let trace = target.traces().iter().find(|path| tree.exists(path));
+        found.extend(trace.map(|path| (target, *path)));
+    }
+    found
 }
 
 /// What installing changes, where `manifest` is what an earlier one has left. Of each target that
@@ -179,11 +178,13 @@ pub fn install(
 
 /// What makes those whose files changed read them again.
 fn next(changes: &[Change]) -> Vec<String> {
-    let is_read = |c: &&Change| !is_runtime(&c.path) && c.path != cdi::FILE;
-    let touched = |t: &Target| changes.iter().filter(is_read).any(|c| c.target == *t);
+    let read = changes
+        .iter()
+        .filter(|c| !is_runtime(&c.path) && c.path != cdi::FILE);
+    let touched: Vec<Target> = read.map(|c| c.target).collect();
     Target::ALL
         .into_iter()
-        .filter(touched)
+        .filter(|target| touched.contains(target))
         .filter_map(Target::next)
         .map(str::to_owned)
         .collect()
@@ -201,15 +202,12 @@ impl Installation {
         if before.as_ref() == Some(&piece.content) {
             return Ok(());
         }
-        let taken = || {
-            format!(
-                "{} is there and is not rdmaprep's: move it away",
-                piece.path
-            )
-        };
         ensure!(
             piece.how != How::Own || base.is_none(),
-            ErrorClass::Refused.error(taken())
+            ErrorClass::Refused.error(format!(
+                "{} is there and is not rdmaprep's: move it away",
+                piece.path
+            ))
         );
         self.manifest.enter(Entry {
             path: piece.path.clone(),

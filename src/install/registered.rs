@@ -68,15 +68,14 @@ fn networks(tree: &dyn ReadTree) -> Result<bool> {
         return Ok(true);
     }
     // The names that libcni takes (ConfFiles() in libcni/conf.go): Multus has a folder there.
-    let is_one = |name: &String| {
-        [".conf", ".conflist", ".json"]
-            .iter()
-            .any(|end| name.ends_with(end))
-    };
     let mut says = tree
         .list(NETWORKS)?
         .into_iter()
-        .filter(is_one)
+        .filter(|name| {
+            [".conf", ".conflist", ".json"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        })
         .map(|name| says(&format!("{NETWORKS}/{name}"), tree));
     says.try_fold(false, |known, one| Ok(known || one?))
 }

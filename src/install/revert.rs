@@ -29,6 +29,14 @@ pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
     undo
 }
 
+/// Whether one of them removes that key of the table at `path`.
+fn removes(ops: &[Op], path: &[String], key: &String) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Remove(gone) => gone.split_last() == Some((key, path)),
+        Op::Without(..) => false,
+    })
+}
+
 fn has_more(after: &Value, now: &Value) -> bool {
     match (after, now) {
         (Value::Object(after), Value::Object(there)) => there
@@ -66,13 +74,9 @@ impl Reversal {
                     self.value(path, before.and_then(|b| b.get(key)), value, now);
                     path.pop();
                 }
-                let gone = |key: &String| {
-                    let is_key = |p: &[String]| p.len() == path.len() + 1 && p.last() == Some(key);
-                    let own = |op: &Op| matches!(op, Op::Remove(p) if is_key(p));
-                    self.ops.iter().skip(first).any(own)
-                };
+                let ops = self.ops.get(first..).unwrap_or_default();
                 // A table that we made goes with the last thing in it.
-                if before.is_none() && there.keys().all(gone) {
+                if before.is_none() && there.keys().all(|key| removes(ops, path, key)) {
                     self.ops.truncate(first);
                     self.ops.push(Op::Remove(path.clone()));
                 }

@@ -73,8 +73,7 @@ fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground)
 pub(super) fn starts(changes: &[Change]) -> Vec<String> {
     let mut commands = Vec::new();
     let stays = |c: &Change| c.after.is_some();
-    let goes = |c: &Change| c.after.is_none();
-    if touched(changes, is_device, goes) && !touched(changes, is_device, stays) {
+    if touched(changes, is_device, |c| c.after.is_none()) && !touched(changes, is_device, stays) {
         commands.push(format!("systemctl stop {}", devices()));
     }
     if touched(changes, |_| true, stays) {

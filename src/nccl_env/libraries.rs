@@ -1,5 +1,5 @@
-//! The settings of libraries beside NCCL for exactly the NICs that the container got: one table, from
-//! which the environment and docs/libraries.md are made.
+//! The settings of libraries beside NCCL for exactly the NICs that the container got: one table,
+//! from which the environment and docs/libraries.md are made.
 
 use std::collections::BTreeMap;
 

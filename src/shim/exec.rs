@@ -46,8 +46,9 @@ pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
     };
     let path = std::env::var_os("PATH").filter(|path| !path.is_empty());
     let places = shim::places(names, path.as_deref().unwrap_or(OsStr::new(shim::PATH)));
-    let good = |place: &PathBuf| program::at(place).is_ok_and(|found| found.runs && !found.is_own);
-    let found = places.into_iter().find(good);
+    let found = places
+        .into_iter()
+        .find(|place| program::at(place).is_ok_and(|found| found.runs && !found.is_own));
     let names = names.join(" or ");
     found.ok_or_else(|| {
         ErrorClass::Usage.error(format!(

@@ -146,10 +146,13 @@ pub fn read(program: &Path, args: &[OsString]) -> RuntimeCommand {
             Word::Option(name, _) if INFORMATIVE.contains(&name.as_str()) => return command,
             Word::Option(name, inline) => {
                 let is_valued = VALUED.contains(&name.as_str());
-                let takes = |next: &&OsString| {
-                    is_valued || !next.as_bytes().starts_with(b"-") && !is_command(next)
-                };
-                let value = inline.or_else(|| words.next_if(takes).cloned());
+                let value = inline.or_else(|| {
+                    words
+                        .next_if(|next| {
+                            is_valued || !next.as_bytes().starts_with(b"-") && !is_command(next)
+                        })
+                        .cloned()
+                });
                 match (name.as_str(), value) {
                     ("log", Some(value)) => command.log = log(parser, &value),
                     ("log-format", Some(value)) => {

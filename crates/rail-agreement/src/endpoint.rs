@@ -44,11 +44,11 @@ impl FromStr for Endpoint {
             },
         };
         let bracketed = text.starts_with('[');
-        let good = |c: char| {
-            c.is_alphanumeric() || matches!(c, '_' | '.' | '-') || (bracketed && c == ':')
-        };
         ensure!(
-            !host.is_empty() && host.chars().all(good),
+            !host.is_empty()
+                && host.chars().all(|c| {
+                    c.is_alphanumeric() || matches!(c, '_' | '.' | '-') || (bracketed && c == ':')
+                }),
             "{s:?} is no endpoint (HOST, HOST:PORT or [ADDRESS]:PORT)"
         );
         Ok(Endpoint {

@@ -200,7 +200,6 @@ impl Options {
 
 /// Settings that need a store are wrong without one.
 fn no_store(set: &Settings) -> Result<Option<Options>> {
-    let said = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
     if [
         &set.rank,
         &set.nodes,
@@ -209,7 +208,7 @@ fn no_store(set: &Settings) -> Result<Option<Options>> {
         &set.rail_labels,
     ]
     .into_iter()
-    .any(said)
+    .any(|text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty()))
     {
         return Err(ErrorClass::Usage
             .error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));

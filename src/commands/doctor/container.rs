@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
+use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::values::Family;
 
 use crate::commands::running::Running;
@@ -130,19 +130,13 @@ fn within(
     let own = |name: &IfName| {
         share.is_none_or(|plan| plan.nics.iter().any(|nic| nic.identity.name == *name))
     };
-    let there = |name: &&IfName| inside.netdev(name).is_some() && own(name);
     let ifaces = record
         .iter()
         .flat_map(|r| r.names())
-        .filter(there)
+        .filter(|name| inside.netdev(name).is_some() && own(name))
         .cloned()
         .collect();
-    let v6 = |r: &Record| {
-        r.held
-            .iter()
-            .all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()))
-    };
-    let family = if record.is_some_and(v6) {
+    let family = if record.is_some_and(is_ipv6) {
         Family::V6
     } else {
         request.select.family
@@ -163,6 +157,11 @@ fn within(
     }
 }
 
+fn is_ipv6(record: &Record) -> bool {
+    let mut gids = record.held.iter().map(|held| held.nic.gid.as_ref());
+    gids.all(|gid| gid.is_some_and(|gid| gid.ip().is_ipv6()))
+}
+
 /// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there,
 /// or that need none.
 fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
@@ -179,6 +178,9 @@ fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
 
 /// Whether it is InfiniBand without netdevs: none shows which namespace it is in.
 fn is_fabric(hca: &Hca) -> bool {
-    let ib = |p: &Port| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none();
-    !hca.ports.is_empty() && hca.ports.iter().all(ib)
+    !hca.ports.is_empty()
+        && hca
+            .ports
+            .iter()
+            .all(|p| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none())
 }

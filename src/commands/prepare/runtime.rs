@@ -36,15 +36,12 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     let containerd = RunscHandler::find(&files, runtime)
         .map(of_handler)
         .transpose()?;
-    let differ = || {
+    ensure!(
+        docker.is_none() || containerd.is_none() || docker == containerd,
         ErrorClass::Usage.error(format!(
             "--runtime: {runtime} of Docker and {runtime} of containerd differ in --rdmaproxy: \
             give the command line instead"
         ))
-    };
-    ensure!(
-        docker.is_none() || containerd.is_none() || docker == containerd,
-        differ()
     );
     Ok(docker.or(containerd).or(command))
 }
@@ -58,9 +55,9 @@ fn of_handler(handler: RunscHandler) -> Result<Sandbox> {
     let Some(path) = handler.config else {
         return Ok(Sandbox::Plain);
     };
-    let missing =
-        || ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()));
-    let text = read(&path)?.ok_or_else(missing)?;
+    let text = read(&path)?.ok_or_else(|| {
+        ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()))
+    })?;
     Sandbox::of_runsc_toml(&text).class(
         ErrorClass::Usage,
         format!("--runtime: reading {}", path.display()),

@@ -112,14 +112,13 @@ impl SandboxedContainer {
     /// list.
     pub(in crate::commands) fn narrow(&self, snapshot: &mut Snapshot) {
         let Some(listed) = self.listed() else { return };
-        let has = |node: &CharDevice| {
-            listed
-                .iter()
-                .any(|d| d.path == format!("/dev/infiniband/{}", node.name))
-        };
-        snapshot
-            .hcas
-            .retain(|hca| hca.uverbs.as_ref().is_some_and(has));
+        snapshot.hcas.retain(|hca| {
+            hca.uverbs.as_ref().is_some_and(|node| {
+                listed
+                    .iter()
+                    .any(|d| d.path == format!("/dev/infiniband/{}", node.name))
+            })
+        });
     }
 
     /// What of the host's look at its process is about the container. The proxy pins memory as that

@@ -16,12 +16,11 @@ const MOST: u64 = 1 << 20;
 
 /// Reads a file of at most [`MOST`] bytes; a link is followed, /dev/null is an empty file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
-    let doing = || format!("reading {}", path.display());
     let file = open(path)?.with_context(|| format!("there is no {}", path.display()))?;
     let mut bytes = Vec::new();
     file.take(MOST + 1)
         .read_to_end(&mut bytes)
-        .with_context(doing)?;
+        .with_context(|| format!("reading {}", path.display()))?;
     ensure!(
         bytes.len() as u64 <= MOST,
         "{} has more than {MOST} bytes",

@@ -98,13 +98,10 @@ impl Leader {
         if let Some(why) = self.refusal(said) {
             return self.abort(why);
         }
-        let gone = |(_, (ack, offer)): &(u32, (&Option<Value>, &Option<Value>))| {
-            ack.is_none() || offer.is_none()
-        };
         let silent: Vec<u32> = self
             .others()
             .zip(acks.iter().zip(offers))
-            .filter(gone)
+            .filter(|(_, (ack, offer))| ack.is_none() || offer.is_none())
             .map(|(rank, _)| rank)
             .collect();
         let mut named: Vec<String> = silent

@@ -5,7 +5,7 @@ use super::{Leader, State};
 use crate::events::{Action, Agreement, Backoff};
 use crate::message::{Proposal, REASON, clip_line};
 use crate::rail::{CommonRails, common_rails};
-use crate::{Digest, Nonce, Offer, Rail, RailKey, Value};
+use crate::{Digest, Nonce, Offer, Rail, Value};
 
 impl Leader {
     pub(super) fn propose(&mut self, values: &[Value]) -> Action {
@@ -58,7 +58,6 @@ impl Leader {
     fn draft(&self, common: CommonRails) -> Agreement {
         let (run, offer, nodes) = (&self.setup.run, &self.setup.offer, self.setup.nodes());
         let nonces = Digest::of_nonces(self.offers.iter().map(|o| &o.nonce));
-        let rail = |key: &RailKey| Some(Rail(key.clone(), offer.device(key)?.clone()));
         Agreement {
             run: run.clone(),
             rank: 0,
@@ -66,7 +65,11 @@ impl Leader {
             policy: offer.policy,
             digest: Digest::of_result(run, nodes, offer.policy, &nonces, &common.rails),
             nonces,
-            rails: common.rails.iter().filter_map(rail).collect(),
+            rails: common
+                .rails
+                .iter()
+                .filter_map(|key| Some(Rail(key.clone(), offer.device(key)?.clone())))
+                .collect(),
             lost: common.lost,
             store_ifaces: None,
         }
