@@ -292,7 +292,8 @@ pub struct EnvArgs {
 pub struct EnvUnused;
 
 impl Unused for EnvUnused {
-    const OPTIONS: &'static [&'static str] = &["arp_profile", "gid_timeout", "default_route"];
+    const OPTIONS: &'static [&'static str] =
+        &["arp_profile", "gid_timeout", "default_route", "hosts_entry"];
 }
 
 #[derive(Debug, Args)]

@@ -99,6 +99,7 @@ impl Unused for TopoUnused {
         "gid_timeout",
         "default_route",
         "sysfs",
+        "hosts_entry",
         "debug_all",
         "nccl_version",
         "libraries",

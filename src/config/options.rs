@@ -169,6 +169,15 @@ pub struct SelectOptions {
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]
     #[arg(value_parser = SysfsMode::from_str)]
     pub sysfs: SysfsMode,
+    /// Name the container in its /etc/hosts
+    ///
+    /// By its address for NCCL's bootstrap, where the engine gave its host name no address that
+    /// peers reach, as with --network none. A file of the container's own lies over the one that is
+    /// there.
+    #[arg(long, env = "RDMAPREP_HOSTS_ENTRY", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(action = ArgAction::Set, value_parser = boolean)]
+    pub hosts_entry: bool,
     /// Make NCCL and runsc write debug logs
     ///
     /// Sets NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's

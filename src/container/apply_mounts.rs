@@ -17,6 +17,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 
+use crate::container::hosts::{HostsPlan, plan_hosts};
 use crate::container::mount_point::{KeptMount, MountPoint, mount_point, put};
 use crate::container::mounts::{AppliedMounts, ContainerMounts};
 use crate::container::nccl_conf::{self, ConfPlan};
@@ -30,6 +31,7 @@ struct Inspected<'o> {
     spots: Vec<MountPoint>,
     covers: Vec<&'o Cover>,
     conf: ConfPlan,
+    hosts: HostsPlan,
     lacking: Vec<CharDevice>,
 }
 
@@ -57,15 +59,28 @@ pub fn apply_mounts(
         spots,
         covers,
         conf,
+        hosts,
         lacking,
     } = inside.visit(|| inspect(container, additions, devices))?;
     let label = container.label.as_deref();
-    let (mut made, given) = match spots.is_empty() && conf.spot().is_none() {
-        true => (Vec::new(), conf.build(label)),
-        false => workshop(|| Ok((sew(&spots, &covers, label)?, conf.build(label))))?,
+    let is_idle = spots.is_empty() && conf.spot().is_none() && hosts.spot().is_none();
+    let build = || {
+        Ok((
+            sew(&spots, &covers, label)?,
+            conf.build(label),
+            hosts.build(label),
+        ))
+    };
+    let (mut made, given, (hosts_file, hosts_note)) = match is_idle {
+        true => build()?,
+        false => workshop(build)?,
     };
     let mut places: Vec<&MountPoint> = spots.iter().collect();
     if let (Some(spot), Some(mount)) = (conf.spot(), given.mount) {
+        places.push(spot);
+        made.push(mount);
+    }
+    if let (Some(spot), Some(mount)) = (hosts.spot(), hosts_file) {
         places.push(spot);
         made.push(mount);
     }
@@ -82,6 +97,7 @@ pub fn apply_mounts(
         kept: conf.kept,
         left: conf.left,
         lacking,
+        hosts: hosts_note,
     })
 }
 
@@ -124,6 +140,7 @@ fn inspect<'o>(
         spots: spots?,
         covers,
         conf,
+        hosts: plan_hosts(&root, &mounts, additions.hosts.as_ref()),
         lacking: lacking(&root, devices),
     })
 }

@@ -67,7 +67,7 @@ fn mount(state: &State, store: &Store) -> Result<(), Trouble> {
             _ => return Err(anyhow!("{:?}", made.outcome).into()),
         }
     }
-    let image = nccl_conf::image_file(&root, &root.mounts()?)?;
+    let image = nccl_conf::image_file(&root, &root.mounts()?, nccl_conf::PATH)?;
     let file = store.put_late_conf(&state.id, &state.bundle, &image.bytes, image.owner)?;
     // Of several devices each has such a hook: the last one's file is on top, and is the stored
     // one.

@@ -1,5 +1,6 @@
 pub mod apply_mounts;
 pub mod facts;
+mod hosts;
 pub mod late_conf;
 mod loader;
 mod mount_point;

@@ -1,6 +1,8 @@
 //! What a container finds when its payload begins, put there by the create hook: data for
 //! `container/apply_mounts.rs`.
 
+use std::net::IpAddr;
+
 use crate::view::Cover;
 use rdma_model::nic::EnvVar;
 use rdma_model::snapshot::CharDevice;
@@ -10,6 +12,26 @@ pub struct ContainerMounts {
     pub covers: Vec<Cover>,
     /// NCCL's settings for its `/etc/nccl.conf`; lines of the image win.
     pub conf: Vec<EnvVar>,
+    pub hosts: Option<HostsEntry>,
+}
+
+/// A line for its `/etc/hosts`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostsEntry {
+    pub address: IpAddr,
+    pub name: String,
+}
+
+impl HostsEntry {
+    /// Nothing for a name that is none: a container's author chose it.
+    pub fn new(address: IpAddr, name: &str) -> Option<HostsEntry> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let is_name = (1..=253).contains(&name.len()) && name.chars().all(is_part);
+        is_name.then(|| HostsEntry {
+            address,
+            name: name.to_owned(),
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,4 +55,6 @@ pub struct AppliedMounts {
     /// Settings that no `/etc/nccl.conf` can bring, such as those of Gloo. `NAME: why` each.
     pub left: Vec<String>,
     pub lacking: Vec<CharDevice>,
+    /// What became of the line for `/etc/hosts`, where there is one.
+    pub hosts: Option<String>,
 }

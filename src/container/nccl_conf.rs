@@ -25,7 +25,7 @@ use crate::kernel::mount::fsmount::{
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
 
-const PATH: &str = "etc/nccl.conf";
+pub(super) const PATH: &str = "etc/nccl.conf";
 
 /// The largest file of an image that is read; NCCL has some 400 variables.
 const LIMIT: u64 = 64 << 10;
@@ -56,10 +56,17 @@ enum ConfPlacement {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+pub(super) struct Owner {
     uid: u32,
     gid: u32,
     mode: u32,
+}
+
+/// By user, group, mode.
+impl From<(u32, u32, u32)> for Owner {
+    fn from((uid, gid, mode): (u32, u32, u32)) -> Owner {
+        Owner { uid, gid, mode }
+    }
 }
 
 pub(super) struct BuiltConf {
@@ -121,11 +128,11 @@ pub(super) struct ImageFile {
     pub owner: (u32, u32, u32),
 }
 
-pub(super) fn image_file(root: &Root, mounts: &[Mount]) -> Result<ImageFile> {
-    let found = root.find(PATH).context("finding it")?;
+pub(super) fn image_file(root: &Root, mounts: &[Mount], path: &str) -> Result<ImageFile> {
+    let found = root.find(path).context("finding it")?;
     let bytes = image_bytes(root, &found).map_err(Error::msg)?;
     let stat = stat_of(&found)?;
-    let spot = mount_point(root, mounts, PATH, found)?;
+    let spot = mount_point(root, mounts, path, found)?;
     Ok(ImageFile {
         spot,
         bytes,
@@ -224,7 +231,7 @@ impl ConfPlan {
                 };
             }
             ConfPlacement::Over { bytes, owner, .. } => {
-                (ConfOutcome::Merged, merged(bytes, *owner, label))
+                (ConfOutcome::Merged, laid_over(bytes, *owner, label, true))
             }
             ConfPlacement::Overlay {
                 spot,
@@ -249,11 +256,19 @@ impl ConfPlan {
     }
 }
 
-fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
+/// A file in a file system of its own, to lie over one of the image.
+pub(super) fn laid_over(
+    bytes: &[u8],
+    owner: Owner,
+    label: Option<&str>,
+    is_frozen: bool,
+) -> Result<OwnedFd> {
     let cloth = tmpfs(label, fsmount::PLAIN)?;
-    owner.apply(&file(&cloth, "conf", bytes)?)?;
-    freeze(&cloth).context("making the merged file read-only")?;
-    copy(&cloth, "conf").context("taking the merged file")
+    owner.apply(&file(&cloth, "file", bytes)?)?;
+    if is_frozen {
+        freeze(&cloth).context("making the file read-only")?;
+    }
+    copy(&cloth, "file").context("taking the file")
 }
 
 /// An overlay over a copy of /etc that has the file.

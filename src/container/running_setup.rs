@@ -87,8 +87,13 @@ impl SetupPlan {
     /// What [`SysfsMode::Auto`] alone asks for and cannot be done, as where the container's /sys is
     /// not the kernel's, is left undone, with the reason.
     fn apply(&self) -> Result<Applied> {
-        let ContainerMounts { covers, conf } = &self.additions;
-        if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
+        let ContainerMounts {
+            covers,
+            conf,
+            hosts,
+        } = &self.additions;
+        let is_idle = covers.is_empty() && conf.is_empty() && hosts.is_none();
+        if self.sandboxed || (is_idle && self.nodes.is_empty()) {
             return Ok((
                 self.nothing_put(&self.nodes, "nothing can be put into a sandbox any more"),
                 None,
@@ -102,6 +107,7 @@ impl SetupPlan {
         let rest = ContainerMounts {
             covers: Vec::new(),
             conf: conf.clone(),
+            hosts: hosts.clone(),
         };
         match apply_mounts(container, &rest, &self.nodes) {
             Ok(done) => Ok((done, Some(why))),
@@ -133,8 +139,12 @@ impl SetupPlan {
         } else {
             ConfOutcome::Refused(why.to_owned())
         };
+        let hosts = &self.additions.hosts;
         AppliedMounts {
             conf,
+            hosts: hosts
+                .as_ref()
+                .map(|_| format!("no line in /etc/hosts: {why}")),
             kept: Vec::new(),
             left: Vec::new(),
             lacking: lacking.to_vec(),
@@ -168,6 +178,7 @@ impl SetupPlan {
                 .iter()
                 .map(|line| format!("{line} of the image's /etc/nccl.conf stays")),
         );
+        notes.notes.extend(applied.hosts);
         notes.settings = match &applied.conf {
             ConfOutcome::Nothing => None,
             ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),

@@ -17,7 +17,7 @@ use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
 use crate::container::facts::ContainerFacts;
-use crate::container::mounts::ContainerMounts;
+use crate::container::mounts::{ContainerMounts, HostsEntry};
 use crate::kernel::sysfs;
 use crate::kernel::{Scope, World};
 use crate::nccl_env::{self, topo_file};
@@ -122,14 +122,26 @@ impl Draft<'_> {
         };
         let conf = nccl_env::lacking(&plan.env, &bundle.env);
         let nodes = bundle.lacking(&plan.devices);
+        let hosts = self.hosts_entry(&bundle, within);
         Ok(Some(SetupPlan {
             bundle,
-            additions: ContainerMounts { covers, conf },
+            additions: ContainerMounts {
+                covers,
+                conf,
+                hosts,
+            },
             nodes,
             sysfs: plan.sysfs,
             sandboxed,
             drivers: drivers(plan),
         }))
+    }
+
+    /// The name that the container has for itself, with its address for the bootstrap.
+    fn hosts_entry(&self, bundle: &Bundle, within: Option<&Snapshot>) -> Option<HostsEntry> {
+        let name = bundle.hostname.as_ref().filter(|_| self.plan.hosts_entry)?;
+        let address = nccl_env::bootstrap_address(&bundle.env, &self.plan.nics, within?)?;
+        HostsEntry::new(address, name)
     }
 
     /// How config.json's own mount is reported, if it shows this plan's HCAs and no others.

@@ -362,6 +362,7 @@ fn is_plain(plan: &Plan, now: &Request) -> bool {
     let host = [&plan.libraries, &now.select.libraries]
         .iter()
         .all(|l| l.is_default())
+        && ![plan.hosts_entry, now.select.hosts_entry].contains(&true)
         && !plan.allow_bootstrap
         && !plan.freeze_lifetimes
         && !now.select.freeze_lifetimes;

@@ -10,14 +10,17 @@ pub mod topo_file;
 
 use rdma_model::nic::{EnvVar, Nic};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use nccl_rules::explain::may_crash;
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
-use rdma_model::ids::HcaName;
+use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Snapshot};
+use rdma_model::values::Family;
 
 use crate::config::options::HOST_ENV;
+use crate::select::candidates::counts;
 use crate::select::protected_ifaces;
 
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
@@ -303,23 +306,8 @@ fn choose_socket_interface(
     nics: &[Nic],
     inside: Option<&Snapshot>,
 ) {
-    let fits = |a: &Address| match own.get("NCCL_SOCKET_FAMILY").map(String::as_str) {
-        Some("AF_INET") => a.address.is_ipv4(),
-        Some("AF_INET6") => a.address.is_ipv6(),
-        _ => true,
-    };
-    let usable = |n: &&Nic| n.hca.is_some() && n.addresses.iter().any(fits);
-    let rail = nics.iter().find(usable).map(|n| &n.identity.name);
-    let way_out = inside
-        .and_then(protected_ifaces::way_out)
-        .filter(|n| n.addresses.iter().any(fits));
-    let (iface, why) = match (way_out, rail) {
-        (Some(netdev), _) => (
-            netdev.name.clone(),
-            "the container's default route leaves by it",
-        ),
-        (None, Some(rail)) => (rail.clone(), "the first rail: nothing else here leads out"),
-        (None, None) => return,
+    let Some(Bootstrap { iface, why, .. }) = bootstrap(own, nics, inside) else {
+        return;
     };
     let is_set =
         own.contains_key("NCCL_COMM_ID") || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME");
@@ -336,6 +324,54 @@ fn choose_socket_interface(
         at..at,
         [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo],
     );
+}
+
+/// The interface that nodes meet over: that of the default route, else the first rail.
+struct Bootstrap<'a> {
+    iface: &'a IfName,
+    addresses: &'a [Address],
+    why: &'static str,
+}
+
+fn bootstrap<'a>(
+    own: &BTreeMap<String, String>,
+    nics: &'a [Nic],
+    inside: Option<&'a Snapshot>,
+) -> Option<Bootstrap<'a>> {
+    let family = own.get("NCCL_SOCKET_FAMILY").map(String::as_str);
+    let fits = |addresses: &[Address]| {
+        addresses.iter().any(|a| match family {
+            Some("AF_INET") => a.address.is_ipv4(),
+            Some("AF_INET6") => a.address.is_ipv6(),
+            _ => true,
+        })
+    };
+    let way_out = inside.and_then(protected_ifaces::way_out);
+    if let Some(netdev) = way_out.filter(|n| fits(&n.addresses)) {
+        return Some(Bootstrap {
+            iface: &netdev.name,
+            addresses: &netdev.addresses,
+            why: "the container's default route leaves by it",
+        });
+    }
+    let mut rails = nics.iter().filter(|n| n.hca.is_some());
+    let rail = rails.find(|n| fits(&n.addresses))?;
+    Some(Bootstrap {
+        iface: &rail.identity.name,
+        addresses: &rail.addresses,
+        why: "the first rail: nothing else here leads out",
+    })
+}
+
+/// The address by which a container is known to its peers; an IPv4 one where it has both.
+pub fn bootstrap_address(
+    own: &BTreeMap<String, String>,
+    nics: &[Nic],
+    inside: &Snapshot,
+) -> Option<IpAddr> {
+    let addresses = bootstrap(own, nics, Some(inside))?.addresses;
+    let reached = addresses.iter().filter(|a| counts(a, Family::Any));
+    reached.map(|a| a.address).min_by_key(IpAddr::is_ipv6)
 }
 
 /// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release

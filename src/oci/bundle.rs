@@ -33,6 +33,8 @@ pub struct Bundle {
     pub devices: BTreeSet<(String, u32, u32)>,
     pub view: Option<String>,
     pub topology: Option<String>,
+    /// Its host name, where it has one of its own.
+    pub hostname: Option<String>,
 }
 
 impl Bundle {
@@ -71,6 +73,7 @@ impl Bundle {
                 .iter()
                 .filter(|m| m.destination == topo_file::PLACE)
                 .find_map(ours),
+            hostname: config.part(&["hostname"])?,
         })
     }
 

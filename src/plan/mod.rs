@@ -92,6 +92,9 @@ pub struct Plan {
     /// Whose settings its containers get (`--libraries`).
     #[serde(default, skip_serializing_if = "Libraries::is_default")]
     pub libraries: Libraries,
+    /// Whether a container is named in its /etc/hosts (`--hosts-entry`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosts_entry: bool,
 }
 
 impl Plan {
@@ -170,6 +173,7 @@ impl Plan {
             freeze_lifetimes: request.select.freeze_lifetimes,
             nccl_version: None,
             libraries: Libraries::default(),
+            hosts_entry: request.select.hosts_entry,
         }
         .with_sysfs(request.select.sysfs, None)
         .for_release(request.select.nccl_version)

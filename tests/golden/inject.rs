@@ -213,6 +213,7 @@ fn a_plan_becomes_an_edit() {
         freeze_lifetimes: false,
         nccl_version: None,
         libraries: Libraries::default(),
+        hosts_entry: false,
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(

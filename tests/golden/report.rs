@@ -210,6 +210,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         freeze_lifetimes: false,
         nccl_version: None,
         libraries: Libraries::default(),
+        hosts_entry: false,
     }
 }
 

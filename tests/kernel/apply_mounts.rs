@@ -40,6 +40,7 @@ fn covers() -> ContainerMounts {
     ContainerMounts {
         covers,
         conf: Vec::new(),
+        hosts: None,
     }
 }
 
@@ -155,6 +156,7 @@ fn forty_covers_take_little_time() {
         container.dress(&ContainerMounts {
             covers,
             conf: vars(&[("NCCL_DEBUG", "INFO")]),
+            hosts: None,
         });
         println!("40 covers and an overlay: {:?}", start.elapsed());
         assert_eq!(
@@ -199,6 +201,7 @@ fn a_mount_that_reaches_the_host_or_no_container_is_refused() {
             &ContainerMounts {
                 covers: vec![file],
                 conf: Vec::new(),
+                hosts: None,
             },
             "is no directory",
         );
@@ -209,6 +212,7 @@ fn a_mount_that_reaches_the_host_or_no_container_is_refused() {
         let nested = ContainerMounts {
             covers: nested.to_vec(),
             conf: Vec::new(),
+            hosts: None,
         };
         refused(&Container::new(""), &nested, "another cover would hide");
         // No mount namespace of its own: all would be mounted on the host.
@@ -249,6 +253,7 @@ fn trees_are_written_nowhere_else() {
                 &ContainerMounts {
                     covers,
                     conf: Vec::new(),
+                    hosts: None,
                 },
                 &[],
             )
@@ -336,6 +341,7 @@ fn a_bound_sys_of_the_host_is_covered_in_the_container_alone() {
             let additions = ContainerMounts {
                 covers: vec![below],
                 conf: Vec::new(),
+                hosts: None,
             };
             let moved = apply_mounts(&container.root(), &additions, &[])
                 .map_err(|e| (ErrorClass::of(&e), format!("{e:#}")));

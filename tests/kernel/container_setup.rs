@@ -324,3 +324,34 @@ fn env_prints_what_a_container_on_a_bridge_has() {
         c.stop(host).ok();
     });
 }
+
+/// These containers' files cannot be changed here: the hook says so, where the line was asked for.
+#[test]
+fn container_is_named_in_its_hosts_if_that_is_asked_for() {
+    alone(|host| {
+        host.rails(1);
+        let named = json!({"hostname": "trainer"});
+        for (flags, own, says) in [
+            (&["--hosts-entry"][..], &named, true),
+            (&["--hosts-entry"], &json!({}), false),
+            (&[], &named, false),
+        ] {
+            let prepare = ["prepare", "--ifaces", "r0"];
+            host.rdmaprep(&[&prepare, flags].concat()).ok();
+            let mut config = config();
+            config
+                .as_object_mut()
+                .unwrap()
+                .extend(own.as_object().unwrap().clone());
+            let mut c = Container::new("c").bundled(host, &config);
+            c.sh("ip link add eth0 type veth peer name peer; ip link set peer up");
+            c.sh("ip link set eth0 up");
+            c.sh("ip address add 198.51.100.9/24 dev eth0; ip route add default dev eth0");
+            c.create(host).ok();
+            let notes = host.report("c")["notes"].to_string();
+            let line = "no line in /etc/hosts: the container has no mount namespace of its own";
+            assert_eq!(notes.contains(line), says, "{flags:?} {own}: {notes}");
+            c.stop(host).ok();
+        }
+    });
+}

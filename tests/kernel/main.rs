@@ -21,6 +21,7 @@ mod gvisor;
 mod handle;
 mod hold;
 mod hook;
+mod hosts_entry;
 mod inside;
 mod links;
 mod managed;

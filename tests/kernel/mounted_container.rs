@@ -88,6 +88,7 @@ impl Container {
         self.dress(&ContainerMounts {
             covers: Vec::new(),
             conf: vars(settings),
+            hosts: None,
         })
     }
 

@@ -177,6 +177,7 @@ fn a_read_only_root_gets_a_read_only_overlay() {
                 &ContainerMounts {
                     covers: Vec::new(),
                     conf: vars(OURS),
+                    hosts: None,
                 },
                 &[],
             )

@@ -991,6 +991,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         freeze_lifetimes: true,
         nccl_version: None,
         libraries: rdmaprep::config::libraries::Libraries::default(),
+        hosts_entry: false,
     }
 }
 

@@ -1,0 +1,102 @@
+//! The line of a container's own name in its /etc/hosts, whatever is in that file's place.
+
+use crate::alone;
+use crate::mounted_container::{CANARY, Container, ROOTFS, image, outside};
+use rdmaprep::container::mounts::{ContainerMounts, HostsEntry};
+use testkit::{same, sh};
+
+const LINE: &str = "198.51.100.10\ttrainer\n";
+
+/// A container whose image has what these shell lines make, run in its root.
+fn container(lines: &str, more: &str) -> Container {
+    sh(&format!("rm -rf {ROOTFS}"));
+    image();
+    sh(&format!("cd {ROOTFS}; {lines}"));
+    Container::new(more)
+}
+
+/// Gives it the line, and insists that nothing outside of it changed.
+fn name(container: &Container) -> Option<String> {
+    let before = outside();
+    let applied = container.dress(&ContainerMounts {
+        hosts: HostsEntry::new("198.51.100.10".parse().unwrap(), "trainer"),
+        ..ContainerMounts::default()
+    });
+    same("the outside", &before, &outside());
+    applied.hosts
+}
+
+const NAMED: &str = "/etc/hosts names trainer by 198.51.100.10";
+
+#[test]
+fn name_comes_before_what_the_engine_wrote() {
+    alone(|_| {
+        for own in ["127.0.0.1 localhost", "127.0.1.1 trainer"] {
+            let container = container(&format!("echo '{own}' >etc/hosts"), "");
+            assert_eq!(name(&container).as_deref(), Some(NAMED));
+            assert_eq!(container.sh("cat etc/hosts"), format!("{LINE}{own}\n"));
+            container.sh("echo 192.0.2.1 other >>etc/hosts");
+            same(
+                "the image",
+                &format!("{own}\n"),
+                &sh(&format!("cat {ROOTFS}/etc/hosts")),
+            );
+        }
+    });
+}
+
+#[test]
+fn name_with_an_address_stays_as_it_is() {
+    alone(|_| {
+        let container = container("echo '192.0.2.7 trainer' >etc/hosts", "");
+        let before = container.mountinfo();
+        assert_eq!(name(&container), None);
+        same("its mounts", &before, &container.mountinfo());
+    });
+}
+
+/// Engines mount a file of their own there, one for all containers of a pod.
+#[test]
+fn file_that_others_see_is_not_written_to() {
+    alone(|_| {
+        let shared = format!("{CANARY}/hosts");
+        let mount = format!("mount --bind {shared} etc/hosts");
+        let lines = format!("touch etc/hosts; echo '127.0.0.1 localhost' >{shared}");
+        let container = container(&lines, &mount);
+        assert_eq!(name(&container).as_deref(), Some(NAMED));
+        assert!(container.sh("cat etc/hosts").starts_with(LINE));
+        container.sh("echo 192.0.2.1 other >>etc/hosts");
+        assert_eq!(sh(&format!("cat {shared}")), "127.0.0.1 localhost\n");
+    });
+}
+
+#[test]
+fn link_in_its_place_leads_out_of_nothing() {
+    alone(|_| {
+        for link in [
+            format!("{CANARY}/secret"),
+            format!("../../../..{CANARY}/secret"),
+        ] {
+            let container = container(&format!("ln -s {link} etc/hosts"), "");
+            let said = name(&container).unwrap();
+            assert!(said.starts_with("no line in /etc/hosts: "), "{said}");
+            assert_eq!(sh(&format!("cat {CANARY}/secret")), "secret\n");
+        }
+        for place in ["mkdir etc/hosts", "mkfifo etc/hosts", "true"] {
+            let said = name(&container(place, "")).unwrap();
+            assert!(
+                said.starts_with("no line in /etc/hosts: "),
+                "{place}: {said}"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_is_no_name_is_no_line() {
+    let entry = |name: &str| HostsEntry::new("192.0.2.1".parse().unwrap(), name);
+    assert!(entry("a.b-c_d9").is_some());
+    for name in ["", "a b", "a\nb", "a#", &"a".repeat(254)] {
+        assert_eq!(entry(name), None, "{name:?}");
+    }
+}
