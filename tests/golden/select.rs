@@ -150,6 +150,46 @@ const CODES: [DropCode; 21] = [
     DropCode::OtherLinkLayer,
 ];
 
+/// The host of a case with this `host.json`.
+fn changed(change: Value) -> Value {
+    let case = tempfile::tempdir().unwrap();
+    fs::write(case.path().join("host.json"), change.to_string()).unwrap();
+    testkit::golden::host(case.path())
+}
+
+#[test]
+fn case_changes_its_host_by_names_and_places() {
+    let plain = changed(json!({"of": "two-rails"}));
+    let names = |host: &Value| {
+        let netdevs = host["netdevs"].as_array().unwrap().iter();
+        let names = netdevs.map(|dev| dev["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&plain), ["lo", "mgmt0", "rdma0", "rdma1"]);
+    let host = changed(json!({
+        "of": "two-rails",
+        "without": ["/netdevs/mgmt0", "/netdevs/0", "/pci"],
+        "with": {
+            "/netdevs/+rdma1": [{"name": "a"}, {"name": "b"}],
+            "/netdevs/+": [{"name": "c"}],
+            "/netdevs/rdma1/mtu": 1500,
+            "/hcas/mlx5_0/ports/1/gids/3/index": 7,
+            "/netns": null
+        }
+    }));
+    assert_eq!(names(&host), ["rdma0", "a", "b", "rdma1", "c"]);
+    assert_eq!(host["netdevs"][3]["mtu"], 1500);
+    assert_eq!(host["hcas"][0]["ports"][0]["gids"][3]["index"], 7);
+    assert_eq!((&host["netns"], host.get("pci")), (&Value::Null, None));
+    assert_eq!(host["routes"], plain["routes"]);
+}
+
+#[test]
+#[should_panic(expected = "no rdma7 among")]
+fn case_that_changes_what_is_not_there_fails() {
+    changed(json!({"of": "two-rails", "without": ["/netdevs/rdma7"]}));
+}
+
 /// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.
 #[test]
 fn each_kind_of_master_has_advice_of_its_own() {

@@ -154,34 +154,3 @@ fn name(item: &Value) -> Option<String> {
 fn chosen() -> Option<String> {
     std::env::var("CASE").ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn changed(change: Value) -> Value {
-        let mut host = json!({"a": [{"name": "x", "n": 1}, {"name": "y"}], "b": [1, 2], "c": 3});
-        let change: Change = serde_json::from_value(change).unwrap();
-        change.make(&mut host);
-        host
-    }
-
-    #[test]
-    fn pointers_go_by_names_and_places() {
-        let host = changed(json!({
-            "of": "",
-            "without": ["/a/x", "/b/0", "/c"],
-            "with": {"/a/y/n": 2, "/a/+y": [{"name": "w"}], "/a/+": [4], "/b/0": 5, "/d": null}
-        }));
-        let expected = json!({"a": [{"name": "w"}, {"name": "y", "n": 2}, 4], "b": [5], "d": null});
-        assert_eq!(host, expected);
-    }
-
-    #[test]
-    #[should_panic(expected = "no z among")]
-    fn what_is_not_there_is_no_change() {
-        changed(json!({"of": "", "without": ["/a/z"]}));
-    }
-}
