@@ -1,6 +1,6 @@
-//! Random hosts with a manager, which begins up to five seconds after a NIC is back, deletes what
-//! it finds there and every rule that is not its own, and makes its own again with other metrics
-//! and priorities. Nothing is lost then, and nothing is there twice.
+//! Random hosts with a manager, which begins some time after a NIC is back, deletes what it finds
+//! there and every rule that is not its own, and up to five seconds later has made its own again
+//! with other metrics and priorities. Nothing is lost then, and nothing is there twice.
 //!
 //! `RDMAPREP_RANDOM_HOSTS=N` hosts instead of 3, `RDMAPREP_RANDOM_SEED=N` others.
 
@@ -192,10 +192,15 @@ fn nothing_is_lost_or_double(items: &[Item], shift: u64) {
     }
 }
 
-/// A wait of a manager.
-fn wait(rng: &mut Rng) -> Duration {
-    let all = [0, 20, 100, 400, 1500, 5000];
-    Duration::from_millis(all[usize::try_from(rng.below(6)).unwrap()])
+/// How long a manager takes to begin, and to end. One that has said nothing for three seconds and
+/// cannot be asked is taken for gone: here is no bus.
+fn waits(rng: &mut Rng) -> (Duration, Duration) {
+    let mut one_of = |all: [u64; 5]| all[usize::try_from(rng.below(5)).unwrap()];
+    let (begins, ends) = (
+        one_of([0, 20, 100, 300, 800]),
+        one_of([0, 50, 400, 1500, 5000]),
+    );
+    (Duration::from_millis(begins), Duration::from_millis(ends))
 }
 
 fn round(host: &Host, rng: &mut Rng) {
@@ -220,10 +225,10 @@ fn round(host: &Host, rng: &mut Rng) {
         .for_each(|i| fs::remove_file(state_file(i)).unwrap());
     // Another metric or priority, which no other has.
     let shift = if rng.chance() { 0 } else { 4 };
-    let waits = [0, 1].map(|_| (wait(rng), wait(rng) / 5));
+    let both = [waits(rng), waits(rng)];
     let items = &items;
     std::thread::scope(|threads| {
-        for (rail, waits) in (0..).zip(waits) {
+        for (rail, waits) in (0..).zip(both) {
             threads.spawn(move || configure(rail, items, host, waits, shift));
         }
         c.stop(host).ok();
