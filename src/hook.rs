@@ -12,10 +12,10 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::container::late_conf;
-use crate::journal::{Member, Record};
 use crate::kernel::Namespaces;
 use crate::kernel::process::pidfd::Process;
 use crate::oci::state::State;
+use crate::record::{Member, Record};
 use crate::report::Report;
 use crate::store::Store;
 use crate::store::records::Records;

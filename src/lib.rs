@@ -15,7 +15,7 @@
 //! apply, store               runs steps, until one fails or the time is over; the run folder
 //! kernel                     what the host is, and one step done to it: World and Namespaces
 //! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift from what was meant
-//!   journal, precedence      Record of NICs that left the host; orders of routes and rules
+//!   record, precedence       Record of NICs that left the host; orders of routes and rules
 //!   link_managers            what networkd, NetworkManager and udev say of a link
 //! view, oci, cdi, cni        Plan ─► a container's /sys, config.json, CDI devices, CNI answer;
 //!   drawing                  the drawing of `topo`
@@ -49,9 +49,9 @@ pub mod oci;
 pub mod view;
 
 pub mod attach;
-pub mod journal;
 pub mod link_managers;
 pub mod precedence;
+pub mod record;
 pub mod verify;
 
 pub mod kernel;

@@ -16,10 +16,10 @@ use rdma_model::values::PlanName;
 
 use crate::config::host::CONFIG;
 use crate::config::request::Request;
-use crate::journal::Member;
 use crate::kernel::{Namespaces, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
+use crate::record::Member;
 use crate::select::protected_ifaces::leads_everywhere;
 use crate::select::{self, BusyNic, Selection};
 use crate::store::Store;

@@ -18,10 +18,10 @@ use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::{CONFIG, Config};
 use rdmaprep::config::request::Request;
 use rdmaprep::disk::files;
-use rdmaprep::journal::Record;
 use rdmaprep::kernel::netns::Netns;
 use rdmaprep::kernel::{Kernel, Namespaces, ThisMachine};
 use rdmaprep::planner::{busy_nics, observe_host};
+use rdmaprep::record::Record;
 use rdmaprep::store::Store;
 use rdmaprep::store::records::Records;
 

@@ -103,7 +103,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     (state.netdev.qdiscs, state.netdev.qdisc_lost) = (None, None);
     // Those of the host move in with it; what a container sets itself is its own.
     state.netdev.device = None;
-    // The kernel gives it one; the journal learns it when the attach is verified.
+    // The kernel gives it one; the record learns it when the attach is verified.
     state.netdev.ifindex = 0;
     state
 }

@@ -9,8 +9,8 @@ use rdma_model::error_class::ErrorClass;
 use serde::Deserialize;
 
 use crate::disk::files;
-use crate::journal::is_of_engine;
 use crate::kernel::process::runtime_users::{self, Running};
+use crate::record::is_of_engine;
 use crate::store::records::Records;
 
 /// Fewer digits may mean another container.

@@ -17,12 +17,12 @@ use crate::cli::{EnvArgs, Global};
 use crate::config::libraries::Library;
 use crate::config::request::Request;
 use crate::disk::files;
-use crate::journal::{Member, Record};
 use crate::kernel::boot_id;
 use crate::nccl_env::{self, Namespace, format};
 use crate::oci::edit::environment;
 use crate::plan::Plan;
 use crate::planner::stored_plan;
+use crate::record::{Member, Record};
 use crate::store::Store;
 use crate::store::records::Records;
 

@@ -9,10 +9,10 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{Side, Step};
 
-use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::{Kernel, Namespaces, Scope, World};
 use crate::plan::rdma_mode;
+use crate::record::{PartialRecord, Phase, Record};
 use crate::report::Report;
 use crate::restore::forget::release_netns;
 use crate::restore::plan::{Goal, RestorePlan, plan_restore};

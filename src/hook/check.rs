@@ -3,7 +3,7 @@ use rdma_model::error_class::ErrorClass;
 
 use super::inside::verify_inside;
 use super::{Hook, Target};
-use crate::journal::Phase;
+use crate::record::Phase;
 use crate::report::Report;
 use crate::restore::nic_names;
 

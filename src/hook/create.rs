@@ -18,12 +18,12 @@ use rdma_model::values::PlanName;
 
 use crate::attach::{Attach, attach};
 use crate::config::request::Request;
-use crate::journal::{Phase, Record, SCHEMA};
 use crate::kernel::netns::pins;
 use crate::kernel::{Container, Scope, World};
 use crate::link_managers::Managers;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
+use crate::record::{Phase, Record, SCHEMA};
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run::reclaim;

@@ -5,9 +5,9 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use crate::journal::Record;
 use crate::kernel::{Scope, World};
 use crate::plan::{rails, rdma_mode};
+use crate::record::Record;
 use crate::report::Report;
 use crate::restore::arrange::arrange;
 use crate::verify;

@@ -1,7 +1,7 @@
 use anyhow::Result;
 
 use super::{Hook, is_able};
-use crate::journal::Record;
+use crate::record::Record;
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
 use crate::restore::run::{self, reclaim};

@@ -2,9 +2,9 @@
 
 use crate::config::sandbox::Sandbox;
 use crate::container::facts::ContainerFacts;
-use crate::journal::{Attachment, HeldNetns};
 use crate::kernel::Container;
 use crate::plan::Plan;
+use crate::record::{Attachment, HeldNetns};
 
 /// What a hook is called for.
 #[derive(Clone, Copy)]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::journal::{Member, Phase, Record};
 use crate::kernel::World;
+use crate::record::{Member, Phase, Record};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin<'a> {

@@ -2,12 +2,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::journal::{Member, Record};
 use crate::kernel::namespaces::{Container, Namespaces, Pin};
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::{capabilities, limits};
 use crate::kernel::{Kernel, World, boot_id};
+use crate::record::{Member, Record};
 
 #[derive(Debug)]
 pub struct ThisMachine {

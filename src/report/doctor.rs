@@ -3,7 +3,7 @@ use comfy_table::{ColumnConstraint, Width};
 use super::printable;
 use super::tables::bare;
 use crate::doctor::{Checked, Diagnosis, Finding};
-use crate::journal::short_id;
+use crate::record::short_id;
 
 /// A row for each finding: how bad, which check, and below one another what was seen, why it hurts
 /// and the fix; then its commands, as they are pasted; then the counts.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::tables::bare;
 use super::{Report, printable, printable_lines};
 use crate::handle::Handle;
-use crate::journal;
+use crate::record;
 
 /// How long a failure is shown, in seconds, and how many are.
 const RECENT: u64 = 3600;
@@ -68,8 +68,8 @@ pub struct Holder {
     pub hold: Option<Keeping>,
     /// What CNI calls the attachments of its containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cni: Vec<journal::Attachment>,
-    pub phase: journal::Phase,
+    pub cni: Vec<record::Attachment>,
+    pub phase: record::Phase,
     pub plan: String,
     /// Ids of its containers, and whether each lives.
     pub members: Vec<(String, bool)>,
@@ -95,7 +95,7 @@ pub fn status_table(status: &Status) -> String {
         let member = |(id, alive): &(String, bool)| {
             format!(
                 "{}{}",
-                journal::short_id(id),
+                record::short_id(id),
                 if *alive { "" } else { " (dead)" }
             )
         };
@@ -179,7 +179,7 @@ fn failed(f: &Failed) -> String {
     let container = f
         .container
         .as_deref()
-        .map(|id| format!("  container   {}\n", printable(journal::short_id(id))))
+        .map(|id| format!("  container   {}\n", printable(record::short_id(id))))
         .unwrap_or_default();
     let (command, report) = (printable(&f.command), printable(&f.report));
     let why = wrapped("reason", &f.message);
@@ -214,7 +214,7 @@ fn kept(hold: &Keeping) -> String {
     )
 }
 
-fn attached(cni: &journal::Attachment) -> String {
+fn attached(cni: &record::Attachment) -> String {
     let netns = printable(&cni.netns.to_string_lossy());
     format!(
         "  by CNI      network {}, interface {}, {netns}\n",

@@ -17,10 +17,10 @@ use super::plan::{RestorePlan, superseded, without};
 use super::settle::{Returned, Waiting, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
-use crate::journal::Record;
 use crate::kernel::{Namespaces, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
+use crate::record::Record;
 use crate::store::records::Records;
 
 /// Between two looks at a manager that is not done.

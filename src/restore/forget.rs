@@ -5,8 +5,8 @@ use rdma_model::ids::IfName;
 
 use super::settle::Waiting;
 use crate::disk::files;
-use crate::journal::Record;
 use crate::kernel::{Namespaces, Pin};
+use crate::record::Record;
 use crate::store::Store;
 use crate::store::records::Records;
 

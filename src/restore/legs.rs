@@ -10,7 +10,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Nexthop, Route, Snapshot};
 use rdma_model::step::NicState;
 
-use crate::journal::Record;
+use crate::record::Record;
 
 /// What other records keep from the host.
 #[derive(Debug, Default)]

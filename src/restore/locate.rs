@@ -79,7 +79,7 @@ fn is_hardware(held: &MovedNic) -> bool {
     held.nic.over.is_none() && (was.pci.is_some() || was.permanent_mac.is_some())
 }
 
-/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), which cannot be
+/// A virtual NIC that arrived: the record knows its index inside (0: not yet), which cannot be
 /// changed. Root there can change all else that identifies it.
 fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;

@@ -13,10 +13,10 @@ use rdma_model::step::{Side, Step};
 
 use crate::apply::apply_all;
 use crate::disk::files;
-use crate::journal::{Phase, Record};
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::plan::rdma_mode;
+use crate::record::{Phase, Record};
 use crate::restore::forget::await_managers;
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};

@@ -10,8 +10,8 @@ use rdma_model::step::Side;
 
 use super::SETTLE;
 use crate::apply::apply_all;
-use crate::journal::Record;
 use crate::kernel::{Depth, Namespaces, Scope, World};
+use crate::record::Record;
 use crate::restore::plan::{Goal, is_surely_in, plan_restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.

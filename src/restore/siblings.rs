@@ -11,9 +11,9 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Snapshot, Stranger};
 use rdma_model::step::Side;
 
-use crate::journal::Record;
 use crate::kernel::netns::search::{FoundLink, Search};
 use crate::kernel::{Depth, Scope, World};
+use crate::record::Record;
 use crate::restore::locate::{inside_of, is_moved_on};
 
 const LOST: &str = "has been deleted or moved on";

@@ -234,7 +234,7 @@ fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'
         .unwrap_or_default()
 }
 
-/// The name of a port's netdev that is not here: a journal knows it, or the port still tells it.
+/// The name of a port's netdev that is not here: a record knows it, or the port still tells it.
 fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
     let ours =
         |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);

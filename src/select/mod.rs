@@ -56,7 +56,7 @@ pub struct Drop {
     pub fix: String,
 }
 
-/// A NIC that a container holds already, from its journal.
+/// A NIC that a container holds already, from its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BusyNic {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Store;
 use crate::disk::{files, shared_folder};
-use crate::journal::Record;
+use crate::record::Record;
 
 /// Records that are kept for people to look at.
 const ARCHIVED: usize = 32;

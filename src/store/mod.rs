@@ -25,10 +25,10 @@ use crate::disk::files::{self, Lock};
 use crate::disk::shared_folder;
 use crate::faults;
 use crate::handle::Handle;
-use crate::journal::{PartialRecord, Record, salvage};
 use crate::kernel::process::pidfd_getfd;
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
+use crate::record::{PartialRecord, Record, salvage};
 
 /// How many reports are kept on disk.
 const REPORTS_ON_DISK: usize = 32;

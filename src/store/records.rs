@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::disk::files;
-use crate::journal::Record;
+use crate::record::Record;
 use crate::store::Store;
 
 pub struct Records<'a> {

@@ -19,12 +19,12 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::Host;
 use rdmaprep::config::request::Request;
-use rdmaprep::journal::{Record, salvage};
 use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::config::Config;
 use rdmaprep::oci::edit::{self, Edit};
 use rdmaprep::oci::state::State;
+use rdmaprep::record::{Record, salvage};
 use rdmaprep::report::explanation_table;
 use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::select::judge;
@@ -209,7 +209,7 @@ fn settings_for_nccl() {
 /// NICs that are away, from a record of the ordinary tests.
 fn held() -> Vec<MovedNic> {
     let path = format!(
-        "{}/tests/cases/journal/current.json",
+        "{}/tests/cases/record/current.json",
         env!("CARGO_MANIFEST_DIR")
     );
     Record::parse(&fs::read_to_string(path).unwrap())

@@ -14,10 +14,10 @@ use crate::config::request::{Narrowing, Request};
 use crate::doctor::collect::Limits;
 use crate::doctor::facts::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
-use crate::journal::Record;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
 use crate::plan::Plan;
+use crate::record::Record;
 use crate::select::without_names;
 
 /// Examines it: its own NICs, whatever is selected for others.

@@ -11,11 +11,11 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use crate::config::sandbox::Sandbox;
 use crate::disk::files;
 use crate::doctor::facts::{Machine, SandboxFacts};
-use crate::journal::Record;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::process::{pidfd, program};
 use crate::nccl_env::libraries::is_of_table;
 use crate::oci::config::{Config, Device};
+use crate::record::Record;
 
 pub(in crate::commands) struct SandboxedContainer {
     kind: Sandbox,

@@ -4,9 +4,9 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::hook::{Hook, Target};
-use crate::journal::Member;
 use crate::kernel::Container;
 use crate::oci::state::State;
+use crate::record::Member;
 
 pub(super) enum Entered<'a> {
     Init(Box<dyn Container>),

@@ -6,10 +6,10 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
 use crate::container::running_setup::RunningSetup;
-use crate::journal::{Phase, Record};
 use crate::kernel::Scope;
 use crate::plan::Plan;
 use crate::planner;
+use crate::record::{Phase, Record};
 use crate::restore::nic_names;
 use crate::restore::run;
 

@@ -8,9 +8,9 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::NicState;
 
-use crate::journal::Record;
 use crate::link_managers::Managers;
 use crate::plan::Plan;
+use crate::record::Record;
 use crate::restore::nic_names;
 use crate::store::records::Records;
 

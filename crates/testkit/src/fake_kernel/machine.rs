@@ -13,10 +13,10 @@ use anyhow::{Result, anyhow};
 use nix::libc::EIO;
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
-use rdmaprep::journal::Record;
 use rdmaprep::kernel::netns::search::Search;
 use rdmaprep::kernel::sysfs::Survey;
 use rdmaprep::kernel::{Container, Namespaces, Pin, Scope, World};
+use rdmaprep::record::Record;
 
 use super::{Kernel, errno};
 

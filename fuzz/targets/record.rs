@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
-use rdmaprep::journal::{Record, salvage};
+use rdmaprep::record::{Record, salvage};
 use rdmaprep::plan::rails;
 use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::verify;

@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::alone;
-use rdmaprep::journal::{Record, SCHEMA, salvage};
+use rdmaprep::record::{Record, SCHEMA, salvage};
 use testkit::{Container, Host, sh};
 
 /// The record as the program writes it.
 fn current() -> (PathBuf, String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/journal/current.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/record/current.json");
     let text = fs::read_to_string(&path).unwrap();
     (path, text)
 }
