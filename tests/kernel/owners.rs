@@ -127,7 +127,8 @@ fn configure(rail: u64, items: &[Item], host: &Host, waits: (Duration, Duration)
         let priority: u64 = priority.parse().unwrap();
         let is_own = priority % 10 == 0 && own_rules().any(|r| r.what.contains(source(what)));
         if (100..30_000).contains(&priority) && !is_own {
-            sh(&format!("ip rule delete priority {priority}"));
+            // The other rail's may have been the first.
+            sh(&format!("ip rule delete priority {priority} || true"));
         }
     }
     sh(&format!(
