@@ -1,4 +1,4 @@
-//! What is not ours: NCCL's libraries, etcd, enroot, Kubernetes' manifests, vendors' topology
+//! What is not ours: NCCL's libraries, UCX, etcd, enroot, Kubernetes' manifests, vendors' topology
 //! files.
 #![allow(
     clippy::unwrap_used,
@@ -14,5 +14,6 @@ mod etcd;
 mod kubernetes;
 mod nccl_judge;
 mod topo_vendor;
+mod ucx;
 
 testkit::runner!();
