@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nccl_rules::ifname::Patterns;
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -16,7 +16,8 @@ use rdma_model::values::PlanName;
 
 use crate::config::host::CONFIG;
 use crate::config::request::Request;
-use crate::kernel::{Namespaces, Scope, World};
+use crate::kernel::sysfs::Survey;
+use crate::kernel::{Namespaces, Observed, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::record::Member;
@@ -26,12 +27,14 @@ use crate::store::Store;
 use crate::store::records::Records;
 use crate::view;
 
+pub fn look_at_host(world: &mut dyn World, job: &JobAddresses) -> Result<Observed> {
+    let mut seen = world.look(Side::Host, &Scope::full())?;
+    seen.snapshot.paths = Some(world.host_paths(&seen.snapshot, job));
+    Ok(seen)
+}
+
 pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapshot> {
-    let seen = world.observe(Side::Host, &Scope::full())?;
-    Ok(Snapshot {
-        paths: Some(world.host_paths(&seen, job)),
-        ..seen
-    })
+    look_at_host(world, job).map(|seen| seen.snapshot)
 }
 
 /// The stored plan that a container asks for; nothing where one is to be made for it: by the name
@@ -109,9 +112,9 @@ pub fn view_of(
     plan: &Plan,
     others: BTreeSet<BusId>,
     seen: &Snapshot,
-    world: &mut dyn World,
+    survey: Option<&Survey>,
 ) -> Result<Option<Tree>> {
-    let survey = world.survey()?;
+    let survey = survey.context("/sys was not read here")?;
     Ok(view::of_plan(
         plan,
         others,

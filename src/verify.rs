@@ -129,10 +129,6 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ),
 ];
 
-/// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
-/// NOPREFIXROUTE, MCAUTOJOIN (include/uapi/linux/if_addr.h).
-const ADDRESS_SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
-
 pub fn normal(state: &NicState) -> NicState {
     let mut n = state.clone();
     let dev = &mut n.netdev;
@@ -230,7 +226,7 @@ fn is_added(address: &Address, was: &Netdev, is: &Netdev) -> bool {
 
 pub fn address(a: &Address) -> Address {
     Address {
-        flags: a.flags & ADDRESS_SETTINGS,
+        flags: a.flags & Address::SETTINGS,
         valid_lft: None,
         preferred_lft: None,
         ..a.clone()

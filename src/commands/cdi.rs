@@ -16,6 +16,7 @@ use crate::config::host::Host;
 use crate::config::request::Request;
 use crate::disk::files;
 use crate::disk::host_tree::{HostTree, ReadTree};
+use crate::disk::replace::Replacement;
 use crate::install;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, Scope, World, boot_id};
@@ -77,7 +78,7 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     if changed && !args.dry_run {
         let folder = path.parent().context("a file needs a folder")?;
         files::shared_dir(folder)?;
-        files::replace(path, text.as_bytes(), 0o644)?;
+        Replacement::with_mode(0o644).write(path, text.as_bytes())?;
     }
     if args.json {
         return say(&report::json(&Generated {

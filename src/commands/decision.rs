@@ -20,12 +20,13 @@ use crate::config::request::Request;
 use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
 use crate::kernel::netns::Netns;
-use crate::kernel::{Kernel, Scope, World};
+use crate::kernel::sysfs::Survey;
+use crate::kernel::{Kernel, Observed, Scope, World};
 use crate::nccl_env::Namespace;
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{
-    check_agreed, check_taken, inside, moved_away, observe_host, options, plan_of_any, view_of,
+    check_agreed, check_taken, inside, look_at_host, moved_away, options, plan_of_any, view_of,
 };
 use crate::select::Selection;
 use crate::select::protected_ifaces;
@@ -61,13 +62,13 @@ impl Decision {
         self.pod.as_ref().map_or(Namespace::New, Namespace::Seen)
     }
 
-    fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
+    fn shown(self, config: Option<&str>, survey: Option<&Survey>) -> Result<Decision> {
         let others = self
             .pod
             .iter()
             .flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci))
             .collect();
-        let mut view = view_of(&self.plan, others, &self.host, live)?;
+        let mut view = view_of(&self.plan, others, &self.host, survey)?;
         if let (Some(view), SysfsMode::Snapshot, Some(config)) =
             (&mut view, self.plan.sysfs, config)
         {
@@ -167,6 +168,7 @@ pub(super) struct DraftInputs<'a> {
     /// Absent for a recorded machine.
     live: Option<Kernel>,
     pub(super) seen: Snapshot,
+    survey: Option<Survey>,
 }
 
 impl<'a> DraftInputs<'a> {
@@ -178,12 +180,18 @@ impl<'a> DraftInputs<'a> {
         store: &'a Store,
     ) -> Result<DraftInputs<'a>> {
         let pod = config.map(pod).transpose()?.flatten();
-        let (live, seen) = match file {
-            Some(file) => (None, recorded(file)?),
+        let mut live = None;
+        let Observed {
+            snapshot: seen,
+            survey,
+        } = match file {
+            Some(file) => Observed {
+                snapshot: recorded(file)?,
+                survey: None,
+            },
             None => {
-                let mut live = Kernel::open(Netns::current()?, None)?;
-                let seen = observe_host(&mut live, &request.job())?;
-                (Some(live), seen)
+                let world = live.insert(Kernel::open(Netns::current()?, None)?);
+                look_at_host(world, &request.job())?
             }
         };
         Ok(DraftInputs {
@@ -194,6 +202,7 @@ impl<'a> DraftInputs<'a> {
             pod,
             live,
             seen,
+            survey,
         })
     }
 
@@ -217,7 +226,8 @@ impl<'a> DraftInputs<'a> {
                 said = true;
             }
             thread::sleep(Duration::from_millis(250));
-            self.seen = observe_host(live, &request.job())?;
+            let again = look_at_host(live, &request.job())?;
+            (self.seen, self.survey) = (again.snapshot, again.survey);
         }
     }
 
@@ -257,11 +267,11 @@ impl<'a> DraftInputs<'a> {
             host,
             recorded: self.live.is_none(),
         };
-        match &mut self.live {
-            Some(live) => decision.shown(self.config, live),
-            // Of a recorded machine there is no /sys to filter: the hook makes the view.
-            None => Ok(decision),
+        // Of a recorded machine there is no /sys to filter: the hook makes the view.
+        if decision.recorded {
+            return Ok(decision);
         }
+        decision.shown(self.config, self.survey.as_ref())
     }
 }
 
@@ -311,7 +321,10 @@ pub(super) fn for_container(
             recorded: false,
         });
     }
-    let host = live.observe(Side::Host, &Scope::full())?;
+    let Observed {
+        snapshot: host,
+        survey,
+    } = live.look(Side::Host, &Scope::full())?;
     warn(&rdma_proxy::judge(&plan, &host)?);
     Decision {
         plan,
@@ -321,7 +334,7 @@ pub(super) fn for_container(
         host,
         recorded: false,
     }
-    .shown(Some(text), &mut live)
+    .shown(Some(text), survey.as_ref())
 }
 
 /// A request with what the container's annotations take away, and what they and its runtime, where

@@ -28,10 +28,10 @@ use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::pidfd_getfd;
 use crate::kernel::process::signals::Signals;
-use crate::kernel::{Container, Init, Kernel, Namespaces, ThisMachine};
+use crate::kernel::{Container, Init, Kernel, Namespaces, Observed, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::planner::{observe_host, options, plan_with, stored_plan, view_of};
+use crate::planner::{look_at_host, options, plan_with, stored_plan, view_of};
 use crate::record::HeldNetns;
 use crate::report::{self, Report};
 use crate::restore::run::reclaim;
@@ -185,7 +185,10 @@ fn render(
 ) -> Result<(Plan, Vec<KeptFile>)> {
     let name = request.plan().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
-    let seen = observe_host(&mut world, &request.job())?;
+    let Observed {
+        snapshot: seen,
+        survey,
+    } = look_at_host(&mut world, &request.job())?;
     let plan = match stored_plan(store, request, name)? {
         Some(plan) => plan,
         None => {
@@ -210,7 +213,7 @@ fn render(
         view: None,
         ..plan.clone()
     };
-    let view = view_of(&whole, BTreeSet::new(), &seen, &mut world)?.unwrap_or_default();
+    let view = view_of(&whole, BTreeSet::new(), &seen, survey.as_ref())?.unwrap_or_default();
     let mut kept = vec![KeptFile::new("sysfs", report::json(&view)?.as_bytes())?];
     let hcas = plan
         .nics

@@ -11,8 +11,9 @@ use rdma_model::snapshot::Netdev;
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, RUN, STATE};
+use crate::disk::files;
 use crate::disk::host_tree::{HostTree, ReadTree};
-use crate::disk::{crash_safe, files};
+use crate::disk::replace::{self, Replacement};
 use crate::install::{
     self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target,
 };
@@ -79,7 +80,7 @@ impl Site {
     }
 
     fn tidy(&self) -> Result<()> {
-        crash_safe::tidy(&self.manifest_place()?)?;
+        replace::tidy(&self.manifest_place()?)?;
         self.manifest
             .paths()
             .try_for_each(|path| self.etc.tidy(path))
@@ -89,9 +90,9 @@ impl Site {
     fn save(&self, manifest: &Manifest) -> Result<()> {
         match manifest.is_empty() {
             true => files::remove(&self.manifest_place()?),
-            false => {
-                crash_safe::replace(&self.manifest_place()?, manifest.print()?.as_bytes(), 0o600)
-            }
+            false => Replacement::with_mode(0o600)
+                .under_lock()
+                .write(&self.manifest_place()?, manifest.print()?.as_bytes()),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::file::ShimConfig;
 use crate::config::request::asks_itself;
 use crate::disk::files;
+use crate::disk::replace::Replacement;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
@@ -161,7 +162,7 @@ fn edit(
         before,
     };
     if edited.ready.json() != edited.before {
-        files::replace_keeping_attributes(path, edited.ready.json().as_bytes())?;
+        Replacement::keeping_attributes().write(path, edited.ready.json().as_bytes())?;
     }
     Ok(Some(edited))
 }
@@ -192,7 +193,7 @@ impl Edited {
     fn undo(&self) -> Result<()> {
         match self.ready.json() == self.before {
             true => Ok(()),
-            false => files::replace_keeping_attributes(&self.path, self.before.as_bytes()),
+            false => Replacement::keeping_attributes().write(&self.path, self.before.as_bytes()),
         }
     }
 }

@@ -240,8 +240,8 @@ impl Draft<'_> {
         {
             return Ok(Some(view));
         }
-        let seen = world.observe(Side::Host, &Scope::full())?;
-        view_of(self.plan, others, &seen, world)
+        let seen = world.look(Side::Host, &Scope::full())?;
+        view_of(self.plan, others, &seen.snapshot, seen.survey.as_ref())
     }
 }
 

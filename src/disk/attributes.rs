@@ -10,6 +10,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::doing;
+
 /// The kernel's limit for a list of names and for a value (XATTR_LIST_MAX, XATTR_SIZE_MAX in
 /// linux/limits.h).
 const MOST: usize = 64 << 10;
@@ -36,19 +38,15 @@ pub struct Attributes {
 impl Attributes {
     /// A link is an error, as is a path without a file.
     pub fn read(path: &Path) -> Result<Attributes> {
-        let doing = || format!("looking at {}", path.display());
+        let doing = doing("looking at", path);
         let meta = fs::symlink_metadata(path).with_context(doing)?;
         ensure!(meta.is_file(), "{} is no plain file", path.display());
         let names = listed(|buffer| llistxattr(path, buffer)).with_context(doing)?;
-        let value = |name: Vec<u8>| {
-            let value =
-                valued(|buffer| lgetxattr(path, name.as_slice(), buffer)).with_context(doing)?;
-            Ok(value.map(|value| (name, value)))
-        };
-        let kept = names.into_iter().filter(|name| !is_of_content(name));
-        let extended = kept
-            .filter_map(|name| value(name).transpose())
-            .collect::<Result<_>>()?;
+        let mut extended = Vec::new();
+        for name in names.into_iter().filter(|name| !is_of_content(name)) {
+            let value = valued(|buffer| lgetxattr(path, name.as_slice(), buffer));
+            extended.extend(value.with_context(doing)?.map(|value| (name, value)));
+        }
         Ok(Attributes {
             mode: meta.mode() & 0o7777,
             owner: (meta.uid(), meta.gid()),

@@ -1,5 +1,4 @@
-//! Files on disk: folders that only root reads, atomic replacement, locks with a deadline, and the
-//! log.
+//! Files on disk: folders that only root reads, locks with a deadline, and the log.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -15,14 +14,12 @@ use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::tree::{Node, Tree};
 
-use crate::disk::attributes::Attributes;
+use crate::disk::doing;
 use crate::disk::open::{self, Links};
 use crate::faults;
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
-
-pub const UNFINISHED: &str = ".new-";
 
 /// Makes a folder that only its owner enters, and checks that an existing one is a folder, not a
 /// link.
@@ -42,7 +39,7 @@ pub fn shared_dir(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let doing = || format!("creating {}", path.display());
+    let doing = doing("creating", path);
     DirBuilder::new()
         .recursive(true)
         .mode(0o755)
@@ -78,19 +75,19 @@ pub fn owned(path: &Path) -> Result<()> {
 /// is, and nothing is written.
 pub fn writable(path: &Path) -> Result<()> {
     // The last one of a path that does not begin with a slash is empty.
-    let named = |at| {
-        if at == Path::new("") {
+    let mut there = path;
+    for at in path.ancestors() {
+        let at = if at == Path::new("") {
             Path::new(".")
         } else {
             at
+        };
+        if fs::symlink_metadata(at).is_ok() {
+            there = at;
+            break;
         }
-    };
-    let there = path
-        .ancestors()
-        .map(named)
-        .find(|at| fs::symlink_metadata(at).is_ok())
-        .unwrap_or(path);
-    let doing = || format!("writing to {}", path.display());
+    }
+    let doing = doing("writing to", path);
     ensure!(
         fs::metadata(there).with_context(doing)?.is_dir(),
         "{}: {} is no folder",
@@ -106,9 +103,10 @@ pub fn writable(path: &Path) -> Result<()> {
 /// The end of the link that the administrator may have put at `named`, or at `default`; else
 /// `named`.
 pub fn followed(named: Option<PathBuf>, default: &Path) -> Option<PathBuf> {
-    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
-    let end = |path: &Path| fs::canonicalize(path).ok().filter(|_| is_link(path));
-    end(named.as_deref().unwrap_or(default)).or(named)
+    let path = named.as_deref().unwrap_or(default);
+    let is_link = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    let end = fs::canonicalize(path).ok().filter(|_| is_link);
+    end.or(named)
 }
 
 /// Reads a whole plain file without following a link; `None` if there is none.
@@ -150,10 +148,6 @@ pub fn read_or_stdin(path: &Path) -> Result<Option<String>> {
 /// Writes a tree into a folder that is empty or yet to be made. All may read it, whatever our
 /// umask; none may write.
 pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
-    let doing = |path: &Path| format!("writing {}", path.display());
-    let mode = |path: &Path, mode| {
-        fs::set_permissions(path, Permissions::from_mode(mode)).with_context(|| doing(path))
-    };
     match fs::create_dir(folder) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             ensure!(
@@ -161,47 +155,37 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
                 ErrorClass::Usage.error(format!("{} is not empty", folder.display()))
             );
         }
-        other => other.class(ErrorClass::Usage, doing(folder))?,
+        other => other.class(ErrorClass::Usage, doing("writing", folder)())?,
     }
-    mode(folder, 0o755)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o755))
+        .with_context(doing("writing", folder))?;
     for (path, node) in tree.iter() {
         let path = folder.join(path);
-        match node {
-            Node::Dir => fs::create_dir(&path)
-                .with_context(|| doing(&path))
-                .and_then(|()| mode(&path, 0o755))?,
-            Node::Link(target) => {
-                std::os::unix::fs::symlink(&**target, &path).with_context(|| doing(&path))?
-            }
-            Node::File(bytes) => {
-                let new = OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o444)
-                    .open(&path);
-                new.and_then(|mut file| file.write_all(bytes))
-                    .with_context(|| doing(&path))?;
-                mode(&path, 0o444)?;
-            }
-        }
+        write_node(&path, node).with_context(doing("writing", &path))?;
     }
     Ok(())
+}
+
+fn write_node(path: &Path, node: &Node) -> std::io::Result<()> {
+    let mode = match node {
+        Node::Link(target) => return std::os::unix::fs::symlink(&**target, path),
+        Node::Dir => {
+            fs::create_dir(path)?;
+            0o755
+        }
+        Node::File(bytes) => {
+            let mut new = OpenOptions::new();
+            new.write(true).create_new(true).mode(0o444);
+            new.open(path)?.write_all(bytes)?;
+            0o444
+        }
+    };
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Writes a file for people: it goes where a link leads, and has the umask's mode.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).class(ErrorClass::Usage, format!("writing {}", path.display()))
-}
-
-/// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary
-/// file, fsync, rename, fsync of the folder. What a link there leads to stays as it is.
-pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_as(path, content, &New::Mode(mode), &named(mode))
-}
-
-/// As [`replace`], for a tmpfs, where nothing is to be synced.
-pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    put(path, content, &New::Mode(mode), &named(mode), false)
 }
 
 /// Whether what a folder is on was mounted read-only, or is so by itself.
@@ -215,74 +199,12 @@ pub fn space(folder: &Path) -> String {
     let Ok(fs) = statvfs(folder) else {
         return format!("{name} cannot be asked for its free space");
     };
-    let kib = |blocks: u64| blocks * fs.fragment_size() / 1024;
-    let (free, all) = (kib(fs.blocks_available()), kib(fs.blocks()));
+    let [free, all] =
+        [fs.blocks_available(), fs.blocks()].map(|blocks| blocks * fs.fragment_size() / 1024);
     format!(
         "{name} has {free} of {all} KiB and {} files free",
         fs.files_available()
     )
-}
-
-/// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.
-pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
-    let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;
-    replace_as(path, content, &New::Kept(kept), &named(0o600))
-}
-
-fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
-    let mut named = tempfile::Builder::new();
-    named
-        .prefix(UNFINISHED)
-        .permissions(Permissions::from_mode(mode));
-    named
-}
-
-pub(super) enum New {
-    Mode(u32),
-    Kept(Attributes),
-}
-
-pub(super) fn replace_as(
-    path: &Path,
-    content: &[u8],
-    new: &New,
-    named: &tempfile::Builder<'_, '_>,
-) -> Result<()> {
-    put(path, content, new, named, true)
-}
-
-/// As [`replace`]; `synced` false: no fsync.
-pub(super) fn put(
-    path: &Path,
-    content: &[u8],
-    new: &New,
-    named: &tempfile::Builder<'_, '_>,
-    synced: bool,
-) -> Result<()> {
-    let folder = path.parent().context("a file needs a folder")?;
-    let doing = || format!("writing {}", path.display());
-    let mut temporary = named.tempfile_in(folder).with_context(doing)?;
-    temporary.write_all(content).with_context(doing)?;
-    match new {
-        // Whatever umask we were started with.
-        New::Mode(mode) => temporary
-            .as_file()
-            .set_permissions(Permissions::from_mode(*mode))
-            .with_context(doing)?,
-        New::Kept(attributes) => attributes.apply(temporary.as_file()).with_context(doing)?,
-    }
-    if synced {
-        temporary.as_file().sync_all().with_context(doing)?;
-    }
-    faults::point(format_args!("while writing {}", path.display()))?;
-    temporary.persist(path).with_context(doing)?;
-    if synced {
-        open_folder(folder)
-            .and_then(|f| f.sync_all())
-            .with_context(doing)
-    } else {
-        Ok(())
-    }
 }
 
 pub fn open_folder(path: &Path) -> std::io::Result<File> {
@@ -294,16 +216,16 @@ pub fn open_folder(path: &Path) -> std::io::Result<File> {
 
 /// Removes a file; one that is not there is fine.
 pub fn remove(path: &Path) -> Result<()> {
-    let doing = || format!("removing {}", path.display());
-    // A read-only file system refuses before it looks.
-    let is_there = || {
-        fs::symlink_metadata(path)
-            .map_or_else(|e| e.kind() != std::io::ErrorKind::NotFound, |_| true)
-    };
+    let doing = doing("removing", path);
     faults::around(doing(), || match fs::remove_file(path) {
-        Err(e) if is_there() => Err(e).with_context(doing),
+        // A read-only file system refuses before it looks.
+        Err(e) if !is_missing(path) => Err(e).with_context(doing),
         _ => Ok(()),
     })
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Removes a file, or a folder with all that is in it; what is not there is fine.
@@ -317,13 +239,6 @@ pub fn remove_all(path: &Path) -> Result<()> {
     removed.with_context(|| format!("removing {}", path.display()))
 }
 
-/// Removes what killed writers left.
-pub fn sweep(folder: &Path) -> Result<()> {
-    let names = list(folder)?;
-    let mut unfinished = names.iter().filter(|name| name.starts_with(UNFINISHED));
-    unfinished.try_for_each(|name| remove(&folder.join(name)))
-}
-
 /// Renames a file of ours into another folder, for us alone to read.
 pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
     let doing = || format!("keeping {} as {}", from.display(), to.display());
@@ -334,11 +249,12 @@ pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
 }
 
 pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {
-    // A rename changes ctime, and no call sets it.
-    let put =
-        |path: &Path| fs::symlink_metadata(path).map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
     let mut paths: Vec<_> = list(folder)?.iter().map(|name| folder.join(name)).collect();
-    paths.sort_by_cached_key(|path| std::cmp::Reverse(put(path)));
+    // A rename changes ctime, and no call sets it.
+    paths.sort_by_cached_key(|path| {
+        let put = fs::symlink_metadata(path).map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
+        std::cmp::Reverse(put)
+    });
     paths
         .iter()
         .skip(most)

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{crash_safe, files};
+use crate::disk::doing;
+use crate::disk::files;
+use crate::disk::replace::{self, Replacement};
 use crate::faults;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +42,7 @@ impl HostTree {
     /// The tree below `root`, `/` for the host's; [`ErrorClass::Usage`] where there is no such
     /// folder.
     pub fn new(root: &Path) -> Result<HostTree> {
-        let doing = || format!("looking at {}", root.display());
+        let doing = doing("looking at", root);
         let found = fs::canonicalize(root).class(ErrorClass::Usage, doing())?;
         ensure!(
             found.is_dir(),
@@ -63,10 +65,12 @@ impl HostTree {
         }
         let found = fs::canonicalize(there)
             .class(ErrorClass::Usage, format!("looking at {}", there.display()))?;
-        let leads_out =
-            || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
-        ensure!(found.starts_with(&self.root), leads_out());
+        ensure!(found.starts_with(&self.root), self.leads_out(path));
         Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
+    }
+
+    fn leads_out(&self, path: &str) -> anyhow::Error {
+        ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()))
     }
 
     /// Without a content, the file is removed. Its folder must exist. After an error the file is as
@@ -75,22 +79,25 @@ impl HostTree {
         let place = self.place(path)?;
         faults::around(format!("changing {path}"), || match after {
             None => files::remove(&place),
-            Some(Content::Link(target)) => crash_safe::link(target, &place),
+            Some(Content::Link(target)) => replace::link(target, &place),
             Some(Content::Text(text)) if fs::symlink_metadata(&place).is_ok() => {
-                crash_safe::replace_keeping_attributes(&place, text.as_bytes())
+                let replacement = Replacement::keeping_attributes().under_lock();
+                replacement.write(&place, text.as_bytes())
             }
-            Some(Content::Text(text)) => crash_safe::replace(&place, text.as_bytes(), 0o644),
+            Some(Content::Text(text)) => Replacement::with_mode(0o644)
+                .under_lock()
+                .write(&place, text.as_bytes()),
         })
     }
 
     pub fn tidy(&self, path: &str) -> Result<()> {
-        crash_safe::tidy(&self.place(path)?)
+        replace::tidy(&self.place(path)?)
     }
 
     /// Makes a folder that all may enter, whatever our umask.
     pub fn make_folder(&self, path: &str) -> Result<()> {
         let place = self.place(path)?;
-        let doing = || format!("creating {}", place.display());
+        let doing = doing("creating", &place);
         match DirBuilder::new().mode(0o755).create(&place) {
             Err(e) if e.kind() == AlreadyExists => return Ok(()),
             other => other.with_context(doing)?,
@@ -112,7 +119,7 @@ impl HostTree {
 impl ReadTree for HostTree {
     fn content(&self, path: &str) -> Result<Option<Content>> {
         let place = self.place(path)?;
-        let doing = || format!("reading {}", place.display());
+        let doing = doing("reading", &place);
         let meta = match fs::symlink_metadata(&place) {
             Err(e) if matches!(e.kind(), NotFound | NotADirectory) => return Ok(None),
             other => other.class(ErrorClass::Usage, doing())?,
@@ -144,13 +151,11 @@ impl ReadTree for HostTree {
             return Ok(path.to_owned());
         }
         let end = fs::canonicalize(&place).class(ErrorClass::Usage, format!("following {path}"))?;
-        let leads_out =
-            || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
         let within = end
             .strip_prefix(&self.root)
             .ok()
             .and_then(Path::to_str)
-            .ok_or_else(leads_out)?;
+            .ok_or_else(|| self.leads_out(path))?;
         Ok(format!("/{within}"))
     }
 }

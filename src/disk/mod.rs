@@ -1,9 +1,15 @@
 //! Files on the host's disks: reading, locking and replacing them.
 
+use std::path::Path;
+
 pub mod attributes;
-pub mod crash_safe;
 pub mod files;
 pub mod home_and_hosts;
 pub mod host_tree;
 pub mod open;
-pub(crate) mod shared_folder;
+pub mod replace;
+
+/// What is done to a path, in an error's context.
+pub fn doing<'a>(what: &'a str, path: &'a Path) -> impl Fn() -> String + Copy + 'a {
+    move || format!("{what} {}", path.display())
+}

@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 use rustix::fs::{major, minor};
 
+use super::doing;
+
 const LINKS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub enum Links {
 
 /// Opens a plain file, or /dev/null for an empty one, for reading; `None` if there is none.
 pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
-    let doing = || format!("opening {}", path.display());
+    let doing = doing("opening", path);
     let found = match links {
         Links::Followed => fs::metadata(path),
         Links::Refused => fs::symlink_metadata(path),
@@ -50,7 +52,7 @@ pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
 /// Opens a plain file for writing, and makes it, with mode 0600, where there is none. A link is not
 /// followed.
 pub fn to_write(path: &Path, append: bool) -> Result<File> {
-    let doing = || format!("opening {}", path.display());
+    let doing = doing("opening", path);
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == NotFound => {}
         found => is_plain(path, &found.with_context(doing)?)?,

@@ -322,7 +322,7 @@ impl Rail<'_> {
     }
 
     pub(super) fn is_software(&self) -> bool {
-        matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
+        self.hca.is_software()
     }
 }
 

@@ -8,23 +8,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
+use nix::errno::Errno;
+use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENODEV, ENOENT, ESRCH};
 
 use crate::kernel::links::tcx;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
-use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
-use crate::kernel::sysctl::Reported;
+use crate::kernel::rdma::{Rdma, errno};
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Depth, Pin, Scope, World, host_paths};
+use crate::kernel::{Observed, Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{
-    CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot,
+    CharDevice, HostPaths, JobAddresses, Nexthop, Program, RdmaMode, Route, Snapshot,
 };
 use rdma_model::step::{Side, Step, VirtualLink};
-use rdma_netlink::neigh_parms::Tables;
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
@@ -34,7 +33,6 @@ pub struct Kernel {
     host: Space,
     inside: Option<Space>,
     boot_id: String,
-    survey: Option<Survey>,
 }
 
 impl Kernel {
@@ -58,7 +56,6 @@ impl Kernel {
             host: Space::open(host, rdma)?,
             inside,
             boot_id,
-            survey: None,
         })
     }
 
@@ -77,6 +74,8 @@ impl Kernel {
         ifindex: Option<u32>,
     ) -> Result<()> {
         let (leave, enter) = self.both(from)?;
+        // With the index that it has, a link may come back with other values.
+        (leave.neigh, enter.neigh) = (None, None);
         Ok(leave.route.move_link(dev, &enter.netns, name, ifindex)?)
     }
 
@@ -107,10 +106,7 @@ impl Kernel {
         loop {
             let result = socket.route_add(route);
             let Err(e) = &result else { return result };
-            let invalid = e
-                .downcast_ref::<io::Error>()
-                .and_then(io::Error::raw_os_error)
-                == Some(EINVAL);
+            let invalid = errno(e) == Some(Errno::EINVAL);
             let Some(source) = route.prefsrc.filter(|p| invalid && p.is_ipv6()) else {
                 return result;
             };
@@ -130,8 +126,10 @@ impl Kernel {
         made: &VirtualLink,
         deadline: Instant,
     ) -> Result<()> {
+        let space = self.space(side)?;
+        space.neigh = None;
         loop {
-            match self.space(side)?.route.make(dev, made) {
+            match space.route.make(dev, made) {
                 Err(e) if e.raw_os_error() == Some(EEXIST) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -147,11 +145,8 @@ impl Kernel {
         loop {
             let result = socket.nexthop_add(nexthop);
             let Err(e) = &result else { return result };
-            let dark = e
-                .downcast_ref::<io::Error>()
-                .and_then(io::Error::raw_os_error)
-                == Some(ENETDOWN);
-            if !dark || Instant::now() >= deadline {
+            let is_dark = errno(e) == Some(Errno::ENETDOWN);
+            if !is_dark || Instant::now() >= deadline {
                 return result;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -166,7 +161,7 @@ impl Kernel {
         uverbs: Option<&CharDevice>,
     ) -> Result<()> {
         let rdma = self.space(side)?.rdma()?;
-        rdma.link_add(hca, "rxe", dev)?;
+        rdma.link_add(hca, dev)?;
         has_node(rdma, hca, uverbs)
     }
 
@@ -251,6 +246,15 @@ fn has_node(rdma: &mut Rdma, hca: &HcaName, uverbs: Option<&CharDevice>) -> Resu
     Ok(())
 }
 
+/// The numbers of verbs nodes that devices of other namespaces have.
+fn verbs_elsewhere(here: &Snapshot) -> Vec<u32> {
+    let nodes = here.hcas.iter().filter_map(|hca| hca.uverbs.as_ref());
+    let ours: Vec<u32> = nodes.filter_map(uverbs_number).collect();
+    let mut numbers = sysfs::verbs_numbers(Path::new("/sys"));
+    numbers.retain(|number| !ours.contains(number));
+    numbers
+}
+
 /// Deleting what has gone already is done.
 fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
     match result {
@@ -264,7 +268,7 @@ impl World for Kernel {
         self.inside.is_some()
     }
 
-    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
+    fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
         let boot_id = self.boot_id.clone();
         let space = self.space(side)?;
         let network = space
@@ -277,11 +281,11 @@ impl World for Kernel {
             .map(Rdma::facts)
             .transpose()
             .context("observing RDMA devices")?;
-        let open = || match side {
-            Side::Host => Survey::open(Path::new("/sys")),
-            Side::Inside => Survey::of_netns(&space.netns),
+        let survey = match side {
+            _ if !scope.sysfs => None,
+            Side::Host => Some(Survey::open(Path::new("/sys"))?),
+            Side::Inside => Some(Survey::of_netns(&space.netns)?),
         };
-        let survey = scope.sysfs.then(open).transpose()?;
         let tree = survey
             .as_ref()
             .map(|s| s.facts(sysfs::Scope::FULL))
@@ -291,16 +295,7 @@ impl World for Kernel {
         snapshot.boot_id = boot_id;
         snapshot.netns = Some(space.netns.inode());
         if snapshot.rdma_mode == Some(RdmaMode::Exclusive) {
-            let ours = |n: &u32| {
-                snapshot
-                    .hcas
-                    .iter()
-                    .any(|h| h.uverbs.as_ref().and_then(uverbs_number) == Some(*n))
-            };
-            snapshot.verbs_elsewhere = sysfs::verbs_numbers(Path::new("/sys"))
-                .into_iter()
-                .filter(|n| !ours(n))
-                .collect();
+            snapshot.verbs_elsewhere = verbs_elsewhere(&snapshot);
         }
         if scope.elsewhere && side == Side::Host {
             let search = Search::new(&space.netns, None, search::PATIENCE, |_| true);
@@ -312,39 +307,9 @@ impl World for Kernel {
         snapshot.routes_cut = network.routes_cut;
         snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
-        let neigh = scope.sysctls.concern_folder("neigh");
-        let neigh = if neigh {
-            space
-                .route
-                .neigh_parms()
-                .context("reading neighbour tables")?
-        } else {
-            Tables::new()
-        };
-        space.links = network.confs.len();
-        let reported = Reported {
-            confs: network.confs,
-            neigh,
-        };
-        let reader = &mut space.sysctls;
-        space.netns.visit(|| {
-            reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
-            snapshot.sysctls = reader.shared(scope.defaults, &reported);
-            if scope.depth == Depth::Links {
-                return Ok(());
-            }
-            tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
-        })?;
-        let wanted: Vec<&mut Netdev> = snapshot
-            .netdevs
-            .iter_mut()
-            .filter(|d| scope.devices.contains(&d.name))
-            .collect();
-        if !wanted.is_empty() {
-            space.devices().context("looking at devices")?.read(wanted);
-        }
-        self.survey = survey.filter(|_| side == Side::Host).or(self.survey.take());
-        Ok(snapshot)
+        (space.links, space.neigh) = (network.confs.len(), None);
+        space.read_settings(&mut snapshot, scope, network.confs)?;
+        Ok(Observed { snapshot, survey })
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
@@ -353,14 +318,6 @@ impl World for Kernel {
             not_asked: vec![format!("{e:#}")],
             ..HostPaths::default()
         })
-    }
-
-    fn survey(&mut self) -> Result<&Survey> {
-        let survey = self
-            .survey
-            .take()
-            .map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;
-        Ok(self.survey.insert(survey))
     }
 
     fn pin(&mut self, pin: Pin) -> Result<()> {

@@ -83,11 +83,13 @@ pub enum Defaults {
 impl Sysctls {
     /// Whether any are of this folder of `/proc/sys/net`, such as `neigh`.
     fn concern_folder(&self, folder: &str) -> bool {
-        let within = |key: &String| key.split('/').any(|part| part == folder);
         match self {
             Sysctls::All => true,
             Sysctls::Of(nics) => !nics.is_empty(),
-            Sysctls::Named(keys) => keys.values().flatten().any(within),
+            Sysctls::Named(keys) => keys
+                .values()
+                .flatten()
+                .any(|key| key.split('/').any(|part| part == folder)),
         }
     }
 
@@ -135,15 +137,13 @@ impl Scope {
 
     /// With the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
-        let keys = |s: &NicState| {
-            (
-                s.netdev.name.clone(),
-                s.netdev.sysctls.keys().cloned().collect(),
-            )
-        };
-        let sysctls = Sysctls::Named(states.iter().map(keys).collect());
+        let mut named = BTreeMap::new();
+        for netdev in states.iter().map(|state| &state.netdev) {
+            let keys = netdev.sysctls.keys().cloned().collect();
+            named.insert(netdev.name.clone(), keys);
+        }
         Scope {
-            sysctls,
+            sysctls: Sysctls::Named(named),
             ..Scope::links()
         }
     }
@@ -159,16 +159,24 @@ impl Scope {
     }
 }
 
+/// What one look at a namespace has found.
+pub struct Observed {
+    pub snapshot: Snapshot,
+    /// Its /sys, where the scope has that.
+    pub survey: Option<Survey>,
+}
+
 pub trait World {
     fn has_inside(&self) -> bool;
-    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;
+    fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed>;
+    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
+        self.look(side, scope).map(|seen| seen.snapshot)
+    }
     /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked
     /// is part of the answer.
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths;
     /// Does one step; steps that wait give up at the deadline.
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()>;
-    /// The host's /sys as the last full observation saw it.
-    fn survey(&mut self) -> Result<&Survey>;
     /// Keeps the container's namespace, so that its NICs can be taken out of it when all its
     /// processes have ended.
     fn pin(&mut self, pin: Pin) -> Result<()>;

@@ -7,7 +7,7 @@ use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::{capabilities, limits};
 use crate::kernel::{Kernel, World, boot_id};
-use crate::record::{Member, Record};
+use crate::record::Record;
 
 #[derive(Debug)]
 pub struct ThisMachine {
@@ -23,21 +23,22 @@ impl ThisMachine {
 
     /// The namespace of a record's NICs: by the pin, or through a member that still lives.
     pub fn netns_of(&self, record: &Record, pin: &Path) -> Option<Netns> {
-        let same = |ns: &Netns| ns.inode() == record.netns;
-        let pinned = Netns::open(pin).ok().filter(same);
-        let through = |m: &Member| {
-            Netns::of_process(m.pid)
-                .ok()
-                .filter(same)
-                .filter(|_| self.is_alive(record, m))
-        };
-        let at_path = |m: &Member| Netns::open(&m.cni.as_ref()?.netns).ok().filter(same);
-        pinned.or_else(|| {
-            record
-                .members
-                .iter()
-                .find_map(|m| at_path(m).or_else(|| through(m)))
-        })
+        let is_its = |netns: &Netns| netns.inode() == record.netns;
+        if let Some(pinned) = Netns::open(pin).ok().filter(is_its) {
+            return Some(pinned);
+        }
+        for member in &record.members {
+            let path = member.cni.as_ref().map(|cni| &cni.netns);
+            let at_path = path.and_then(|path| Netns::open(path).ok());
+            if at_path.as_ref().is_some_and(is_its) {
+                return at_path;
+            }
+            let through = Netns::of_process(member.pid).ok().filter(is_its);
+            if through.is_some() && self.is_alive(record, member) {
+                return through;
+            }
+        }
+        None
     }
 }
 
@@ -150,10 +151,10 @@ impl Namespaces for ThisMachine {
     }
 
     fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
-        let open = |netns| -> Result<Box<dyn World>> {
-            Ok(Box::new(Kernel::open(Netns::current()?, Some(netns))?))
-        };
-        Box::new(netns::others(known).map(move |(_, netns)| open(netns)))
+        Box::new(netns::others(known).map(|(_, netns)| {
+            let world = Kernel::open(Netns::current()?, Some(netns))?;
+            Ok(Box::new(world) as Box<dyn World>)
+        }))
     }
 
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()> {

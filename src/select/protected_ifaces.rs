@@ -16,6 +16,7 @@ mod internet;
 mod questions;
 mod reasons;
 mod selectors;
+mod tun;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ use crate::config::request::Request;
 
 use carriers::{spread, underlay_unknown};
 pub use defaults::{leads_everywhere, way_out};
-pub use questions::{Facts, Socket, TunnelFacts, ask_all};
+pub use questions::{Facts, Inquiry, Socket, TunnelFacts};
 use reasons::{bound_reason, is_about, rdma_reason, reason, service, socket_reason, source_reason};
 pub use selectors::Selectors;
 use ways::Ways;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Store;
-use crate::disk::{files, shared_folder};
+use crate::disk::{files, replace};
 use crate::record::Record;
 
 /// Records that are kept for people to look at.
@@ -25,15 +25,11 @@ impl Store {
     pub fn archive(&self, path: &Path, boot_id: Option<&str>) -> Result<PathBuf> {
         let folder = self.run.join("archive");
         files::private_dir(&folder)?;
-        // It becomes part of a file's name, and comes from a file that may be torn.
-        let plain = |id: &&str| {
-            (1..=36).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
-        };
         let name = path
             .file_name()
             .and_then(|n| n.to_str())
             .context("a record has a name")?;
-        let boot = boot_id.filter(plain).unwrap_or("unknown");
+        let boot = boot_id.filter(|id| is_plain(id)).unwrap_or("unknown");
         let kept = folder.join(format!("{boot}-{name}"));
         files::put_aside(path, &kept)?;
         files::keep_newest(&folder, ARCHIVED)?;
@@ -48,14 +44,19 @@ impl Store {
     /// Removes what killed writers left; of records under the lock, whose holder alone writes
     /// records. Returns why something stays.
     pub fn sweep(&self) -> Vec<String> {
-        let records = files::sweep(&self.records());
+        let records = replace::sweep_all(&self.records());
         let shared = [self.plans(), self.reports(), self.views(), self.profiles()];
-        let shared = shared.iter().map(|folder| shared_folder::sweep(folder));
+        let shared = shared.iter().map(|folder| replace::sweep(folder));
         let reports = files::keep_newest(&self.reports(), REPORTS);
         let all = shared.chain([records, self.sweep_late_confs(), reports]);
         all.filter_map(|done| done.err().map(|e| format!("{e:#}")))
             .collect()
     }
+}
+
+/// It becomes part of a file's name, and comes from a file that may be torn.
+fn is_plain(boot_id: &str) -> bool {
+    (1..=36).contains(&boot_id.len()) && boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use hmac_sha256::Hash as Sha256;
 use rustix::fs::{self, Mode, OFlags};
 
 use super::Store;
-use crate::disk::{files, shared_folder};
+use crate::disk::doing;
+use crate::disk::files;
+use crate::disk::replace::{self, Replacement};
 use crate::kernel::process::pidfd;
 
 /// Ids are unique only within a runtime, so the bundle counts, too.
@@ -42,10 +44,9 @@ impl Store {
     /// Those of a container: one, unless a hook was killed.
     fn late_confs_of(&self, id: &str, bundle: &str) -> Result<Vec<PathBuf>> {
         let digest = digest(id, bundle);
-        let is_its = |name: &String| name.split('-').next() == Some(&digest);
         Ok(files::list(&self.late_confs())?
             .iter()
-            .filter(|n| is_its(n))
+            .filter(|n| n.split('-').next() == Some(&digest))
             .map(|n| self.late_confs().join(n))
             .collect())
     }
@@ -73,7 +74,8 @@ impl Store {
             .try_for_each(|p| files::remove(p))?;
         // No lock is held here: a sweep must not take the unfinished file of a hook that still
         // writes.
-        shared_folder::replace(&path, image, mode, false)?;
+        let replacement = Replacement::with_mode(mode).in_shared_folder().unsynced();
+        replacement.write(&path, image)?;
         chown(&path, Some(uid), Some(gid))
             .with_context(|| format!("giving {} its owner", path.display()))?;
         open(&path).with_context(|| format!("opening {}", path.display()))
@@ -90,7 +92,7 @@ impl Store {
         let Some(path) = self.late_confs_of(id, bundle)?.into_iter().next() else {
             return Ok(false);
         };
-        let doing = || format!("filling {}", path.display());
+        let doing = doing("filling", &path);
         let mut file = match open(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             other => other.with_context(doing)?,
@@ -114,22 +116,19 @@ impl Store {
     /// The same, except of a gofer that lives: the container may have been started again under its
     /// id, and waits for its NICs.
     pub fn remove_ended_late_conf(&self, id: &str, bundle: &str) -> Result<()> {
-        let lives = |path: &Path| {
-            path.file_name()
-                .and_then(|n| n.to_str())
-                .and_then(is_widowed)
-                == Some(false)
-        };
-        self.late_confs_of(id, bundle)?
-            .iter()
-            .filter(|path| !lives(path))
-            .try_for_each(|path| files::remove(path))
+        for path in self.late_confs_of(id, bundle)? {
+            let name = path.file_name().and_then(|n| n.to_str());
+            if name.and_then(is_widowed) != Some(false) {
+                files::remove(&path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes those of containers that have ended without a stop hook, and what a killed
     /// createContainer hook left. It waits for no lock: a file belongs to one container.
     pub fn sweep_late_confs(&self) -> Result<()> {
-        shared_folder::sweep(&self.late_confs())?;
+        replace::sweep(&self.late_confs())?;
         let names = files::list(&self.late_confs())?;
         names
             .iter()

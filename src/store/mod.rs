@@ -21,8 +21,9 @@ use rdma_model::tree::Tree;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::disk::doing;
 use crate::disk::files::{self, Lock};
-use crate::disk::shared_folder;
+use crate::disk::replace::{self, Replacement};
 use crate::faults;
 use crate::handle::Handle;
 use crate::kernel::process::pidfd_getfd;
@@ -131,7 +132,7 @@ impl Store {
         let Some(text) = files::read(&path)? else {
             return Ok(None);
         };
-        let doing = || format!("reading plan {}", path.display());
+        let doing = doing("reading plan", &path);
         let plan: Plan = strict_json::strict(&text).with_context(doing)?;
         ensure!(
             plan.schema == plan::SCHEMA,
@@ -168,7 +169,7 @@ impl Store {
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
         let path = self.plan_path(&plan.name);
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
-        shared_folder::replace(&path, text.as_bytes(), 0o600, true)?;
+        private().write(&path, text.as_bytes())?;
         Ok(path)
     }
 
@@ -190,13 +191,8 @@ impl Store {
     /// Stores what a container shall see of /sys. None is removed before the next boot: which
     /// bundles mount it is not known.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
-        let text = Store::view_text(view)?;
-        shared_folder::replace(
-            &self.views().join(format!("{name}.json")),
-            text.as_bytes(),
-            0o600,
-            true,
-        )
+        let path = self.views().join(format!("{name}.json"));
+        private().write(&path, Store::view_text(view)?.as_bytes())
     }
 
     pub fn view(&self, name: &str) -> Result<Option<Tree>> {
@@ -211,30 +207,14 @@ impl Store {
     /// none does. [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is
     /// another one. The name follows from the content, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
-        let read = |handle: &Handle| {
-            let text = files::read_whole(
-                File::from(pidfd_getfd::fetch(handle, None)?),
-                "what is in memory",
-            )?;
-            let tree = match what {
-                "topology" => topo_file::tree(&text),
-                _ => serde_json::from_str(&text)
-                    .class(ErrorClass::Refused, "reading a view in memory")?,
-            };
-            let other = || {
-                ErrorClass::Refused
-                    .error("what the handle names is another one than config.json mounts")
-            };
-            ensure!(Store::view_name(&tree)? == name, other());
-            Ok(tree)
-        };
-        self.handed.get(what).map(read)
+        let handle = self.handed.get(what)?;
+        Some(read_handed(handle, what, name))
     }
 
     /// Writes a stored view out for config.json files to mount, once, also while another process
     /// does the same.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
-        shared_folder::lay_out(&self.views().join(name), view)
+        replace::lay_out(&self.views().join(name), view)
     }
 
     /// Where a shell finds the settings for the containers of a namespace that could be given them
@@ -248,7 +228,8 @@ impl Store {
     pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
         let path = self.profile(netns);
         if !path.exists() {
-            shared_folder::replace(&path, text.as_bytes(), 0o644, true)?;
+            let replacement = Replacement::with_mode(0o644).in_shared_folder();
+            replacement.write(&path, text.as_bytes())?;
         }
         Ok(path)
     }
@@ -302,7 +283,8 @@ impl Store {
         files::private_dir(&self.records())?;
         let text = record.print()?;
         faults::around("writing the record", || {
-            files::replace_unsynced(&self.record_path(record), text.as_bytes(), 0o600)
+            let replacement = Replacement::with_mode(0o600).unsynced();
+            replacement.write(&self.record_path(record), text.as_bytes())
         })
     }
 
@@ -344,7 +326,8 @@ impl Store {
         // No fsync: a report is news, not truth. The name is the container's id: a link of that
         // name is replaced, not followed.
         let save = |folder: PathBuf| {
-            shared_folder::replace(&folder.join(&name), json.as_bytes(), 0o600, false)
+            let replacement = private().unsynced();
+            replacement.write(&folder.join(&name), json.as_bytes())
         };
         let on_disk = self.reports_on_disk();
         match self.prepare().and_then(|()| save(self.reports())) {
@@ -373,6 +356,25 @@ impl Store {
         }
         e.context([&self.run, &self.state].map(|f| files::space(f)).join("; "))
     }
+}
+
+fn read_handed(handle: &Handle, what: &str, name: &str) -> Result<Tree> {
+    let file = File::from(pidfd_getfd::fetch(handle, None)?);
+    let text = files::read_whole(file, "what is in memory")?;
+    let tree = match what {
+        "topology" => topo_file::tree(&text),
+        _ => serde_json::from_str(&text).class(ErrorClass::Refused, "reading a view in memory")?,
+    };
+    ensure!(
+        Store::view_name(&tree)? == name,
+        ErrorClass::Refused.error("what the handle names is another one than config.json mounts")
+    );
+    Ok(tree)
+}
+
+/// Of files that more than one process writes.
+fn private() -> Replacement {
+    Replacement::with_mode(0o600).in_shared_folder()
 }
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.

@@ -12,8 +12,7 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::attach::attach;
 use rdmaprep::kernel::netns::search::Search;
-use rdmaprep::kernel::sysfs::Survey;
-use rdmaprep::kernel::{Pin, Scope, World};
+use rdmaprep::kernel::{Observed, Pin, Scope, World};
 use rdmaprep::link_managers::advice::{Outcome, Present, sentence};
 use rdmaprep::link_managers::{self, Manager, Managers};
 use rdmaprep::precedence::Precedence;
@@ -35,13 +34,13 @@ impl World for Fight {
         false
     }
 
-    fn observe(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Snapshot> {
+    fn look(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Observed> {
         self.looks += 1;
         self.at_devices += usize::from(!scope.devices.is_empty());
         (self.before)(self.looks)
             .into_iter()
             .for_each(|step| self.kernel.does(step).unwrap());
-        self.kernel.observe(side, scope)
+        self.kernel.look(side, scope)
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
@@ -50,10 +49,6 @@ impl World for Fight {
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> anyhow::Result<()> {
         self.kernel.perform(step, deadline)
-    }
-
-    fn survey(&mut self) -> anyhow::Result<&Survey> {
-        self.kernel.survey()
     }
 
     fn pin(&mut self, pin: Pin) -> anyhow::Result<()> {

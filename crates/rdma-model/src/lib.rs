@@ -8,6 +8,7 @@ pub mod effect;
 pub mod error_class;
 pub mod escape;
 pub mod ids;
+pub mod link_kind;
 pub mod manager;
 pub mod moved_nic;
 pub mod natural;

@@ -3,6 +3,7 @@
 //! namespace that ends takes with it whatever is not hardware.
 
 use crate::ids::{HcaName, IfName};
+use crate::link_kind::LinkKind;
 use crate::moved_nic::MovedNic;
 use crate::nic::Nic;
 use crate::snapshot::{Netdev, Snapshot, Stranger};
@@ -61,10 +62,9 @@ pub fn strangers<'a>(
         .filter(|s| s.lowers.contains(&device.ifindex))
 }
 
-/// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans
-/// may be meant for another container.
+/// Whether a netdev is a part of the NIC below.
 pub fn follows(device: &Netdev) -> bool {
-    matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
+    device.has_kind(LinkKind::follows) && device.made.is_some()
 }
 
 pub fn described(device: &Netdev) -> String {
@@ -75,11 +75,10 @@ pub fn described(device: &Netdev) -> String {
 }
 
 pub fn fate(device: &Netdev) -> &'static str {
-    match device.kind.as_deref() {
-        // A move is a NETDEV_UNREGISTER for vxlan_netdevice_event(), macsec_notify() and
-        // amt_device_event() (drivers/net).
-        Some("vxlan" | "macsec" | "amt") => "deleted, with all that is set on it",
-        _ => "left without it",
+    if device.has_kind(LinkKind::ends_with_lower) {
+        "deleted, with all that is set on it"
+    } else {
+        "left without it"
     }
 }
 

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use netlink_packet_core::{DefaultNla, Emitable};
 use rdma_model::ids::{Guid, HcaName, IfName};
-use rdma_model::snapshot::RdmaMode;
+use rdma_model::snapshot::{Hca, RdmaMode};
 
 use crate::reply::{self, End, Replies, array, attributes, string};
 
@@ -305,7 +305,7 @@ impl CharDev {
     /// RDMA_DRIVER_SIW.
     pub fn software(&self) -> Option<&'static str> {
         match self.driver {
-            Some(14) => Some("rxe"),
+            Some(14) => Some(Hca::RXE),
             Some(18) => Some("siw"),
             _ => None,
         }

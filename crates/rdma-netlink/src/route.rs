@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netlink_packet_core::NLA_F_NESTED;
+use netlink_packet_core::{NLA_F_NESTED, NlasIterator};
 use nix::libc::{AF_INET, AF_INET6};
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Hop, Netdev, RTA_EXPIRES, Route};
@@ -39,6 +39,8 @@ const HOP_FLAGS: u8 = 0x02 | 0x04;
 
 const TABLE_LOCAL: u32 = 255;
 
+/// The lengths of rtmsg and rtnexthop.
+const RTMSG: usize = 12;
 const RTNEXTHOP: usize = 8;
 /// USER_HZ: the kernel reports the time left of a route in these.
 const CLOCK: i32 = 100;
@@ -67,57 +69,80 @@ fn net(ip: Option<IpAddr>, prefix: u8, family: u8) -> Option<IpNet> {
     IpNet::new(ip.unwrap_or(any), prefix).ok()
 }
 
-/// RTA_VIA: an address behind its family.
-fn via(bytes: &[u8]) -> Option<IpAddr> {
+/// What RTA_VIA has.
+fn address_behind_family(bytes: &[u8]) -> Option<IpAddr> {
     ip(bytes.get(2..)?)
 }
 
-/// A route message as a route; only IPv4 and IPv6, and no cached clones.
-pub fn route(message: &Raw, names: &Names) -> Option<Route> {
-    let h = |at| message.byte(at);
-    let flags = message.word(8);
+/// The payload of a route message as a route; only IPv4 and IPv6, and no cached clones. A host may
+/// have a million: what is not kept takes no memory.
+pub fn route(payload: &[u8], names: &Names) -> Option<Route> {
+    let (header, rest) = payload.split_at_checked(RTMSG)?;
+    let flags = word(&header[8..])?;
     if flags & RTM_F_CLONED != 0 {
         return None;
     }
-    let mut rest = message.attributes.clone();
-    let mut take = |kind: u16| rest.remove(&kind).map(|Hex(bytes)| bytes);
-    let address = |bytes: Option<Vec<u8>>| bytes.and_then(|b| ip(&b));
-    let number = |bytes: Option<Vec<u8>>| bytes.and_then(|b| word(&b));
-    let destination = net(address(take(RTA_DST)), h(1), h(0))?;
-    let source = address(take(RTA_SRC)).and_then(|s| net(Some(s), h(2), h(0)));
-    let table = number(take(RTA_TABLE)).unwrap_or(u32::from(h(4)));
-    let (metric, prefsrc) = (number(take(RTA_PRIORITY)), address(take(RTA_PREFSRC)));
-    let single = Hop {
-        dev: number(take(RTA_OIF)).and_then(|index| names.get(&index).cloned()),
-        gateway: address(take(RTA_GATEWAY)).or(take(RTA_VIA).and_then(|b| via(&b))),
-        flags: (flags & 0xff) as u8 & HOP_FLAGS,
-        ..Hop::default()
-    };
-    let mut hops = take(RTA_MULTIPATH).map_or_else(Vec::new, |value| legs(&value, names));
-    if hops.is_empty() && single.dev.is_some() {
-        hops.push(single);
-    }
-    let expires = take(RTA_CACHEINFO).and_then(|value| expiry(&value));
-    // Bookkeeping of the kernel, not configuration.
-    take(RTA_MFC_STATS);
-    let other = rest
-        .into_iter()
-        .chain(expires.map(|left| (RTA_EXPIRES, of_word(left))))
-        .collect();
-    let (protocol, scope, kind, tos) = (h(5), h(6), h(7), h(3));
-    Some(Route {
-        destination,
-        source,
+    let [
+        family,
+        length,
+        source_length,
+        tos,
         table,
         protocol,
         scope,
         kind,
+        ..,
+    ] = *header
+    else {
+        return None;
+    };
+    let mut route = Route {
+        destination: net(None, 0, family)?,
+        source: None,
+        table: u32::from(table),
+        protocol,
+        scope,
+        kind,
         tos,
-        metric,
-        prefsrc,
-        hops,
-        other,
-    })
+        metric: None,
+        prefsrc: None,
+        hops: Vec::new(),
+        other: Attributes::new(),
+    };
+    let mut to = None;
+    let (mut dev, mut gateway, mut via) = (None, None, None);
+    for attribute in NlasIterator::new(rest) {
+        let attribute = attribute.ok()?;
+        let value = attribute.value();
+        match attribute.kind() {
+            RTA_DST => to = ip(value),
+            RTA_SRC => route.source = ip(value).and_then(|s| net(Some(s), source_length, family)),
+            RTA_TABLE => route.table = word(value).unwrap_or(route.table),
+            RTA_PRIORITY => route.metric = word(value),
+            RTA_PREFSRC => route.prefsrc = ip(value),
+            RTA_OIF => dev = word(value).and_then(|index| names.get(&index)),
+            RTA_GATEWAY => gateway = ip(value),
+            RTA_VIA => via = address_behind_family(value),
+            RTA_MULTIPATH => route.hops = legs(value, names),
+            RTA_CACHEINFO => {
+                let left = expiry(value).map(|left| (RTA_EXPIRES, of_word(left)));
+                route.other.extend(left);
+            }
+            // Bookkeeping of the kernel, not configuration.
+            RTA_MFC_STATS => {}
+            kind => drop(route.other.insert(kind, Hex(value.to_vec()))),
+        }
+    }
+    route.destination = net(to, length, family)?;
+    if route.hops.is_empty() && dev.is_some() {
+        route.hops.push(Hop {
+            dev: dev.cloned(),
+            gateway: gateway.or(via),
+            flags: (flags & 0xff) as u8 & HOP_FLAGS,
+            ..Hop::default()
+        });
+    }
+    Some(route)
 }
 
 /// The seconds left of a route that ends: rta_expires of rta_cacheinfo, which is 0 for all others.
@@ -140,7 +165,7 @@ fn legs(mut bytes: &[u8], names: &Names) -> Vec<Hop> {
             break;
         };
         let gateway = other.remove(&RTA_GATEWAY).and_then(|g| ip(&g.0));
-        let gateway = gateway.or_else(|| via(&other.remove(&RTA_VIA)?.0));
+        let gateway = gateway.or_else(|| address_behind_family(&other.remove(&RTA_VIA)?.0));
         let dev = word(&leg[4..8]).and_then(|index| names.get(&index).cloned());
         hops.push(Hop {
             dev,

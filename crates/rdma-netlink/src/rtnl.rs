@@ -21,11 +21,6 @@ pub use link::{link_name, nameless, netdev, stranger};
 use rdma_model::ids::{Hex, IfName, Mac};
 use rdma_model::snapshot::{Address, Neighbour, Rule};
 
-/// Address flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's
-/// bookkeeping (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
-/// NOPREFIXROUTE, MCAUTOJOIN.
-pub const ADDRESS_FLAGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
-
 /// FIB_RULE_INVERT: the rule flag that a user sets.
 const RULE_FLAGS: u32 = 0x02;
 
@@ -99,7 +94,7 @@ pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
     attributes.push(AddressAttribute::Local(a.address));
     attributes.push(AddressAttribute::Address(a.peer.unwrap_or(a.address)));
     attributes.push(AddressAttribute::Flags(AddressFlags::from_bits_retain(
-        a.flags & ADDRESS_FLAGS,
+        a.flags & Address::SETTINGS,
     )));
     if let Some(IpAddr::V4(b)) = a.broadcast {
         attributes.push(AddressAttribute::Broadcast(b));

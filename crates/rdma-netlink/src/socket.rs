@@ -129,6 +129,22 @@ impl KernelSocket {
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
+        let mut messages = Vec::new();
+        let interrupted = self.exchange_each(&message, flags, time, |kind, payload| {
+            messages.extend(parsed(kind, payload));
+        })?;
+        Ok((messages, interrupted))
+    }
+
+    /// As [`KernelSocket::exchange`], with the type and the payload of each answer for `each`: a
+    /// list may be too long to be kept.
+    pub fn exchange_each<M: NetlinkSerializable>(
+        &mut self,
+        message: &M,
+        flags: u16,
+        time: Duration,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> io::Result<bool> {
         // Of what is no list, the acknowledgement is the end.
         let end = if flags & NLM_F_DUMP == NLM_F_DUMP {
             End::Done
@@ -139,13 +155,7 @@ impl KernelSocket {
         message.serialize(&mut body);
         let sequence = self.next_sequence();
         let request = reply::request(message.message_type(), flags | end.flags(), sequence, &body);
-        let (mut replies, mut messages) = (Replies::new(end, sequence), Vec::new());
-        // One that the library cannot read is left out: it must not hide the others.
-        let mut each = |kind: u16, payload: &[u8]| {
-            let mut header = NetlinkHeader::default();
-            header.message_type = kind;
-            messages.extend(M::deserialize(&header, payload).ok());
-        };
+        let mut replies = Replies::new(end, sequence);
         self.converse(&request, time, |datagram| {
             match replies.feed_each(datagram, &mut each).map_err(refusal) {
                 // One thing of the list was too large for the kernel itself to tell (a route with
@@ -155,7 +165,7 @@ impl KernelSocket {
                 fed => fed,
             }
         })?;
-        Ok((messages, replies.interrupted()))
+        Ok(replies.interrupted())
     }
 
     /// Asks for one thing, without an acknowledgement. The kernel's refusal is an error with its
@@ -195,6 +205,13 @@ impl KernelSocket {
         })?;
         Ok(replies)
     }
+}
+
+/// A message that the library cannot read is left out: it must not hide the others.
+pub fn parsed<M: NetlinkDeserializable>(kind: u16, payload: &[u8]) -> Option<M> {
+    let mut header = NetlinkHeader::default();
+    header.message_type = kind;
+    M::deserialize(&header, payload).ok()
 }
 
 fn refusal(e: anyhow::Error) -> Error {

@@ -12,6 +12,7 @@ use crate::commands::spec::{Edited, edit};
 use crate::commands::{busy_nics, warn};
 use crate::container::userspace;
 use crate::disk::files;
+use crate::disk::replace::Replacement;
 use crate::oci::edit;
 use crate::plan::rule_carry;
 use crate::planner::{options, plan_of_any};
@@ -120,10 +121,8 @@ impl Draft {
         self.decision.keep_view(store)?;
         if let (Some(bundle), Some(edited)) = (&args.bundle, &self.edited) {
             edited.lay_out(&self.decision, store)?;
-            files::replace_keeping_attributes(
-                &bundle.join("config.json"),
-                edited.injected.json.as_bytes(),
-            )?;
+            Replacement::keeping_attributes()
+                .write(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
         }
         self.decision.keep(store)
     }

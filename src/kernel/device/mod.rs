@@ -33,12 +33,11 @@ pub struct Devices {
 impl Devices {
     /// Opens what there is: a kernel without a netlink family has none of its settings.
     pub fn open(netns: &Netns) -> Result<Devices> {
-        let open = || {
+        let (ethtool, netdev, route) = netns.visit(|| {
             let route =
                 KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?;
             Ok((Genl::open("ethtool")?, Genl::open("netdev")?, route))
-        };
-        let (ethtool, netdev, route) = netns.visit(open)?;
+        })?;
         // In a container of its own sysfs may be closed to us: its files are unknown then.
         Ok(Devices {
             ethtool,

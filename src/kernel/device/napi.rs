@@ -43,14 +43,15 @@ fn napis(genl: &mut Genl, ifindex: u32) -> Napis {
 }
 
 fn parse_napis(answers: &[Vec<u8>]) -> Napis {
-    let one = |answer: &Vec<u8>| {
-        let all: BTreeMap<u16, u64> = attributes(answer)
-            .flatten()
-            .filter_map(|(kind, value)| Some((kind, number(value)?)))
-            .collect();
-        Some((u32::try_from(*all.get(&ID)?).ok()?, all))
-    };
-    answers.iter().filter_map(one).collect()
+    answers.iter().filter_map(|answer| napi(answer)).collect()
+}
+
+fn napi(answer: &[u8]) -> Option<(u32, BTreeMap<u16, u64>)> {
+    let all: BTreeMap<u16, u64> = attributes(answer)
+        .flatten()
+        .filter_map(|(kind, value)| Some((kind, number(value)?)))
+        .collect();
+    Some((u32::try_from(*all.get(&ID)?).ok()?, all))
 }
 
 /// NLA_UINT: four bytes, or eight.
@@ -66,19 +67,17 @@ pub fn read(genl: &mut Genl, ifindex: u32) -> Values {
 }
 
 fn values(napis: &Napis) -> Values {
-    let text = |kind: &u16| {
-        let values: Option<Vec<String>> = napis
+    let mut values = Values::new();
+    for (kind, name) in &SETTINGS {
+        let of_each: Option<Vec<String>> = napis
             .values()
             .map(|all| Some(all.get(kind)?.to_string()))
             .collect();
-        values
-            .filter(|all| !all.is_empty())
-            .map(|all| counted(all.into_iter()))
-    };
-    SETTINGS
-        .iter()
-        .filter_map(|(kind, name)| Some((format!("{PREFIX}{name}"), text(kind)?)))
-        .collect()
+        if let Some(all) = of_each.filter(|all| !all.is_empty()) {
+            values.insert(format!("{PREFIX}{name}"), counted(all.into_iter()));
+        }
+    }
+    values
 }
 
 /// Sends only what differs. The error names the values that were refused, and why; the others are

@@ -64,13 +64,14 @@ impl Files {
         all.extend(own);
         let (rx, tx) = queues(&nic);
         for (side, count, leaves) in [("rx", rx, &RX[..]), ("tx", tx, &TX[..])] {
-            let list = |leaf: &&str| {
-                Some((
-                    format!("{PREFIX}queues/{side}-*/{leaf}"),
-                    each(&nic, side, count, leaf)?,
-                ))
-            };
-            all.extend(leaves.iter().flat_map(|row| row.iter().map_while(list)));
+            for row in leaves {
+                for leaf in *row {
+                    let Some(values) = each(&nic, side, count, leaf) else {
+                        break;
+                    };
+                    all.insert(format!("{PREFIX}queues/{side}-*/{leaf}"), values);
+                }
+            }
         }
         all
     }
@@ -131,10 +132,14 @@ fn queues(nic: &OwnedFd) -> (usize, usize) {
 /// One leaf of all queues; nothing where the first has none, as with a driver without byte queue
 /// limits.
 fn each(nic: &OwnedFd, side: &str, count: usize, leaf: &str) -> Option<String> {
-    let read = |n: usize| value(nic, &format!("queues/{side}-{n}/{leaf}"));
-    let first = (count > 0).then(|| read(0)).flatten()?;
-    let others = (1..count).map(|n| read(n).unwrap_or_else(|| UNTOLD.to_owned()));
-    Some(counted(std::iter::once(first).chain(others)))
+    let mut all = Vec::new();
+    for n in 0..count {
+        match value(nic, &format!("queues/{side}-{n}/{leaf}")) {
+            None if n == 0 => return None,
+            value => all.push(value.unwrap_or_else(|| UNTOLD.to_owned())),
+        }
+    }
+    (count > 0).then(|| counted(all.into_iter()))
 }
 
 /// Values one after another, those that repeat with their number: `f 0*7`.
@@ -146,29 +151,23 @@ pub(super) fn counted(values: impl Iterator<Item = String>) -> String {
             _ => runs.push((value, 1)),
         }
     }
-    let text = |(value, count): &(String, usize)| {
+    for (value, count) in &mut runs {
         if *count > 1 {
-            format!("{value}*{count}")
-        } else {
-            value.clone()
+            value.push_str(&format!("*{count}"));
         }
-    };
-    runs.iter().map(text).collect::<Vec<_>>().join(" ")
+    }
+    let all: Vec<String> = runs.into_iter().map(|(value, _)| value).collect();
+    all.join(" ")
 }
 
 /// The values of such text, one after another.
 pub(super) fn expanded(text: &str) -> impl Iterator<Item = &str> {
-    let run = |part: &str| {
-        part.rsplit_once('*')
-            .and_then(|(_, count)| count.parse().ok())
-            .unwrap_or(1)
-    };
-    let value = |part: &str| part.split('*').next().unwrap_or_default().len();
-    let each = move |part: &'_ str| (run(part), value(part));
     text.split(' ')
-        .flat_map(move |part| {
-            let (count, length): (usize, usize) = each(part);
-            std::iter::repeat_n(&part[..length], count)
+        .flat_map(|part| {
+            let value = part.split('*').next().unwrap_or_default();
+            let count = part.rsplit_once('*').map(|(_, count)| count.parse());
+            let count: usize = count.and_then(Result::ok).unwrap_or(1);
+            std::iter::repeat_n(value, count)
         })
         .take(MOST)
 }

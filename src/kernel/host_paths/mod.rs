@@ -2,13 +2,12 @@
 
 mod sock_diag;
 mod storage;
-mod tun;
 mod tunnels;
 mod uses;
 mod wireguard;
 mod xfrm;
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -25,7 +24,7 @@ use rdma_netlink::socket::KernelSocket;
 
 use crate::disk::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
-use crate::select::protected_ifaces::{Facts, Selectors, Socket, ask_all};
+use crate::select::protected_ifaces::{Facts, Inquiry, Selectors, Socket};
 use sock_diag::Sock;
 
 const NETLINK_ROUTE: isize = 0;
@@ -44,53 +43,46 @@ const LARGEST: u64 = 1 << 20;
 
 /// Asks the kernel of the calling thread's namespace, which is the host's.
 pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
-    let failed = |e: io::Error| HostPaths {
-        not_asked: vec![format!("route netlink: {e}")],
-        ..HostPaths::default()
-    };
     let mut socket = match KernelSocket::open(NETLINK_ROUTE) {
         Ok(socket) => socket,
-        Err(e) => return failed(e),
+        Err(e) => {
+            return HostPaths {
+                not_asked: vec![format!("route netlink: {e}")],
+                ..HostPaths::default()
+            };
+        }
     };
+    let known = Known::new(host);
+    let mut inquiry = Inquiry::new(host, job, facts(&mut socket, host));
+    loop {
+        let questions = inquiry.questions();
+        if questions.is_empty() {
+            return inquiry.paths();
+        }
+        for question in questions {
+            let answer = lookup(&mut socket, &question, &known);
+            inquiry.answer(question, answer);
+        }
+    }
+}
+
+/// What is known of the host's uses before a route is asked for.
+fn facts(socket: &mut KernelSocket, host: &Snapshot) -> Facts {
     let mut facts = Facts::default();
     name_servers(host, &mut facts);
     storage::servers(Path::new("/sys"), host, &mut facts);
-    match rdma_uses() {
-        Ok(uses) => facts.rdma = uses,
-        Err(e) => facts
-            .not_asked
-            .push(format!("what of this host uses RDMA devices: {e:#}")),
-    }
+    facts.rdma = facts.known("what of this host uses RDMA devices", rdma_uses());
     sockets(host, &mut facts);
-    match xfrm::ends() {
-        Ok(ends) => facts.ipsec = ends,
+    facts.ipsec = match xfrm::ends() {
         // Who may not ask may not move a NIC.
         Err(e) if e.raw_os_error() == Some(EPERM) => {
-            facts
-                .not_asked
-                .push("the other ends of IPsec: that takes CAP_NET_ADMIN".to_owned());
+            facts.known("the other ends of IPsec", Err("that takes CAP_NET_ADMIN"))
         }
-        Err(e) => facts
-            .not_asked
-            .push(format!("the other ends of IPsec: {e}")),
-    }
-    match uses::links(&mut socket, host) {
-        Ok(links) => facts.uses = links,
-        Err(e) => facts
-            .not_asked
-            .push(format!("where tc redirects packets to: {e}")),
-    }
-    match tunnels::tunnels(&mut socket, host) {
-        Ok(tunnels) => facts.tunnels = tunnels,
-        Err(e) => facts
-            .not_asked
-            .push(format!("the other ends of tunnels: {e}")),
-    }
-    let known = Known::new(host);
-    let mut ask = |q: &Question| lookup(&mut socket, q, &known);
-    let mut paths = ask_all(host, job, facts, &mut ask);
-    tun::observe(host, &mut paths, &mut ask);
-    paths
+        ends => facts.known("the other ends of IPsec", ends),
+    };
+    facts.uses = facts.known("where tc redirects packets to", uses::links(socket, host));
+    facts.tunnels = facts.known("the other ends of tunnels", tunnels::tunnels(socket, host));
+    facts
 }
 
 /// The FIB entry; and of packets that are bound to no address, the one that the kernel chooses.
@@ -192,9 +184,8 @@ fn sockets(host: &Snapshot, facts: &mut Facts) {
     let all = match sock_diag::connected() {
         Ok(all) => all,
         Err(e) => {
-            return facts
-                .not_asked
-                .push(format!("the sockets of this host: {e}"));
+            let why = format!("the sockets of this host: {e}");
+            return facts.not_asked.push(why);
         }
     };
     // The kernel shows marks with CAP_NET_ADMIN alone; they matter where rules look at them.
@@ -204,18 +195,13 @@ fn sockets(host: &Snapshot, facts: &mut Facts) {
                 .to_owned(),
         );
     }
-    let implied = |sock: &Sock| {
-        sock.oif.or_else(|| {
-            if all.has_links {
-                None
-            } else {
-                implied_link(sock, host)
-            }
-        })
-    };
-    facts
-        .sockets
-        .extend(all.list.iter().map(|sock| socket(sock, implied(sock))));
+    for sock in &all.list {
+        let oif = match sock.oif {
+            None if !all.has_links => implied_link(sock, host),
+            oif => oif,
+        };
+        facts.sockets.push(socket(sock, oif));
+    }
 }
 
 /// The link that a socket must be bound to: the one of a link-local address, and the VRF of its own
@@ -230,7 +216,7 @@ fn implied_link(sock: &Sock, host: &Snapshot) -> Option<u32> {
         return Some(owner.ifindex);
     }
     let vrf = host.netdev(owner.master.as_ref()?)?;
-    (vrf.kind.as_deref() == Some("vrf")).then_some(vrf.ifindex)
+    vrf.is_vrf().then_some(vrf.ifindex)
 }
 
 fn socket(sock: &Sock, oif: Option<u32>) -> Socket {

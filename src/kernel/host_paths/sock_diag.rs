@@ -2,15 +2,18 @@
 //! /proc/net where the kernel has none of it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use nix::libc::{AF_INET, AF_INET6, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT, IPPROTO_TCP, IPPROTO_UDP};
 
-use rdma_netlink::raw::{attributes, word};
+use rdma_netlink::raw::{attributes, ip, word};
 use rdma_netlink::socket::KernelSocket;
 
 const NETLINK_SOCK_DIAG: isize = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// Lists sockets of both families in one walk of the kernel's table, which is as large as its
+/// memory (inet_diag_dump_compat() in net/ipv4/inet_diag.c); there is none for UDP.
+const TCPDIAG_GETSOCK: u16 = 18;
 /// TCP_ESTABLISHED, which is also the state of a UDP socket that is connected, TCP_SYN_SENT and
 /// TCP_SYN_RECV: a mount may wait for its server for hours. Sockets that are to be accepted have
 /// the last one, too (inet_diag_dump_icsk() in net/ipv4/inet_diag.c). TCP_CLOSE_WAIT, TCP_FIN_WAIT1
@@ -21,9 +24,11 @@ const WITH_ANOTHER_END: [u32; 6] = [1, 2, 3, 8, 4, 5];
 const AFTER_CLOSE: [u32; 2] = [4, 5];
 /// The length of inet_diag_msg.
 const INET_DIAG_MSG: usize = 72;
+const INET_DIAG_SOCKID: usize = 48;
 /// IPv4's and IPv6's types of service, which are given where they are asked for (idiag_ext).
 const INET_DIAG_TOS: u16 = 5;
 const INET_DIAG_TCLASS: u16 = 6;
+const EXTENSIONS: u8 = 1 << (INET_DIAG_TOS - 1) | 1 << (INET_DIAG_TCLASS - 1);
 /// It takes CAP_NET_ADMIN.
 const INET_DIAG_MARK: u16 = 15;
 
@@ -70,28 +75,49 @@ pub(crate) fn connected() -> io::Result<Sockets> {
 
 fn by_netlink() -> io::Result<Vec<Sock>> {
     let mut socket = KernelSocket::open(NETLINK_SOCK_DIAG)?;
+    let mut all = match socket.dump(TCPDIAG_GETSOCK, &tcp_of_all_families()) {
+        Ok(answers) => socks(&answers, IPPROTO_TCP),
+        // Of a kernel that has no such request any more.
+        Err(_) => of_each_family(&mut socket, IPPROTO_TCP)?,
+    };
+    all.append(&mut of_each_family(&mut socket, IPPROTO_UDP)?);
+    Ok(all)
+}
+
+/// inet_diag_req with an empty inet_diag_sockid, which fits every socket.
+fn tcp_of_all_families() -> Vec<u8> {
+    let mut body = vec![0, 0, 0, EXTENSIONS];
+    body.extend([0; INET_DIAG_SOCKID]);
+    body.extend(states().to_ne_bytes());
+    body.extend([0; 4]);
+    body
+}
+
+fn of_each_family(socket: &mut KernelSocket, protocol: i32) -> io::Result<Vec<Sock>> {
     let mut all = Vec::new();
     for family in [AF_INET, AF_INET6] {
-        for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
-            // inet_diag_req_v2 with an empty inet_diag_sockid, which fits every socket.
-            let extensions = 1 << (INET_DIAG_TOS - 1) | 1 << (INET_DIAG_TCLASS - 1);
-            let mut body = vec![family as u8, protocol as u8, extensions, 0];
-            body.extend(
-                WITH_ANOTHER_END
-                    .iter()
-                    .fold(0, |all, state| all | 1u32 << state)
-                    .to_ne_bytes(),
-            );
-            body.extend([0; 48]);
-            let answers = socket.dump(SOCK_DIAG_BY_FAMILY, &body)?;
-            all.extend(
-                answers
-                    .iter()
-                    .filter_map(|payload| sock(payload, protocol as u8)),
-            );
-        }
+        // inet_diag_req_v2.
+        let mut body = vec![family as u8, protocol as u8, EXTENSIONS, 0];
+        body.extend(states().to_ne_bytes());
+        body.extend([0; INET_DIAG_SOCKID]);
+        all.append(&mut socks(
+            &socket.dump(SOCK_DIAG_BY_FAMILY, &body)?,
+            protocol,
+        ));
     }
     Ok(all)
+}
+
+fn socks(answers: &[Vec<u8>], protocol: i32) -> Vec<Sock> {
+    let all = answers.iter();
+    all.filter_map(|answer| sock(answer, protocol as u8))
+        .collect()
+}
+
+fn states() -> u32 {
+    WITH_ANOTHER_END
+        .iter()
+        .fold(0, |all, state| all | 1 << state)
 }
 
 fn is_open(state: u32, inode: u32) -> bool {
@@ -103,23 +129,10 @@ fn is_open(state: u32, inode: u32) -> bool {
 fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
     let (message, rest) = payload.split_at_checked(INET_DIAG_MSG)?;
     is_open(u32::from(message[1]), word(message.get(68..72)?)?).then_some(())?;
-    let port = |at: usize| {
-        Some(u16::from_be_bytes(
-            message.get(at..at + 2)?.try_into().ok()?,
-        ))
-    };
-    let address = |at: usize| match i32::from(message[0]) {
-        AF_INET => Some(IpAddr::from(
-            <[u8; 4]>::try_from(message.get(at..at + 4)?).ok()?,
-        )),
-        _ => {
-            Some(IpAddr::from(<[u8; 16]>::try_from(message.get(at..at + 16)?).ok()?).to_canonical())
-        }
-    };
     let oif = word(message.get(40..44)?).filter(|index| *index != 0);
     let all = attributes(rest).unwrap_or_default();
     let mark = all.get(&INET_DIAG_MARK).and_then(|value| word(&value.0));
-    let (local, remote) = ((address(8)?, port(4)?), (address(24)?, port(6)?));
+    let (local, remote) = (end(message, 8, 4)?, end(message, 24, 6)?);
     // A socket of IPv6 may talk IPv4, and then its packets have the type of service of that.
     let of_family = if remote.0.is_ipv4() {
         INET_DIAG_TOS
@@ -139,6 +152,18 @@ fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
         tos,
         uid: word(message.get(64..68)?)?,
     })
+}
+
+/// One end of a connection, from where its address and its port are in inet_diag_msg.
+fn end(message: &[u8], address: usize, port: usize) -> Option<(IpAddr, u16)> {
+    let length = if i32::from(message[0]) == AF_INET {
+        4
+    } else {
+        16
+    };
+    let address = ip(message.get(address..address + length)?)?.to_canonical();
+    let port = message.get(port..port + 2)?.try_into().ok()?;
+    Some((address, u16::from_be_bytes(port)))
 }
 
 fn by_proc() -> io::Result<Vec<Sock>> {
@@ -166,28 +191,11 @@ fn by_proc() -> io::Result<Vec<Sock>> {
 /// numbers of this machine.
 fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let end = |field: &str| {
-        let (address, port) = field.split_once(':')?;
-        let word = |at: usize| {
-            u32::from_str_radix(address.get(at..at + 8)?, 16)
-                .ok()
-                .map(u32::to_ne_bytes)
-        };
-        let ip: IpAddr = match address.len() {
-            8 => Ipv4Addr::from(word(0)?).into(),
-            32 => {
-                let bytes = [word(0)?, word(8)?, word(16)?, word(24)?].concat();
-                Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical()
-            }
-            _ => return None,
-        };
-        Some((ip, u16::from_str_radix(port, 16).ok()?))
-    };
     let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else {
         return None;
     };
     is_open(u32::from_str_radix(state, 16).ok()?, inode.parse().ok()?).then_some(())?;
-    let (local, remote) = (end(local)?, end(remote)?);
+    let (local, remote) = (end_of_proc(local)?, end_of_proc(remote)?);
     Some(Sock {
         protocol,
         local,
@@ -197,6 +205,18 @@ fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
         tos: 0,
         uid: uid.parse().ok()?,
     })
+}
+
+/// `ADDRESS:PORT`, of which the address is one word or four.
+fn end_of_proc(field: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = field.split_once(':')?;
+    let mut bytes = Vec::new();
+    for at in (0..address.len()).step_by(8) {
+        let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some((ip(&bytes)?.to_canonical(), port))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Block devices and file systems of this host that are another machine's. Between attempts to
 //! connect they have no socket, and over RDMA none at all.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -107,15 +108,16 @@ fn nvme(device: &Path, host: &Snapshot) -> Option<Socket> {
         .is_none()
         .then_some(())?;
     let text = word(device, "address")?;
-    let value = |key: &str| {
-        text.split(',')
-            .find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
-    };
-    let to = address(value("traddr")?, host)?;
-    let from = value("src_addr")
-        .or(value("host_traddr"))
+    let pairs = text.split(',').filter_map(|part| part.split_once('='));
+    let values: HashMap<&str, &str> = pairs.collect();
+    let to = address(values.get("traddr")?, host)?;
+    let from = values
+        .get("src_addr")
+        .or(values.get("host_traddr"))
         .and_then(|own| own.split('%').next()?.parse().ok());
-    let on = value("host_iface").and_then(|name| link_of(name, host));
+    let on = values
+        .get("host_iface")
+        .and_then(|name| link_of(name, host));
     let question = Question {
         from,
         oif: to.oif.or(on.map(|n| n.ifindex)),
@@ -124,7 +126,8 @@ fn nvme(device: &Path, host: &Snapshot) -> Option<Socket> {
     Some(socket(
         question,
         transport == "rdma",
-        value("trsvcid")
+        values
+            .get("trsvcid")
             .and_then(|port| port.parse().ok())
             .unwrap_or(NVME),
     ))
@@ -133,10 +136,11 @@ fn nvme(device: &Path, host: &Snapshot) -> Option<Socket> {
 /// A connection of a session, whether it is over TCP or RDMA (show_conn_ep_param_ in
 /// drivers/scsi/scsi_transport_iscsi.c).
 fn iscsi(device: &Path, host: &Snapshot) -> Option<Socket> {
-    let either =
-        |now: &str, configured: &str| word(device, now).or_else(|| word(device, configured));
-    let to = address(&either("address", "persistent_address")?, host)?;
-    let port = either("port", "persistent_port").and_then(|port| port.parse().ok());
+    // What it is, else what was configured.
+    let [to, port] = ["address", "port"]
+        .map(|what| word(device, what).or_else(|| word(device, &format!("persistent_{what}"))));
+    let to = address(&to?, host)?;
+    let port = port.and_then(|port| port.parse().ok());
     Some(socket(to, false, port.unwrap_or(ISCSI)))
 }
 

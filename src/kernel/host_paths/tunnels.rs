@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nix::libc::{AF_BRIDGE, IPPROTO_UDP};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Connection, Netdev, Nexthop, Question, Snapshot};
+use rdma_model::snapshot::{Connection, Netdev, Question, Snapshot};
 use rdma_netlink::raw::{Attributes, attributes, ip, word};
 use rdma_netlink::socket::KernelSocket;
 
@@ -144,22 +144,17 @@ fn facts(
     data: &Attributes,
     host: &Snapshot,
 ) -> TunnelFacts {
-    let number = |at: u16| data.get(&at).and_then(|v| word(&v.0)).filter(|n| *n != 0);
-    let address = |at: &[u16]| {
-        let all = at.iter().filter_map(|at| ip(&data.get(at)?.0));
-        all.map(|ip| ip.to_canonical())
-            .find(|ip| !ip.is_unspecified())
-    };
-    let below = layout.link.and_then(number);
+    let below = layout.link.and_then(|at| number(data, at));
+    let below = below.filter(|index| *index != 0);
     // A flag in some kinds, a byte in others.
     let external = data
         .get(&layout.external)
         .is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
-    let remote = address(layout.remote);
+    let remote = address(data, layout.remote);
     let packets = Question {
-        from: address(layout.local),
+        from: address(data, layout.local),
         oif: below,
-        mark: layout.mark.and_then(number).unwrap_or(0),
+        mark: layout.mark.and_then(|at| number(data, at)).unwrap_or(0),
         flow: layout
             .port
             .and_then(|at| Some(udp_to(port(&data.get(&at)?.0)?))),
@@ -186,6 +181,17 @@ fn facts(
         .into_iter()
         .collect();
     TunnelFacts { ends, ..facts }
+}
+
+fn number(data: &Attributes, at: u16) -> Option<u32> {
+    word(&data.get(&at)?.0)
+}
+
+/// The kernel tells the unspecified one where there is none.
+fn address(data: &Attributes, at: &[u16]) -> Option<IpAddr> {
+    let all = at.iter().filter_map(|at| ip(&data.get(at)?.0));
+    all.map(|ip| ip.to_canonical())
+        .find(|ip| !ip.is_unspecified())
 }
 
 /// A port in the order of the network.
@@ -225,13 +231,12 @@ fn forwarding(
         let Some(tunnel) = tunnels.iter_mut().find(|t| Some(&t.link) == name) else {
             continue;
         };
-        let number = |at: u16| all.get(&at).and_then(|v| word(&v.0));
         let end = all
             .get(&NDA_DST)
             .and_then(|v| ip(&v.0))
             .filter(|to| !to.is_unspecified() && !to.is_multicast());
         let ends = end.into_iter().chain(
-            number(NDA_NH_ID)
+            number(&all, NDA_NH_ID)
                 .into_iter()
                 .flat_map(|id| object(id, host)),
         );
@@ -240,7 +245,7 @@ fn forwarding(
         let new = ends.map(|to| {
             let packets = own.towards(to);
             Question {
-                oif: number(NDA_IFINDEX).or(packets.oif),
+                oif: number(&all, NDA_IFINDEX).or(packets.oif),
                 flow: flow.or(packets.flow),
                 ..packets
             }
@@ -252,14 +257,13 @@ fn forwarding(
 }
 
 fn object(id: u32, host: &Snapshot) -> Vec<IpAddr> {
-    let of = |id: u32| host.nexthops.iter().find(move |n| n.id == id);
-    let members = of(id)
-        .into_iter()
-        .flat_map(|n| &n.group)
-        .filter_map(|m| of(m.id));
-    of(id)
-        .into_iter()
-        .chain(members)
-        .filter_map(|n: &Nexthop| n.gateway)
-        .collect()
+    let Some(object) = host.nexthops.iter().find(|n| n.id == id) else {
+        return Vec::new();
+    };
+    let mut gateways = Vec::from_iter(object.gateway);
+    for member in &object.group {
+        let member = host.nexthops.iter().find(|n| n.id == member.id);
+        gateways.extend(member.and_then(|n| n.gateway));
+    }
+    gateways
 }

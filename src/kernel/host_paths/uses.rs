@@ -6,6 +6,7 @@
 
 use std::io;
 
+use rdma_model::ids::Hex;
 use rdma_model::snapshot::{LinkUse, Netdev, Snapshot};
 use rdma_netlink::raw::{Attributes, attributes, emitted, word};
 use rdma_netlink::socket::KernelSocket;
@@ -29,50 +30,42 @@ const ROUTERS: [&str; 2] = [
 ];
 
 pub(super) fn links(socket: &mut KernelSocket, host: &Snapshot) -> io::Result<Vec<LinkUse>> {
-    let of = |netdev: &Netdev, why: &str| LinkUse {
-        link: netdev.name.clone(),
-        why: why.to_owned(),
-    };
     let targets = targets(socket)?;
-    let redirected = host.netdevs.iter().filter(|n| targets.contains(&n.ifindex));
-    let mut found: Vec<LinkUse> = redirected
-        .map(|n| {
-            of(
-                n,
-                "tc redirects or mirrors packets to it (`tc actions list action mirred`)",
-            )
-        })
-        .collect();
-    for text in ROUTERS
-        .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-    {
-        let names: Vec<&str> = text
-            .lines()
-            .skip(1)
+    let mut found = uses(
+        host,
+        "tc redirects or mirrors packets to it (`tc actions list action mirred`)",
+        |n| targets.contains(&n.ifindex),
+    );
+    for path in ROUTERS {
+        let Ok(text) = std::fs::read_to_string(path) else {
+            continue;
+        };
+        let lines = text.lines().skip(1);
+        let names: Vec<&str> = lines
             .filter_map(|line| line.split_whitespace().nth(1))
             .collect();
-        let routed = host
-            .netdevs
-            .iter()
-            .filter(|n| names.contains(&n.name.as_str()));
-        found.extend(routed.map(|n| {
-            of(
-                n,
-                "the multicast router of this host forwards by it (`ip mroute`)",
-            )
-        }));
+        found.append(&mut uses(
+            host,
+            "the multicast router of this host forwards by it (`ip mroute`)",
+            |n| names.contains(&n.name.as_str()),
+        ));
     }
     Ok(found)
+}
+
+fn uses(host: &Snapshot, why: &str, is_used: impl Fn(&Netdev) -> bool) -> Vec<LinkUse> {
+    let used = host.netdevs.iter().filter(|n| is_used(n));
+    used.map(|netdev| LinkUse {
+        link: netdev.name.clone(),
+        why: why.to_owned(),
+    })
+    .collect()
 }
 
 /// The links that actions of the kind mirred of this namespace point at. The kernel lists none
 /// while it has no such kind, and loads nothing to list it (tc_dump_action() in
 /// net/sched/act_api.c).
 fn targets(socket: &mut KernelSocket) -> io::Result<Vec<u32>> {
-    let nested = |kind: u16, value: Vec<u8>| {
-        emitted(&Attributes::from([(kind, rdma_model::ids::Hex(value))]))
-    };
     let mut body = vec![0; TCAMSG];
     body.extend(nested(
         TCA_ACT_TAB,
@@ -85,17 +78,23 @@ fn targets(socket: &mut KernelSocket) -> io::Result<Vec<u32>> {
         .collect())
 }
 
+fn nested(kind: u16, value: Vec<u8>) -> Vec<u8> {
+    emitted(&Attributes::from([(kind, Hex(value))]))
+}
+
 fn of_message(payload: &[u8]) -> Vec<u32> {
-    let read = |bytes: &[u8]| attributes(bytes).unwrap_or_default();
-    let table = read(payload.get(TCAMSG..).unwrap_or_default()).remove(&TCA_ACT_TAB);
-    let actions = table.map(|table| read(&table.0)).unwrap_or_default();
-    let target = |action: &[u8]| {
-        let options = read(action).remove(&TCA_ACT_OPTIONS)?;
-        let parameters = read(&options.0).remove(&TCA_MIRRED_PARMS)?;
-        word(parameters.0.get(TARGET..TARGET + 4)?)
-    };
-    actions
-        .values()
-        .filter_map(|action| target(&action.0))
-        .collect()
+    let table = within(payload.get(TCAMSG..).unwrap_or_default(), TCA_ACT_TAB);
+    let actions = table.and_then(|Hex(table)| attributes(&table).ok());
+    let actions = actions.unwrap_or_default();
+    actions.values().filter_map(target).collect()
+}
+
+fn target(Hex(action): &Hex) -> Option<u32> {
+    let Hex(options) = within(action, TCA_ACT_OPTIONS)?;
+    let Hex(parameters) = within(&options, TCA_MIRRED_PARMS)?;
+    word(parameters.get(TARGET..TARGET + 4)?)
+}
+
+fn within(bytes: &[u8], kind: u16) -> Option<Hex> {
+    attributes(bytes).ok()?.remove(&kind)
 }

@@ -58,15 +58,14 @@ fn ends(ifindex: u32) -> Result<Vec<Question>> {
         .iter()
         .filter_map(|all| all.get(&WGDEVICE_A_PEERS))
         .flat_map(|peers| endpoints(&peers.0));
-    let to_port = |port: u16| Connection {
-        protocol: IPPROTO_UDP as u8,
-        local_port: own,
-        remote_port: port,
-    };
     Ok(ends
-        .map(|(to, port)| Question {
+        .map(|(to, remote_port)| Question {
             mark,
-            flow: Some(to_port(port)),
+            flow: Some(Connection {
+                protocol: IPPROTO_UDP as u8,
+                local_port: own,
+                remote_port,
+            }),
             ..Question::to(to)
         })
         .collect())

@@ -13,7 +13,7 @@ use rdma_model::snapshot::Stranger;
 use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
 
-use super::{RouteSocket, change_links};
+use super::{RouteSocket, change_links, link};
 use crate::kernel::netns::Netns;
 
 const TRIES: usize = 3;
@@ -40,18 +40,12 @@ impl RouteSocket {
                     Err(_) if !found.is_empty() => break,
                     answer => answer.context("listing links")?,
                 };
-            let links = messages.iter().filter_map(|p| match p {
-                Packet::Known(m) => {
-                    if let Message::NewLink(l) = m.as_ref() {
-                        rtnl::stranger(l)
-                    } else {
-                        None
-                    }
+            let links = messages.into_iter().filter_map(link);
+            for (nsid, stranger) in links.filter_map(|l| rtnl::stranger(&l)) {
+                if stranger.lowers.iter().any(|index| concerns(*index)) {
+                    found.insert(stranger.ifindex, (nsid, stranger));
                 }
-                Packet::Raw(_) => None,
-            });
-            let sits = links.filter(|(_, s)| s.lowers.iter().any(|i| concerns(*i)));
-            found.extend(sits.map(|(nsid, s)| (s.ifindex, (nsid, s))));
+            }
             whole = !interrupted;
             if whole {
                 break;
@@ -75,22 +69,8 @@ impl RouteSocket {
         ask.attributes
             .extend(u32::try_from(netns.raw_fd()).map(NsidAttribute::Fd));
         let (answers, _) = self.exchange(Message::GetNsId(ask), 0)?;
-        let number = |p: &Packet| {
-            let Packet::Known(message) = p else {
-                return None;
-            };
-            let Message::NewNsId(answer) = message.as_ref() else {
-                return None;
-            };
-            answer.attributes.iter().find_map(|a| {
-                if let NsidAttribute::Id(id) = a {
-                    Some(*id)
-                } else {
-                    None
-                }
-            })
-        };
-        Ok(answers.iter().find_map(number).filter(|id| *id >= 0))
+        let number = answers.iter().find_map(number);
+        Ok(number.filter(|id| *id >= 0))
     }
 
     /// Deletes a link by its index: its name may be anything.
@@ -99,4 +79,17 @@ impl RouteSocket {
         m.header.index = index;
         self.change(Message::DelLink(m), 0)
     }
+}
+
+fn number(answer: &Packet) -> Option<i32> {
+    let Packet::Known(message) = answer else {
+        return None;
+    };
+    let Message::NewNsId(answer) = message.as_ref() else {
+        return None;
+    };
+    answer.attributes.iter().find_map(|a| match a {
+        NsidAttribute::Id(id) => Some(*id),
+        _ => None,
+    })
 }

@@ -13,10 +13,9 @@ use rdma_model::snapshot::{LinkOptions, ProgramHook};
 use rdma_model::step::{Settings, VirtualLink};
 use rdma_netlink::devconf::{self, DevConf, LinkPacket};
 use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
-use rdma_netlink::raw::Packet;
 use rdma_netlink::{link_info, rtnl};
 
-use super::{ANSWER, RouteSocket};
+use super::{ANSWER, RouteSocket, link};
 use crate::kernel::netns::Netns;
 
 /// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
@@ -27,16 +26,6 @@ impl RouteSocket {
         let mut ask = ask();
         call(&mut ask, name);
         let (messages, _) = self.exchange(Message::GetLink(ask), 0)?;
-        let link = |p| match p {
-            Packet::Known(m) => {
-                if let Message::NewLink(l) = *m {
-                    Some(l)
-                } else {
-                    None
-                }
-            }
-            Packet::Raw(_) => None,
-        };
         let found = messages.into_iter().find_map(link);
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
@@ -49,19 +38,9 @@ impl RouteSocket {
             conf: DevConf::default(),
         };
         let (messages, _) = self.0.exchange(ask, 0, ANSWER)?;
-        let index = |p: &Packet| match p {
-            Packet::Known(m) => {
-                if let Message::NewLink(l) = m.as_ref() {
-                    Some(l.header.index)
-                } else {
-                    None
-                }
-            }
-            Packet::Raw(_) => None,
-        };
         let found = messages
             .into_iter()
-            .find_map(|m| Some((index(&m.packet)?, m.conf)));
+            .find_map(|m| Some((link(m.packet)?.header.index, m.conf)));
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
@@ -135,10 +114,9 @@ impl RouteSocket {
 
     pub fn set(&mut self, name: &IfName, settings: &Settings) -> io::Result<()> {
         self.set_link(name, |m| {
-            let flag = |on: bool, flag: LinkFlags| if on { flag } else { LinkFlags::empty() };
             m.header.change_mask = LinkFlags::Promisc | LinkFlags::Allmulti;
-            m.header.flags = flag(settings.promisc, LinkFlags::Promisc)
-                | flag(settings.allmulti, LinkFlags::Allmulti);
+            m.header.flags.set(LinkFlags::Promisc, settings.promisc);
+            m.header.flags.set(LinkFlags::Allmulti, settings.allmulti);
             if let Some(options) = &settings.options {
                 m.header.change_mask |= LinkFlags::from_bits_retain(LinkOptions::FLAGS);
                 m.header.flags |= LinkFlags::from_bits_retain(options.flags & LinkOptions::FLAGS);
@@ -176,10 +154,12 @@ impl RouteSocket {
     /// (rfc2863_policy() in net/core/link_watch.c), unless user space sets it (set_operstate() in
     /// net/core/rtnetlink.c).
     fn wake(&mut self, name: &IfName) -> io::Result<()> {
-        let asleep = |a: &LinkAttribute| {
-            matches!(a, LinkAttribute::OperState(State::Dormant | State::Testing))
-        };
-        if !self.link_by_name(name)?.attributes.iter().any(asleep) {
+        let link = self.link_by_name(name)?;
+        let is_asleep = link
+            .attributes
+            .iter()
+            .any(|a| matches!(a, LinkAttribute::OperState(State::Dormant | State::Testing)));
+        if !is_asleep {
             return Ok(());
         }
         self.set_link(name, |m| {
@@ -211,10 +191,11 @@ impl RouteSocket {
     /// holder ends. Without a mode the kernel would look at the one that the driver prefers, and
     /// leave those of the others.
     pub fn xdp_detach(&mut self, name: &IfName) -> io::Result<()> {
-        let detach = |mode| LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode)]);
-        XDP_MODES
-            .into_iter()
-            .try_for_each(|mode| self.set_link(name, |m| m.attributes.push(detach(mode))))
+        for mode in XDP_MODES {
+            let off = vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode)];
+            self.set_link(name, |m| m.attributes.push(LinkAttribute::Xdp(off)))?;
+        }
+        Ok(())
     }
 
     pub fn xdp_detach_mode(&mut self, name: &IfName, hook: ProgramHook) -> io::Result<()> {

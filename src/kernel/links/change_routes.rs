@@ -51,14 +51,15 @@ impl RouteSocket {
         &mut self,
         devices: impl Iterator<Item = &'a IfName>,
     ) -> Result<BTreeMap<IfName, u32>> {
-        let index = |dev: &IfName| {
-            Ok((
+        let mut all = BTreeMap::new();
+        for dev in devices {
+            let index = self.index(dev);
+            all.insert(
                 dev.clone(),
-                self.index(dev)
-                    .with_context(|| format!("looking for {dev}"))?,
-            ))
-        };
-        devices.map(index).collect()
+                index.with_context(|| format!("looking for {dev}"))?,
+            );
+        }
+        Ok(all)
     }
 
     fn route_message(&mut self, route: &Route) -> Result<Raw> {

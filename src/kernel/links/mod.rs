@@ -10,17 +10,23 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkDeserializable, NetlinkSerializable};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkSerializable};
 use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::LinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use nix::libc::EOPNOTSUPP;
+use nix::errno::Errno;
 use rdma_netlink::raw::{Packet, Raw};
-use rdma_netlink::socket::KernelSocket;
+use rdma_netlink::socket::{KernelSocket, parsed};
 
 pub use observe::Network;
 
+use crate::kernel::rdma::errno;
+
 /// No answer of the kernel takes longer; one that is lost must not hang a hook.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// How often a list that changed while it was read is read again.
+const TRIES: usize = 8;
 
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
 pub struct RouteSocket(KernelSocket);
@@ -54,56 +60,69 @@ impl RouteSocket {
         self.exchange(message, NLM_F_ACK | flags).map(|_| ())
     }
 
-    /// A dump, repeated while the kernel says that it was interrupted.
-    fn whole<M: NetlinkSerializable + NetlinkDeserializable + Clone>(
+    /// What `read` makes of each message of a list, which is asked for again while the kernel says
+    /// that it changed meanwhile.
+    fn list<T>(
         &mut self,
-        message: &M,
-    ) -> Result<Vec<M>> {
-        for _ in 0..8 {
-            let (messages, interrupted) = self
+        ask: &impl NetlinkSerializable,
+        mut read: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        for _ in 0..TRIES {
+            let mut all = Vec::new();
+            let interrupted = self
                 .0
-                .exchange(message.clone(), NLM_F_DUMP, ANSWER)
+                .exchange_each(ask, NLM_F_DUMP, ANSWER, |kind, payload| {
+                    all.extend(read(kind, payload));
+                })
                 .context("dumping route netlink")?;
             if !interrupted {
-                return Ok(messages);
+                return Ok(all);
             }
         }
         bail!("the network changes faster than it can be read")
     }
 
-    fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
-        let known = |p| {
-            if let Packet::Known(m) = p {
-                Some(*m)
-            } else {
-                None
+    /// A list of what the library reads.
+    fn dump<T>(
+        &mut self,
+        ask: Message,
+        mut read: impl FnMut(Message) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        self.list(&Packet::from(ask), |kind, payload| {
+            match parsed(kind, payload)? {
+                Packet::Known(message) => read(*message),
+                Packet::Raw(_) => None,
             }
-        };
-        Ok(self
-            .whole(&Packet::from(message))?
-            .into_iter()
-            .filter_map(known)
-            .collect())
+        })
     }
 
-    /// A dump of what we read ourselves; nothing where the kernel has no such thing.
+    /// A list of what we read ourselves; nothing where the kernel has no such thing.
     fn raw_dump(&mut self, ask: Raw) -> Result<Vec<Raw>> {
-        let raw = |p| {
-            if let Packet::Raw(r) = p {
-                Some(r)
-            } else {
-                None
-            }
-        };
-        match self.whole(&Packet::from(ask)) {
-            Err(e)
-                if e.downcast_ref::<io::Error>()
-                    .and_then(io::Error::raw_os_error)
-                    == Some(EOPNOTSUPP) =>
-            {
-                Ok(Vec::new())
-            }
-            packets => Ok(packets?.into_iter().filter_map(raw).collect()),
+        self.payloads(ask, |kind, payload| match parsed(kind, payload)? {
+            Packet::Raw(message) => Some(message),
+            Packet::Known(_) => None,
+        })
+    }
+
+    /// As [`RouteSocket::raw_dump`], from the bytes of each message.
+    fn payloads<T>(
+        &mut self,
+        ask: Raw,
+        read: impl FnMut(u16, &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        match self.list(&Packet::from(ask), read) {
+            Err(e) if errno(&e) == Some(Errno::EOPNOTSUPP) => Ok(Vec::new()),
+            listed => listed,
         }
+    }
+}
+
+fn link(packet: Packet) -> Option<LinkMessage> {
+    match packet {
+        Packet::Known(message) => match *message {
+            Message::NewLink(link) => Some(link),
+            _ => None,
+        },
+        Packet::Raw(_) => None,
     }
 }

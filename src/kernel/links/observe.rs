@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -12,10 +12,12 @@ use rdma_netlink::devconf::{DevConf, LinkPacket};
 use rdma_netlink::neigh_parms;
 use rdma_netlink::qdisc::{self, ObservedQdisc};
 use rdma_netlink::raw::{Packet, RTM_GETNEIGHTBL, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
+use rdma_netlink::rtnl::Names;
+use rdma_netlink::socket::parsed;
 use rdma_netlink::{nexthop, route, rtnl};
 use rustix::time::{ClockId, clock_getres};
 
-use super::{RouteSocket, change_links};
+use super::{RouteSocket, change_links, link};
 use crate::kernel::Depth;
 
 /// include/uapi/linux/if_addr.h.
@@ -33,88 +35,69 @@ pub struct Network {
     pub confs: HashMap<u32, DevConf>,
 }
 
+/// Links by their index: a namespace may have thousands, with as many addresses and neighbours.
+struct Links<'a> {
+    all: &'a mut [Netdev],
+    places: HashMap<u32, usize>,
+}
+
+impl Links<'_> {
+    fn of(all: &mut [Netdev]) -> Links<'_> {
+        let places = all.iter().enumerate();
+        let places = places.map(|(at, dev)| (dev.ifindex, at)).collect();
+        Links { all, places }
+    }
+
+    fn get(&mut self, index: u32) -> Option<&mut Netdev> {
+        self.all.get_mut(*self.places.get(&index)?)
+    }
+}
+
 impl RouteSocket {
     /// Reads what route netlink reports of the namespace; queueing disciplines only where they
     /// matter: each costs a request of its own, and root in a container can make many.
     pub fn network(&mut self, depth: Depth, disciplines: bool) -> Result<Network> {
         let (links, confs) = self.links()?;
-        let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
-        let mut netdevs: Vec<Netdev> = links
-            .iter()
-            .filter_map(|l| rtnl::netdev(l, &names))
-            .collect();
-        if depth == Depth::Links {
-            return Ok(Network {
-                netdevs,
-                confs,
-                ..Network::default()
-            });
-        }
-        // A container may have tens of thousands of each.
-        let places: HashMap<u32, usize> = netdevs
-            .iter()
-            .enumerate()
-            .map(|(at, n)| (n.ifindex, at))
-            .collect();
-        let mut attach = |index: u32, put: &mut dyn FnMut(&mut Netdev)| {
-            places
-                .get(&index)
-                .and_then(|at| netdevs.get_mut(*at))
-                .into_iter()
-                .for_each(put);
+        let names: Names = links.iter().filter_map(rtnl::link_name).collect();
+        let netdevs = links.iter().filter_map(|l| rtnl::netdev(l, &names));
+        let mut network = Network {
+            netdevs: netdevs.collect(),
+            confs,
+            ..Network::default()
         };
-        for message in self.dump(Message::GetAddress(Default::default()))? {
-            let Message::NewAddress(m) = message else {
-                continue;
-            };
-            let Some((index, address)) = rtnl::address(&m) else {
-                continue;
-            };
-            attach(index, &mut |n| n.addresses.push(address.clone()));
+        if depth == Depth::Links {
+            return Ok(network);
         }
-        if depth == Depth::Netdevs {
-            return Ok(Network {
-                netdevs,
-                confs,
-                ..Network::default()
-            });
-        }
-        for (index, neighbour) in self.neighbours(&links)? {
-            attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
-        }
-        if disciplines {
-            self.qdiscs(&mut netdevs)?;
-        }
-        let (mut routes, mut rules) = (Vec::new(), Vec::new());
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let messages = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
-            routes.extend(messages.iter().filter_map(|m| route::route(m, &names)));
-            let mut ask = RuleMessage::default();
-            ask.header.family = family;
-            for message in self.dump(Message::GetRule(ask))? {
-                if let Message::NewRule(m) = message {
-                    rules.extend(rtnl::rule(&m));
-                }
+        let mut by_index = Links::of(&mut network.netdevs);
+        for (index, address) in self.addresses()? {
+            if let Some(dev) = by_index.get(index) {
+                dev.addresses.push(address);
             }
         }
+        if depth == Depth::Netdevs {
+            return Ok(network);
+        }
+        for (index, neighbour) in self.neighbours(&links)? {
+            if let Some(dev) = by_index.get(index) {
+                dev.neighbours.push(neighbour);
+            }
+        }
+        if disciplines {
+            self.qdiscs(&mut network.netdevs)?;
+        }
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            network.routes.append(&mut self.routes(family, &names)?);
+            network.rules.append(&mut self.rules(family)?);
+        }
         let messages = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
-        let nexthops: Vec<Nexthop> = messages
-            .iter()
-            .filter_map(|m| nexthop::nexthop(m, &names))
-            .collect();
-        nexthop::tell_legs(&mut routes, &nexthops);
-        let routes_cut = [4, 6]
+        let nexthops = messages.iter().filter_map(|m| nexthop::nexthop(m, &names));
+        network.nexthops = nexthops.collect();
+        nexthop::tell_legs(&mut network.routes, &network.nexthops);
+        network.routes_cut = [4, 6]
             .into_iter()
-            .filter(|family| route::is_cut(*family, &netdevs, &routes))
+            .filter(|family| route::is_cut(*family, &network.netdevs, &network.routes))
             .collect();
-        Ok(Network {
-            netdevs,
-            routes,
-            routes_cut,
-            nexthops,
-            rules,
-            confs,
-        })
+        Ok(network)
     }
 
     fn links(&mut self) -> Result<(Vec<LinkMessage>, HashMap<u32, DevConf>)> {
@@ -122,18 +105,37 @@ impl RouteSocket {
             packet: Message::GetLink(change_links::ask()).into(),
             conf: DevConf::default(),
         };
+        let found = self.list(&ask, |kind, payload| {
+            let LinkPacket { packet, conf } = parsed(kind, payload)?;
+            Some((link(packet)?, conf))
+        })?;
         let (mut links, mut confs) = (Vec::new(), HashMap::new());
-        for LinkPacket { packet, conf } in self.whole(&ask)? {
-            let Packet::Known(message) = packet else {
-                continue;
-            };
-            let Message::NewLink(link) = *message else {
-                continue;
-            };
+        for (link, conf) in found {
             confs.insert(link.header.index, conf);
             links.push(link);
         }
         Ok((links, confs))
+    }
+
+    fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
+        self.dump(Message::GetAddress(Default::default()), |m| match m {
+            Message::NewAddress(m) => rtnl::address(&m),
+            _ => None,
+        })
+    }
+
+    fn routes(&mut self, family: AddressFamily, names: &Names) -> Result<Vec<Route>> {
+        let ask = Raw::dump(RTM_GETROUTE, family.into());
+        self.payloads(ask, |_, payload| route::route(payload, names))
+    }
+
+    fn rules(&mut self, family: AddressFamily) -> Result<Vec<Rule>> {
+        let mut ask = RuleMessage::default();
+        ask.header.family = family;
+        self.dump(Message::GetRule(ask), |m| match m {
+            Message::NewRule(m) => rtnl::rule(&m),
+            _ => None,
+        })
     }
 
     pub fn neigh_parms(&mut self) -> Result<neigh_parms::Tables> {
@@ -149,40 +151,41 @@ impl RouteSocket {
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
     fn neighbours(&mut self, links: &[LinkMessage]) -> Result<Vec<(u32, Neighbour)>> {
         // All that the kernel knows on these is NOARP.
-        let silent = |index| {
-            links
-                .iter()
-                .any(|l| l.header.index == index && l.header.flags.contains(LinkFlags::Noarp))
-        };
+        let without_arp = links
+            .iter()
+            .filter(|l| l.header.flags.contains(LinkFlags::Noarp));
+        let without_arp: HashSet<u32> = without_arp.map(|l| l.header.index).collect();
         let mut all = Vec::new();
         for flags in [NeighbourFlags::empty(), NeighbourFlags::Proxy] {
             let mut ask = NeighbourMessage::default();
             ask.header.flags = flags;
-            let messages = self.dump(Message::GetNeighbour(ask))?;
-            let set = messages.iter().filter_map(|m| {
-                if let Message::NewNeighbour(n) = m {
-                    rtnl::neighbour(n)
-                } else {
-                    None
+            all.append(&mut self.dump(Message::GetNeighbour(ask), |m| {
+                match m {
+                    Message::NewNeighbour(m) => rtnl::neighbour(&m)
+                        .filter(|(index, found)| !found.noarp || !without_arp.contains(index)),
+                    _ => None,
                 }
-            });
-            all.extend(set.filter(|(index, neighbour)| !neighbour.noarp || !silent(*index)));
+            })?);
         }
         Ok(all)
     }
 
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
-        let mut all: Vec<ObservedQdisc> = self
-            .raw_dump(Raw::dump(RTM_GETQDISC, 0))?
-            .iter()
-            .filter_map(qdisc::parse)
-            .collect();
-        for discipline in &mut all {
-            for ask in qdisc::filters(discipline) {
+        let mut by_link: HashMap<u32, Vec<ObservedQdisc>> = HashMap::new();
+        for message in self.raw_dump(Raw::dump(RTM_GETQDISC, 0))? {
+            let Some(mut discipline) = qdisc::parse(&message) else {
+                continue;
+            };
+            for ask in qdisc::filters(&discipline) {
                 discipline.filtered |= !self.raw_dump(ask)?.is_empty();
             }
+            let of_link = by_link.entry(discipline.ifindex).or_default();
+            of_link.push(discipline);
         }
-        netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all));
+        for dev in netdevs {
+            let own = by_link.get(&dev.ifindex).map_or(&[][..], Vec::as_slice);
+            qdisc::attach(dev, own);
+        }
         Ok(())
     }
 
@@ -190,27 +193,16 @@ impl RouteSocket {
     /// routing: the kernel's own answer.
     pub fn way(&mut self, to: IpAddr, from: IpAddr) -> io::Result<Option<u32>> {
         let (answers, _) = self.exchange(route::lookup(to, from), 0)?;
-        Ok(answers.iter().find_map(|p| {
-            if let Packet::Raw(r) = p {
-                route::out(r)
-            } else {
-                None
-            }
+        Ok(answers.iter().find_map(|answer| match answer {
+            Packet::Raw(route) => route::out(route),
+            Packet::Known(_) => None,
         }))
     }
 
     pub fn tentative(&mut self, ip: IpAddr) -> Result<bool> {
-        let running = |a: &Address| {
+        let all = self.addresses()?;
+        Ok(all.iter().any(|(_, a)| {
             a.address == ip && a.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == IFA_F_TENTATIVE
-        };
-        let all = self.dump(Message::GetAddress(Default::default()))?;
-        let addresses = all.iter().filter_map(|m| {
-            if let Message::NewAddress(a) = m {
-                rtnl::address(a)
-            } else {
-                None
-            }
-        });
-        Ok(addresses.into_iter().any(|(_, a)| running(&a)))
+        }))
     }
 }

@@ -1,16 +1,18 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result};
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::Side;
-use rdma_netlink::devconf;
-use rdma_netlink::neigh_parms::Tables;
+use rdma_netlink::devconf::{self, DevConf};
+use rdma_netlink::neigh_parms::{AF_INET, AF_INET6, Tables};
 
 use crate::kernel::device::Devices;
-use crate::kernel::links::RouteSocket;
+use crate::kernel::links::{RouteSocket, tcx};
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::Rdma;
 use crate::kernel::sysctl::{self, Reader, Reported};
+use crate::kernel::{Depth, Scope};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 
@@ -24,6 +26,9 @@ pub(super) struct Space {
     pub(super) rdma: Option<Rdma>,
     pub(super) sysctls: Reader,
     pub(super) links: usize,
+    /// What links are given beside each other's steps; a value that is written is not in here any
+    /// more.
+    pub(super) neigh: Option<Tables>,
     devices: Option<Devices>,
 }
 
@@ -36,6 +41,7 @@ impl Space {
             rdma,
             sysctls: Reader::default(),
             links: 0,
+            neigh: None,
             devices: None,
         })
     }
@@ -52,6 +58,42 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
+    /// Reads the sysctls, the programs and the device settings that the scope has.
+    pub(super) fn read_settings(
+        &mut self,
+        snapshot: &mut Snapshot,
+        scope: &Scope,
+        confs: HashMap<u32, DevConf>,
+    ) -> Result<()> {
+        let neigh = if scope.sysctls.concern_folder("neigh") {
+            self.route
+                .neigh_parms()
+                .context("reading neighbour tables")?
+        } else {
+            Tables::new()
+        };
+        let reported = Reported { confs, neigh };
+        let reader = &mut self.sysctls;
+        self.netns.visit(|| {
+            reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
+            snapshot.sysctls = reader.shared(scope.defaults, &reported);
+            if scope.depth == Depth::Links {
+                return Ok(());
+            }
+            tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
+        })?;
+        let wanted: Vec<&mut Netdev> = snapshot
+            .netdevs
+            .iter_mut()
+            .filter(|d| scope.devices.contains(&d.name))
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        self.devices().context("looking at devices")?.read(wanted);
+        Ok(())
+    }
+
     /// By netlink where that can be; on the host all by files, as some announce a change there.
     pub(super) fn write_sysctls(
         &mut self,
@@ -61,20 +103,8 @@ impl Space {
     ) -> Result<()> {
         self.sysctls.forget();
         // Without what netlink reports, as of `all`, the files are compared.
-        let differ: BTreeMap<String, String> = match self.route.conf(dev) {
-            Ok((index, conf)) => {
-                let neigh = self.links <= FEW && values.keys().any(|key| key.contains("/neigh/"));
-                let neigh = if neigh {
-                    self.route.neigh_parms().unwrap_or_default()
-                } else {
-                    Tables::new()
-                };
-                let reported = Reported {
-                    confs: [(index, conf)].into(),
-                    neigh,
-                };
-                reported.differing(index, values)
-            }
+        let differ = match self.route.conf(dev) {
+            Ok((index, conf)) => self.differing(index, conf, values),
             Err(_) => values.clone(),
         };
         let differ = if side == Side::Inside {
@@ -86,12 +116,37 @@ impl Space {
             return Ok(());
         }
         // One that is refused must not keep the others from being written.
-        let write = || {
-            sysctl::ordered(&differ)
-                .map(|(k, v)| sysctl::write(dev, k, v))
-                .fold(Ok(()), Result::and)
+        self.netns.visit(|| {
+            let mut done = Ok(());
+            for (key, value) in sysctl::ordered(&differ) {
+                done = done.and(sysctl::write(dev, key, value));
+            }
+            done
+        })
+    }
+
+    /// Those values that a link does not have by now, as far as netlink reports that. They are
+    /// about to be written: its neighbour tables are forgotten.
+    fn differing(
+        &mut self,
+        index: u32,
+        conf: DevConf,
+        values: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let wanted = values.keys().any(|key| key.contains("/neigh/"));
+        if wanted && self.neigh.is_none() && self.links <= FEW {
+            self.neigh = self.route.neigh_parms().ok();
+        }
+        let mut own = Tables::new();
+        for key in [AF_INET, AF_INET6].map(|family| (family, Some(index))) {
+            let parms = self.neigh.as_mut().and_then(|all| all.remove(&key));
+            own.extend(parms.map(|parms| (key, parms)));
+        }
+        let reported = Reported {
+            confs: [(index, conf)].into(),
+            neigh: own,
         };
-        self.netns.visit(write)
+        reported.differing(index, values)
     }
 
     /// The values that are left for files.
@@ -100,16 +155,13 @@ impl Space {
         dev: &IfName,
         values: BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
-        let message = |(key, value): (&String, &String)| {
-            devconf::settable(key.strip_prefix("ipv4/conf/")?, value)
-        };
-        let by_netlink: Vec<_> = values.iter().filter_map(message).collect();
+        let by_netlink: Vec<_> = values.iter().filter_map(by_netlink).collect();
         if by_netlink.is_empty() || self.route.set_conf(dev, &by_netlink).is_err() {
             return values;
         }
         values
             .into_iter()
-            .filter(|(key, value)| message((key, value)).is_none())
+            .filter(|(key, value)| self::by_netlink((key, value)).is_none())
             .collect()
     }
 
@@ -121,4 +173,8 @@ impl Space {
         let index = self.route.index(dev)?;
         self.devices()?.write(index, dev, values)
     }
+}
+
+fn by_netlink((key, value): (&String, &String)) -> Option<(u16, i32)> {
+    devconf::settable(key.strip_prefix("ipv4/conf/")?, value)
 }

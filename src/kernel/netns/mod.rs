@@ -4,7 +4,7 @@ mod nsfs;
 pub mod pins;
 pub mod search;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
@@ -24,6 +24,9 @@ pub const NAMED: &str = "/run/netns";
 /// A visit takes a few milliseconds, or until a move of NICs lets go of the kernel's lock (rtnl).
 const VISIT: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 10;
+
+/// A thread of the kernel (include/linux/sched.h).
+const PF_KTHREAD: u32 = 0x0020_0000;
 
 #[derive(Debug)]
 pub struct Netns {
@@ -150,25 +153,53 @@ impl Drop for WayHome {
     }
 }
 
+/// Visits of one namespace after the other; its end takes this thread back to its own.
+pub struct Journey(#[allow(dead_code, reason = "held for its Drop")] WayHome);
+
+impl Journey {
+    pub fn begin() -> Result<Journey> {
+        WayHome::find().map(Journey)
+    }
+
+    pub fn visit<T>(&self, netns: &Netns, visit: impl FnOnce() -> Result<T>) -> Result<T> {
+        netns.enter()?;
+        visit()
+    }
+}
+
 /// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode,
 /// each with where it was found. There may be more of them than descriptors: each is opened when it
 /// is its turn.
 pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
     let mut seen: BTreeSet<u64> = known.iter().copied().collect();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter(|e| {
-        e.file_name()
-            .to_str()
-            .is_some_and(|n| n.parse::<i32>().is_ok())
-    });
-    let kept = std::fs::read_dir(NAMED)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|e| e.path());
-    let paths = processes.map(|e| e.path().join("ns/net")).chain(kept);
+    let processes = processes().map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
+    let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten();
+    let paths = processes.chain(kept.map(|e| e.path()));
     let new = paths.filter(move |path| std::fs::metadata(path).is_ok_and(|m| seen.insert(m.ino())));
     new.filter_map(|path| Netns::open(&path).ok().map(|netns| (path, netns)))
+}
+
+/// All processes but the kernel's threads, which never leave the first namespace. A machine of many
+/// cores has thousands of these.
+fn processes() -> impl Iterator<Item = i32> {
+    let threads = kernel_threads().unwrap_or_default();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter(move |pid| !threads.contains(pid))
+}
+
+/// The children of kthreadd, of which all threads of the kernel are (kthreadd() in
+/// kernel/kthread.c). In a PID namespace its number is another process's.
+fn kernel_threads() -> Option<HashSet<i32>> {
+    let stat = std::fs::read_to_string("/proc/2/stat").ok()?;
+    // Behind the name: state, parent, group, session, terminal, its group, flags.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let flags: u32 = fields.split_whitespace().nth(6)?.parse().ok()?;
+    let children = std::fs::read_to_string("/proc/2/task/2/children").ok()?;
+    let all = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    (flags & PF_KTHREAD != 0).then(|| all.collect())
 }
 
 /// A process in the namespace with that inode, other than `but`. A process may fork behind the
@@ -181,9 +212,7 @@ pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
 }
 
 fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
-    let entries = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| {
+    processes().find(|pid| {
         Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted) && !is_visit(*pid, wanted)
     })
 }
@@ -193,11 +222,11 @@ fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
 fn is_visit(pid: i32, wanted: &str) -> bool {
     let is_ours =
         program::at(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|program| program.is_own);
-    let has_left = |_| {
-        std::thread::sleep(VISIT);
-        !is_in(&format!("/proc/{pid}"), wanted)
-    };
-    is_ours && (0..LOOKS).any(has_left)
+    is_ours
+        && (0..LOOKS).any(|_| {
+            std::thread::sleep(VISIT);
+            !is_in(&format!("/proc/{pid}"), wanted)
+        })
 }
 
 /// A process whose first thread has ended has no namespace to show; its others have.

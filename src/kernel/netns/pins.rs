@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rdma_model::error_class::ErrorClass;
 
-use crate::disk::{files, open};
+use crate::disk::{doing, files, open};
 use crate::faults;
 use crate::kernel::netns::{NAMED, Netns};
 
@@ -38,7 +38,7 @@ pub fn pin(ns: &Netns, path: &Path) -> Result<()> {
         "{} already pins another namespace",
         path.display()
     );
-    let doing = || format!("pinning the network namespace at {}", path.display());
+    let doing = doing("pinning the network namespace at", path);
     faults::around(doing(), || {
         open::to_write(path, false)?;
         faults::point(format_args!("while {}", doing()))?;
@@ -68,17 +68,14 @@ pub fn unpin(path: &Path) -> Result<()> {
 /// Whether a namespace may get this path as its name: what exists there may be in use, and is
 /// [`ErrorClass::Refused`].
 pub fn is_vacant(path: &Path) -> Result<()> {
-    let taken = || {
+    ensure!(
+        fs::symlink_metadata(path).is_err(),
         ErrorClass::Refused.error(format!(
             "{} exists already: choose another name",
             path.display()
         ))
-    };
-    if fs::symlink_metadata(path).is_ok() {
-        Err(taken())
-    } else {
-        Ok(())
-    }
+    );
+    Ok(())
 }
 
 /// Binds the namespace onto a path where runtimes find it, as `ip netns` would: in other mount
@@ -138,8 +135,8 @@ fn share(folder: &Path) -> Result<()> {
 
 /// Undoes [`publish`], whole or cut short; what others have put there since stays.
 pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
-    let begun = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
-    let ours = is_pinned(path, inode) || Netns::open(path).is_err() && begun();
+    let begun = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    let ours = is_pinned(path, inode) || begun && Netns::open(path).is_err();
     if ours && path.parent() == Some(Path::new(NAMED)) {
         unpin(path)
     } else {

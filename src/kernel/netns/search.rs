@@ -13,7 +13,7 @@ use rdma_model::snapshot::Stranger;
 use serde::Deserialize;
 
 use crate::kernel::links::RouteSocket;
-use crate::kernel::netns::{self, NAMED, Netns, pins};
+use crate::kernel::netns::{self, Journey, NAMED, Netns, pins};
 use crate::kernel::process::pidfd::start_time;
 
 /// How long to look: there may be thousands of namespaces, and a container waits.
@@ -124,10 +124,13 @@ impl Search {
     ) -> Search {
         let deadline = Instant::now() + patience;
         let mut search = Search::default();
+        let Ok(journey) = Journey::begin() else {
+            return search;
+        };
         let mut known = vec![home.inode()];
         if let Some(one) = more {
             known.push(one.inode());
-            search.search_in(home, &one, Path::new(""), &concerns, deadline);
+            search.search_in(&journey, home, (Path::new(""), &one), &concerns, deadline);
         }
         for (path, other) in netns::others(&known) {
             if Instant::now() >= deadline {
@@ -138,7 +141,7 @@ impl Search {
                 );
                 break;
             }
-            search.search_in(home, &other, &path, &concerns, deadline);
+            search.search_in(&journey, home, (&path, &other), &concerns, deadline);
         }
         search
     }
@@ -147,17 +150,17 @@ impl Search {
     /// none of ours. One whose links cannot be listed as a whole is a gap.
     fn search_in(
         &mut self,
+        journey: &Journey,
         home: &Netns,
-        other: &Netns,
-        path: &Path,
+        (path, other): (&Path, &Netns),
         concerns: &(impl Fn(u32) -> bool + Sync),
         deadline: Instant,
     ) {
         let keeper = keeper(path);
-        let Ok(seen) = other.visit(|| Ok(RouteSocket::open()?.strangers(home, concerns, deadline)))
-        else {
+        let Ok(mut socket) = journey.visit(other, RouteSocket::open) else {
             return;
         };
+        let seen = socket.strangers(home, concerns, deadline);
         let (seen, why) = match seen {
             Ok((seen, true)) => (seen, None),
             Ok((seen, false)) => (seen, Some("they change all the time".to_owned())),

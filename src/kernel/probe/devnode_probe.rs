@@ -37,12 +37,17 @@ pub fn here(devices: &[CharDevice]) -> Nodes {
 }
 
 fn below(root: &Path, devices: &[CharDevice], user: Option<&ProcessUser>) -> Nodes {
-    let root = Root::open(root);
-    let one = |d: &CharDevice| match &root {
-        Ok(root) => try_node(root, d, user),
-        Err(e) => NodeAccess::Untried(format!("{e:#}")),
-    };
-    devices.iter().map(|d| (d.name.clone(), one(d))).collect()
+    match Root::open(root) {
+        Ok(root) => each(devices, |d| try_node(&root, d, user)),
+        Err(e) => each(devices, |_| NodeAccess::Untried(format!("{e:#}"))),
+    }
+}
+
+fn each(devices: &[CharDevice], access: impl Fn(&CharDevice) -> NodeAccess) -> Nodes {
+    devices
+        .iter()
+        .map(|d| (d.name.clone(), access(d)))
+        .collect()
 }
 
 fn try_node(root: &Root, device: &CharDevice, user: Option<&ProcessUser>) -> NodeAccess {
@@ -70,17 +75,12 @@ pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
     let words = [pid.to_string(), "--user".to_owned(), user.to_string()]
         .into_iter()
         .chain(nodes);
-    let untried = |why: &str| {
-        devices
-            .iter()
-            .map(|d| (d.name.clone(), NodeAccess::Untried(why.to_owned())))
-            .collect()
+    let why = match run_probe(words) {
+        Ok(Some(nodes)) => return nodes,
+        Ok(None) => "nothing happens there; is it frozen, or a file system of its own?".to_owned(),
+        Err(e) => format!("{e:#}"),
     };
-    match run_probe(words) {
-        Ok(Some(nodes)) => nodes,
-        Ok(None) => untried("nothing happens there; is it frozen, or a file system of its own?"),
-        Err(e) => untried(&format!("{e:#}")),
-    }
+    each(devices, |_| NodeAccess::Untried(why.clone()))
 }
 
 /// NCCL's settings there, as `rdmaprep try-nodes --settings` prints them.
@@ -149,16 +149,14 @@ fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>>
 /// All that comes from a pipe, by a thread that ends with this process at the latest.
 fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
     let (tell, heard) = channel();
-    let read = move || {
+    let reader = thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         // What was read until it broke is what there is.
         let _ = pipe.map(|pipe| pipe.take(MOST).read_to_end(&mut bytes));
         // The caller may have given up.
         let _ = tell.send(bytes);
-    };
-    thread::Builder::new()
-        .spawn(read)
-        .context("starting a thread")?;
+    });
+    reader.context("starting a thread")?;
     Ok(heard)
 }
 
@@ -184,17 +182,11 @@ fn join(procs: &Path) -> Result<()> {
 
 /// What is missing is missing in every cgroup.
 fn outside(nodes: Nodes, why: impl Display) -> Nodes {
-    let untried = |node| {
-        if node == NodeAccess::Opened {
-            NodeAccess::Untried(why.to_string())
-        } else {
-            node
-        }
-    };
+    let mut nodes = nodes;
+    for node in nodes.values_mut().filter(|n| **n == NodeAccess::Opened) {
+        *node = NodeAccess::Untried(why.to_string());
+    }
     nodes
-        .into_iter()
-        .map(|(name, node)| (name, untried(node)))
-        .collect()
 }
 
 /// Where to enter: the one of the second version; of the first, that of devices.
@@ -204,23 +196,24 @@ fn cgroups(pid: i32) -> Result<Vec<PathBuf>> {
     File::open(&path)
         .and_then(|f| f.take(64 << 10).read_to_string(&mut text))
         .with_context(|| format!("reading {path}"))?;
-    let place = |line: &str| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let mount = match controllers {
-            "" if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() => "/sys/fs/cgroup",
-            "devices" => "/sys/fs/cgroup/devices",
-            _ => return None,
-        };
-        // A path that leads up is of another cgroup namespace than ours.
-        (!path.contains("..")).then(|| PathBuf::from(format!("{mount}{path}/cgroup.procs")))
-    };
-    let found: Vec<PathBuf> = text.lines().filter_map(place).collect();
+    let found: Vec<PathBuf> = text.lines().filter_map(procs_of_devices).collect();
     ensure!(
         !found.is_empty(),
         "no cgroup that holds devices is known of process {pid}"
     );
     Ok(found)
+}
+
+fn procs_of_devices(line: &str) -> Option<PathBuf> {
+    let (_, rest) = line.split_once(':')?;
+    let (controllers, path) = rest.split_once(':')?;
+    let mount = match controllers {
+        "" if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() => "/sys/fs/cgroup",
+        "devices" => "/sys/fs/cgroup/devices",
+        _ => return None,
+    };
+    // A path that leads up is of another cgroup namespace than ours.
+    (!path.contains("..")).then(|| PathBuf::from(format!("{mount}{path}/cgroup.procs")))
 }
 
 #[cfg(test)]

@@ -51,33 +51,37 @@ pub struct Running {
 /// container's.
 pub fn running(root: &Path) -> Vec<Running> {
     let watchers = watchers(root);
-    let watched = |(watcher, words): (u32, &[String])| {
-        // A session of `podman exec` has a conmon of its own, with the container's id and name.
-        let is_exec = words
-            .iter()
-            .any(|word| ["-e", "--exec"].contains(&word.as_str()));
-        let file = after(words, ["-p", "--container-pidfile"]).filter(|_| !is_exec)?;
-        let (pid, parent) = init(root, Path::new(&file))?;
-        let (id, name) = (after(words, CID)?, after(words, ["-n", "--name"]));
-        (parent == watcher).then_some(Running { id, name, pid })
-    };
-    let task = |bundle: PathBuf| {
-        let id = bundle.file_name()?.to_str()?.to_owned();
-        // InitPidFile in process/init.go of containerd-shim-runc-v2.
-        let (pid, parent) = init(root, &bundle.join("init.pid"))?;
-        watchers
-            .is_shim_of(parent, &id, &process(root, pid))
-            .then_some(Running {
-                id,
-                name: None,
-                pid,
-            })
-    };
-    let all = watchers
-        .conmons()
-        .filter_map(watched)
-        .chain(watchers.bundles().into_iter().filter_map(task));
-    all.collect::<BTreeSet<_>>().into_iter().collect()
+    let mut all = BTreeSet::new();
+    for (watcher, words) in watchers.conmons() {
+        all.extend(of_conmon(root, watcher, words));
+    }
+    for bundle in watchers.bundles() {
+        all.extend(of_task(root, &watchers, &bundle));
+    }
+    all.into_iter().collect()
+}
+
+fn of_conmon(root: &Path, watcher: u32, words: &[String]) -> Option<Running> {
+    // A session of `podman exec` has a conmon of its own, with the container's id and name.
+    let is_exec = words
+        .iter()
+        .any(|word| ["-e", "--exec"].contains(&word.as_str()));
+    let file = after(words, ["-p", "--container-pidfile"]).filter(|_| !is_exec)?;
+    let (pid, parent) = init(root, Path::new(&file))?;
+    let (id, name) = (after(words, CID)?, after(words, ["-n", "--name"]));
+    (parent == watcher).then_some(Running { id, name, pid })
+}
+
+fn of_task(root: &Path, watchers: &Watchers, bundle: &Path) -> Option<Running> {
+    let id = bundle.file_name()?.to_str()?.to_owned();
+    // InitPidFile in process/init.go of containerd-shim-runc-v2.
+    let (pid, parent) = init(root, &bundle.join("init.pid"))?;
+    let is_its = watchers.is_shim_of(parent, &id, &process(root, pid));
+    is_its.then_some(Running {
+        id,
+        name: None,
+        pid,
+    })
 }
 
 fn process(root: &Path, pid: i32) -> PathBuf {
@@ -137,12 +141,8 @@ fn watchers(root: &Path) -> Watchers {
         tasks,
     };
     // A user and a container may call a program of theirs by these names.
-    let pids = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
     let administrator = fs::metadata(root).ok().map(|meta| meta.uid());
-    let host = pids(&root.join("proc/self"));
-    // Not by the owner of the folder: that of a process which cannot be dumped is root.
-    let is_host =
-        |process: &Path| status(process, "Uid:") == administrator && pids(process) == host;
+    let host = pid_namespace(&root.join("proc/self"));
     for process in below(&root.join("proc")) {
         let Some(pid) = process
             .file_name()
@@ -159,7 +159,9 @@ fn watchers(root: &Path) -> Watchers {
             .collect();
         let is_shim = program(&words).starts_with("containerd-shim");
         if !(is_shim || program(&words) == "conmon")
-            || !is_host(&process)
+            // Not by the owner of the folder: that of a process which cannot be dumped is root.
+            || status(&process, "Uid:") != administrator
+            || pid_namespace(&process) != host
             || is_of_container(&process)
         {
             continue;
@@ -211,19 +213,18 @@ fn cgroups(process: &Path) -> Vec<String> {
         .collect()
 }
 
+fn pid_namespace(process: &Path) -> Option<PathBuf> {
+    fs::read_link(process.join("ns/pid")).ok()
+}
+
 /// Whether a process is in the cgroup that an engine made for a container: `docker-ID.scope`,
 /// `libpod-ID.scope`, `ID`. One with the host's PIDs may call itself what it likes. That of a
 /// watcher is `libpod-conmon-ID.scope` or the like, or of a service.
 fn is_of_container(process: &Path) -> bool {
-    let id = |part: &String| {
-        part.trim_end_matches(".scope")
-            .rsplit('-')
-            .next()
-            .is_some_and(is_of_engine)
-    };
-    cgroups(process)
-        .iter()
-        .any(|part| id(part) && !part.contains("conmon"))
+    cgroups(process).iter().any(|part| {
+        let id = part.trim_end_matches(".scope").rsplit('-').next();
+        id.is_some_and(is_of_engine) && !part.contains("conmon")
+    })
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {
@@ -245,13 +246,10 @@ fn task(bundle: &Path) -> Option<User> {
     } else {
         return None;
     };
-    let name = |path: &Path| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-    };
-    let container = format!("{}/{}", name(bundle.parent()?)?, name(bundle)?);
+    let [namespace, id] =
+        [bundle.parent()?, bundle].map(|at| at.file_name().map(|name| name.to_string_lossy()));
     Some(User {
-        container,
+        container: format!("{}/{}", namespace?, id?),
         runtime: runtime.trim().to_owned(),
     })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::RdmaMode;
+use rdma_model::snapshot::{Hca, RdmaMode};
 use rdma_netlink::nldev::{self, CharDev, CharKind, Device, Port, Request};
 use rdma_netlink::nldev_users::{KernelUse, kernel_uses};
 use rdma_netlink::reply::Replies;
@@ -131,9 +131,9 @@ impl Rdma {
         answer.map(|payload| CharDev::parse(&payload)).transpose()
     }
 
-    /// Creates a software RDMA device of this kind (`rxe`, `siw`) on a netdev of the socket's
-    /// namespace.
-    pub fn link_add(&mut self, name: &HcaName, kind: &str, netdev: &IfName) -> Result<()> {
+    /// Creates a soft-RoCE device on a netdev of the socket's namespace.
+    pub fn link_add(&mut self, name: &HcaName, netdev: &IfName) -> Result<()> {
+        let kind = Hca::RXE;
         let answer = self.ask(&Request::LinkAdd { name, kind, netdev });
         answer
             .with_context(|| format!("creating the {kind} device {name} on {netdev}"))

@@ -14,7 +14,7 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use rdma_netlink::nldev::CharKind;
+use rdma_netlink::nldev::{CharDev, CharKind};
 
 use super::Rdma;
 use crate::kernel::mount::fsmount;
@@ -92,9 +92,8 @@ fn lacking(
         addresses,
         index,
     } = wanted;
-    let state = |text: String| Ok(Some(Lack::State(text)));
     let Some(device) = rdma.index(hca)? else {
-        return state("has gone".to_owned());
+        return Ok(Some(Lack::State("has gone".to_owned())));
     };
     let seen = rdma
         .ports(device)?
@@ -102,15 +101,13 @@ fn lacking(
         .find(|p| p.number == port)
         .and_then(|p| p.state_name());
     if seen != Some("ACTIVE") {
-        return state(format!("is {}", seen.unwrap_or("in no state")));
+        let text = format!("is {}", seen.unwrap_or("in no state"));
+        return Ok(Some(Lack::State(text)));
     }
     let gids = netns.visit(|| Ok(sysfs::gids(sys, hca, port)?))?;
-    let right = |g: &Gid, ip: &IpAddr| {
-        g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip
-    };
     if let Some(ip) = addresses
         .iter()
-        .find(|ip| !gids.iter().any(|g| right(g, ip)))
+        .find(|ip| !gids.iter().any(|g| is_of(g, dev, ip)))
     {
         let text = format!(
             "has no RoCE v2 GID for {ip} on {dev}; its GID table is {}",
@@ -118,10 +115,13 @@ fn lacking(
         );
         return Ok(Some(Lack::Gid(text)));
     }
-    let elsewhere = |ip: &&IpAddr| {
-        index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index)
+    let Some(index) = index else {
+        return Ok(None);
     };
-    let (Some(ip), Some(index)) = (addresses.iter().find(elsewhere), index) else {
+    let elsewhere = addresses
+        .iter()
+        .find(|ip| !gids.iter().any(|g| is_of(g, dev, ip) && g.index == index));
+    let Some(ip) = elsewhere else {
         return Ok(None);
     };
     let text = format!(
@@ -135,33 +135,34 @@ fn lacking(
     }))
 }
 
+fn is_of(gid: &Gid, dev: &IfName, ip: &IpAddr) -> bool {
+    gid.kind == Some(GidKind::RoceV2) && gid.netdev.as_ref() == Some(dev) && gid.ip() == *ip
+}
+
 /// Whether two entries are the same but for their index. The kernel looks for an equal one before
 /// it adds one (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at
 /// index 0 aside, which it writes whatever there is.
 fn is_doubled(gids: &[Gid]) -> bool {
-    let same = |a: &Gid, b: &Gid| (a.address, a.kind, &a.netdev) == (b.address, b.kind, &b.netdev);
-    gids.iter()
-        .enumerate()
-        .any(|(at, gid)| gids.iter().skip(at + 1).any(|other| same(gid, other)))
+    let mut seen = Vec::new();
+    gids.iter().any(|gid| {
+        let entry = (gid.address, gid.kind, &gid.netdev);
+        let is_known = seen.contains(&entry);
+        seen.push(entry);
+        is_known
+    })
 }
 
 /// Makes a soft-RoCE device again. A work queue of the kernel had not done with the netdev's
 /// departure from the host when the device came: it took the new GIDs for the old ones, and added
 /// them again in another order (del_netdev_ips() in roce_gid_mgmt.c).
 fn remake(rdma: &mut Rdma, wanted: ExpectedPort) -> Result<()> {
-    let node = |rdma: &mut Rdma| {
-        let device = rdma
-            .index(wanted.hca)?
-            .with_context(|| format!("{} has gone", wanted.hca))?;
-        Ok::<_, anyhow::Error>((device, rdma.chardev(CharKind::Uverbs { device })?))
-    };
-    let (device, before) = node(rdma)?;
+    let (device, before) = node(rdma, wanted.hca)?;
     // Hardware refuses that: its table is then judged as it is.
     if rdma.link_delete(device).is_err() {
         return Ok(());
     }
-    rdma.link_add(wanted.hca, "rxe", wanted.dev)?;
-    let (_, after) = node(rdma)?;
+    rdma.link_add(wanted.hca, wanted.dev)?;
+    let (_, after) = node(rdma, wanted.hca)?;
     ensure!(
         before == after,
         "{} got {after:?} as its verbs node, and had {before:?}",
@@ -170,25 +171,29 @@ fn remake(rdma: &mut Rdma, wanted: ExpectedPort) -> Result<()> {
     Ok(())
 }
 
+fn node(rdma: &mut Rdma, hca: &HcaName) -> Result<(u32, Option<CharDev>)> {
+    let device = rdma
+        .index(hca)?
+        .with_context(|| format!("{hca} has gone"))?;
+    Ok((device, rdma.chardev(CharKind::Uverbs { device })?))
+}
+
 /// A GID table for a sentence: an entry each of index, address, type and netdev.
 fn table(gids: &[Gid]) -> String {
-    let kind = |g: &Gid| match g.kind {
-        Some(GidKind::RoceV2) => "RoCE v2",
-        Some(GidKind::IbRoceV1) => "IB/RoCE v1",
-        None => "no type",
-    };
-    let entry = |g: &Gid| {
-        let dev = g.netdev.as_ref().map_or("no netdev", IfName::as_str);
-        format!("{}: {} {} {dev}", g.index, g.ip(), kind(g))
-    };
     if gids.is_empty() {
-        "empty".to_owned()
-    } else {
-        format!(
-            "[{}]",
-            gids.iter().map(entry).collect::<Vec<_>>().join("; ")
-        )
+        return "empty".to_owned();
     }
+    let mut entries = Vec::new();
+    for gid in gids {
+        let dev = gid.netdev.as_ref().map_or("no netdev", IfName::as_str);
+        let kind = match gid.kind {
+            Some(GidKind::RoceV2) => "RoCE v2",
+            Some(GidKind::IbRoceV1) => "IB/RoCE v1",
+            None => "no type",
+        };
+        entries.push(format!("{}: {} {kind} {dev}", gid.index, gid.ip()));
+    }
+    format!("[{}]", entries.join("; "))
 }
 
 /// A /sys that shows a namespace's RDMA devices. The host's shows every device in the shared mode;

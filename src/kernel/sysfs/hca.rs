@@ -19,6 +19,14 @@ pub(super) struct FoundHca {
     pub(super) carrier: Option<IfName>,
 }
 
+fn read(dir: Option<Dir>, name: &str, with_gids: bool) -> Result<FoundHca, String> {
+    let parsed = name
+        .parse()
+        .map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
+    let dir = dir.ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
+    Ok(hca(parsed, &dir, with_gids))
+}
+
 pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
     let Some(class) = root.dir("class/infiniband") else {
         return Vec::new();
@@ -28,21 +36,11 @@ pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> 
         nodes(root, "infiniband_mad", "umad"),
     );
     let (class, names) = (class.path(), class.names());
-    let read = |root: &Root, name: &String| {
-        let parsed = name
-            .parse()
-            .map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
-        let dir = root
-            .find(class, name)
-            .ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
-        Ok(hca(parsed, &dir, with_gids))
-    };
     let mut found = Vec::new();
     let hcas = each(root, &names, |root, names| {
-        names
-            .iter()
-            .map(|name| read(root, name))
-            .collect::<Vec<Result<_, String>>>()
+        let all = names.iter();
+        all.map(|name| read(root.find(class, name), name, with_gids))
+            .collect()
     });
     for (name, one) in names.iter().zip(hcas) {
         let mut one = match one {
@@ -87,7 +85,7 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         sys_image_guid: dir.parse("sys_image_guid"),
         firmware: dir.attr("fw_ver"),
         driver: if carrier.is_some() {
-            Some("rxe".into())
+            Some(Hca::RXE.into())
         } else {
             driver
         },

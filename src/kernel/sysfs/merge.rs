@@ -25,10 +25,11 @@ pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> S
     let netdevs = match live {
         Some(mut live) => {
             let ours = adorn(&mut live, &seen);
-            let elsewhere = |n: &IfName| seen.iter().any(|s| s.name == *n) && !ours.contains(n);
-            let unknown = |n: &IfName| !live.iter().any(|l| l.name == *n);
             for port in hcas.iter_mut().flat_map(|h| &mut h.ports) {
-                port.netdev.take_if(|n| elsewhere(n) || unknown(n));
+                port.netdev.take_if(|n| {
+                    let is_elsewhere = seen.iter().any(|s| s.name == *n) && !ours.contains(n);
+                    is_elsewhere || !live.iter().any(|l| l.name == *n)
+                });
             }
             live
         }
@@ -162,13 +163,11 @@ fn join_hca(hca: &mut Hca, nl: NlHca, netdevs: &[Netdev], warnings: &mut Vec<Str
     hca.firmware = device.firmware.or(hca.firmware.take());
     hca.protocol = device.protocol;
     let (known, seen) = (uverbs.map(node), hca.uverbs.take());
-    let text = |n: &CharDevice| format!("{} {}:{}", n.name, n.major, n.minor);
-    agree(
-        "verbs node",
-        known.as_ref().map(text),
-        seen.as_ref().map(text),
-        conflicts,
-    );
+    let [by_netlink, by_sysfs] = [&known, &seen].map(|node| {
+        node.as_ref()
+            .map(|n| format!("{} {}:{}", n.name, n.major, n.minor))
+    });
+    agree("verbs node", by_netlink, by_sysfs, conflicts);
     hca.uverbs = known.or(seen);
     for port in ports {
         join_port(hca, port, netdevs, warnings);
@@ -199,17 +198,10 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
     // A state is of the moment: a carrier may come between the two looks.
     port.state = nl.state_name().map(str::to_owned).or(port.state.take());
     let reported = nl.netdev.as_ref().and_then(|n| n.parse::<IfName>().ok());
-    // A bond stands for its member, in either source.
-    let master = |n: &IfName| {
-        netdevs
-            .iter()
-            .find(|d| d.name == *n)
-            .and_then(|d| d.master.clone())
-    };
     port.netdev = match (reported, port.netdev.take()) {
         (Some(reported), Some(seen))
-            if master(&seen).as_ref() == Some(&reported)
-                || master(&reported).as_ref() == Some(&seen) =>
+            // A bond stands for its member, in either source.
+            if is_member(netdevs, &seen, &reported) || is_member(netdevs, &reported, &seen) =>
         {
             Some(reported)
         }
@@ -229,6 +221,11 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
             conflicts,
         ),
     };
+}
+
+fn is_member(netdevs: &[Netdev], member: &IfName, master: &IfName) -> bool {
+    let device = netdevs.iter().find(|d| d.name == *member);
+    device.is_some_and(|d| d.master.as_ref() == Some(master))
 }
 
 /// Netlink's word, else that of sysfs; a sentence where they differ.

@@ -39,15 +39,11 @@ pub(super) fn netdevs(
         .filter(|name| !class.is_file(name))
         .collect();
     let class = class.path();
-    let read = |root: &Root, name: &String| match (name.parse(), root.find(class, name)) {
-        (Err(e), _) => Some(Err(format!("class/net: {e}"))),
-        (_, None) => Some(Err(format!("class/net/{name} leads nowhere"))),
-        (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => None,
-        (Ok(name), Some(dir)) => Some(Ok(netdev(name, &dir))),
-    };
     let mut found = Vec::new();
     for one in each(root, &names, |root, names| {
-        names.iter().filter_map(|name| read(root, name)).collect()
+        let all = names.iter();
+        all.filter_map(|name| read(root.find(class, name), name, with_virtual))
+            .collect()
     }) {
         match one {
             Ok(netdev) => found.push(netdev),
@@ -60,6 +56,16 @@ pub(super) fn netdevs(
     lay_on_lowers(&mut found);
     found.sort_by_key(|one| (one.netdev.ifindex, one.netdev.name.clone()));
     found
+}
+
+/// Nothing of a virtual one that is not asked for.
+fn read(dir: Option<Dir>, name: &str, with_virtual: bool) -> Option<Result<FoundNetdev, String>> {
+    match (name.parse(), dir) {
+        (Err(e), _) => Some(Err(format!("class/net: {e}"))),
+        (_, None) => Some(Err(format!("class/net/{name} leads nowhere"))),
+        (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => None,
+        (Ok(name), Some(dir)) => Some(Ok(netdev(name, &dir))),
+    }
 }
 
 fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
@@ -155,23 +161,24 @@ fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev
     let Some(device) = hca.device.as_deref() else {
         return Vec::new();
     };
-    let pick = |fits: &dyn Fn(&FoundNetdev, &str) -> bool| -> Vec<&'n Netdev> {
-        // A netdev on top of another one (an IPoIB child) shares its device.
-        let own = netdevs.iter().filter(|n| n.netdev.link.is_none());
-        own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d)))
-            .map(|n| &n.netdev)
-            .collect()
-    };
-    let same = pick(&|_, d| d == device);
-    let below = if same.is_empty() {
-        pick(&|_, d| is_below(d, device))
-    } else {
-        same
-    };
-    match (below.is_empty(), hca.hca.pci) {
-        (true, Some(pci)) => pick(&|n, d| n.netdev.pci == Some(pci) && is_below(device, d)),
-        _ => below,
+    let mut found = fitting(netdevs, |_, d| d == device);
+    if found.is_empty() {
+        found = fitting(netdevs, |_, d| is_below(d, device));
     }
+    if found.is_empty() && hca.hca.pci.is_some() {
+        found = fitting(netdevs, |n, d| {
+            n.netdev.pci == hca.hca.pci && is_below(device, d)
+        });
+    }
+    found
+}
+
+fn fitting(netdevs: &[FoundNetdev], fits: impl Fn(&FoundNetdev, &str) -> bool) -> Vec<&Netdev> {
+    // A netdev on top of another one (an IPoIB child) shares its device.
+    let own = netdevs.iter().filter(|n| n.netdev.link.is_none());
+    own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d)))
+        .map(|n| &n.netdev)
+        .collect()
 }
 
 fn is_below(path: &str, other: &str) -> bool {
@@ -188,11 +195,13 @@ fn behind(
     // dev_port counts from 0, ports from 1. Kernels before 3.15 have no dev_port: one netdev and
     // one port need none.
     let lonely = single && on_function.len() == 1;
-    let fits = |n: &&&Netdev| {
-        n.dev_port
-            .map_or(lonely, |p| p.checked_add(1) == Some(port.number))
-    };
-    let candidates: Vec<&IfName> = on_function.iter().filter(fits).map(|n| &n.name).collect();
+    let mut candidates = Vec::new();
+    for netdev in on_function {
+        let number = netdev.dev_port.map(|p| p.checked_add(1));
+        if number.map_or(lonely, |number| number == Some(port.number)) {
+            candidates.push(&netdev.name);
+        }
+    }
     let ndevs: BTreeSet<&IfName> = port.gids.iter().filter_map(|g| g.netdev.as_ref()).collect();
     match candidates[..] {
         [] => by_gids(&ndevs, all),

@@ -1,21 +1,23 @@
 use rdma_model::snapshot::{Cpu, NumaNode};
 
+use super::dir::Dir;
 use super::root::Root;
 
 pub(super) fn nodes(root: &Root) -> Vec<NumaNode> {
     let Some(dir) = root.dir("devices/system/node") else {
         return Vec::new();
     };
-    let node = |name: String| {
-        let id = name.strip_prefix("node")?.parse().ok()?;
-        Some(NumaNode {
-            id,
-            cpumap: dir.sub(&name)?.attr("cpumap")?,
-        })
-    };
-    let mut nodes: Vec<NumaNode> = dir.names().into_iter().filter_map(node).collect();
+    let names = dir.names();
+    let mut nodes: Vec<NumaNode> = names.iter().filter_map(|name| node(&dir, name)).collect();
     nodes.sort_by_key(|n| n.id);
     nodes
+}
+
+fn node(dir: &Dir, name: &str) -> Option<NumaNode> {
+    Some(NumaNode {
+        id: name.strip_prefix("node")?.parse().ok()?,
+        cpumap: dir.sub(name)?.attr("cpumap")?,
+    })
 }
 
 /// The processor. Unlike /proc/cpuinfo this is part of a /sys, and asking for it disturbs no
@@ -44,23 +46,24 @@ pub(in crate::kernel) fn this_cpu() -> Cpu {
 fn parse(modalias: &str) -> Option<Cpu> {
     let kind = modalias.strip_prefix("cpu:type:")?.split(':').next()?;
     let (arch, ids) = kind.split_once(',').unwrap_or((kind, ""));
-    let number = |key: &str| {
-        let digits = ids.split_once(key)?.1.get(..4)?;
-        u32::from_str_radix(digits, 16).ok()
-    };
     let arch = match arch {
         "x86" => "x86_64",
         "aarch64" => "arm64",
         "ppc64le" => "ppc64",
         other => other,
     };
-    let vendor = number("ven").and_then(vendor).map(str::to_owned);
+    let vendor = number(ids, "ven").and_then(vendor).map(str::to_owned);
     Some(Cpu {
         arch: arch.to_owned(),
         vendor,
-        family: number("fam"),
-        model: number("mod"),
+        family: number(ids, "fam"),
+        model: number(ids, "mod"),
     })
+}
+
+fn number(ids: &str, key: &str) -> Option<u32> {
+    let digits = ids.split_once(key)?.1.get(..4)?;
+    u32::from_str_radix(digits, 16).ok()
 }
 
 /// X86_VENDOR_* (arch/x86/include/asm/processor.h) as CPUID spells them.

@@ -14,18 +14,11 @@ pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunct
         return Vec::new();
     };
     let devices_at = devices.path();
-    let read = |root: &Root, name: &String| {
-        let address = name
-            .parse()
-            .map_err(|_| format!("bus/pci/devices/{name} is no PCI address"))?;
-        let dir = root
-            .find(devices_at, name)
-            .ok_or_else(|| format!("bus/pci/devices/{name} leads nowhere"))?;
-        Ok(function(address, &dir))
-    };
     let mut found = BTreeMap::new();
     for one in each(root, &devices.names(), |root, names| {
-        names.iter().map(|name| read(root, name)).collect()
+        let all = names.iter();
+        all.map(|name| read(root.find(devices_at, name), name))
+            .collect()
     }) {
         let warning = match one {
             Ok(function) => twice(&mut found, function),
@@ -40,6 +33,14 @@ pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunct
     found.into_values().collect()
 }
 
+fn read(dir: Option<Dir>, name: &str) -> Result<PciFunction, String> {
+    let address = name
+        .parse()
+        .map_err(|_| format!("bus/pci/devices/{name} is no PCI address"))?;
+    let dir = dir.ok_or_else(|| format!("bus/pci/devices/{name} leads nowhere"))?;
+    Ok(function(address, &dir))
+}
+
 fn twice(found: &mut BTreeMap<BusId, PciFunction>, function: PciFunction) -> Option<String> {
     let address = function.address;
     found
@@ -47,20 +48,21 @@ fn twice(found: &mut BTreeMap<BusId, PciFunction>, function: PciFunction) -> Opt
         .map(|_| format!("bus/pci/devices holds {address} twice"))
 }
 
+fn id(dir: &Dir, name: &str) -> u16 {
+    dir.hex(name)
+        .and_then(|v| u16::try_from(v).ok())
+        .unwrap_or_default()
+}
+
 /// Vendor files prove that any of these may be missing.
 fn function(address: BusId, dir: &Dir) -> PciFunction {
-    let id = |name| {
-        dir.hex(name)
-            .and_then(|v| u16::try_from(v).ok())
-            .unwrap_or_default()
-    };
     PciFunction {
         address,
         class: dir.hex("class").unwrap_or_default(),
-        vendor: id("vendor"),
-        device: id("device"),
-        subsystem_vendor: id("subsystem_vendor"),
-        subsystem_device: id("subsystem_device"),
+        vendor: id(dir, "vendor"),
+        device: id(dir, "device"),
+        subsystem_vendor: id(dir, "subsystem_vendor"),
+        subsystem_device: id(dir, "subsystem_device"),
         driver: dir.link("driver"),
         numa: dir.parse("numa_node"),
         bridge: dir.above().and_then(|above| above.pci()).map(|(id, _)| id),

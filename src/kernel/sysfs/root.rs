@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{
@@ -127,12 +127,8 @@ impl Root {
     /// `path` is a /sys, or a directory that holds one as `sys`.
     pub(super) fn open(path: &Path) -> io::Result<Root> {
         let path = fs::canonicalize(path)?;
-        let is_sys = |p: &PathBuf| {
-            ["class", "bus", "devices"]
-                .iter()
-                .any(|d| p.join(d).is_dir())
-        };
-        let Some(sys) = [path.clone(), path.join("sys")].into_iter().find(is_sys) else {
+        let places = [path.clone(), path.join("sys")];
+        let Some(sys) = places.into_iter().find(|place| is_sys(place)) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "neither class, bus nor devices is in it",
@@ -265,17 +261,15 @@ impl Root {
         name: &str,
         known: &OnceLock<Option<Arc<str>>>,
     ) -> Option<Arc<str>> {
-        let read = || {
-            let target = match &*self.last.borrow() {
-                Some((at, fd)) if at == dir => readlinkat(fd, name, Vec::new()),
-                _ => readlinkat(&self.memory.top, join(dir, name), Vec::new()),
-            };
-            target
-                .ok()
-                .and_then(|t| t.into_string().ok())
-                .map(Arc::from)
+        known.get_or_init(|| self.read_target(dir, name)).clone()
+    }
+
+    fn read_target(&self, dir: &str, name: &str) -> Option<Arc<str>> {
+        let target = match &*self.last.borrow() {
+            Some((at, fd)) if at == dir => readlinkat(fd, name, Vec::new()),
+            _ => readlinkat(&self.memory.top, join(dir, name), Vec::new()),
         };
-        known.get_or_init(read).clone()
+        target.ok()?.into_string().ok().map(Arc::from)
     }
 
     pub(super) fn contents(&self, dir: &str, name: &str) -> Contents {
@@ -330,19 +324,18 @@ impl Root {
             .dirs
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let is_read =
-            |entry: &Entry| matches!(entry, Entry::File(contents) if contents.get().is_some());
-        let read = |dir: &str, names: &Names| -> Vec<String> {
-            names
-                .iter()
-                .filter(|(_, entry)| is_read(entry))
-                .map(|(name, _)| join(dir, name))
-                .collect()
-        };
-        dirs.iter()
-            .filter_map(|(dir, slot)| Some(read(dir, slot.get()?.as_deref()?)))
-            .flatten()
-            .collect()
+        let mut all = Vec::new();
+        for (dir, slot) in dirs.iter() {
+            let Some(Some(names)) = slot.get().map(Option::as_deref) else {
+                continue;
+            };
+            for (name, entry) in names.iter() {
+                if matches!(entry, Entry::File(contents) if contents.get().is_some()) {
+                    all.push(join(dir, name));
+                }
+            }
+        }
+        all
     }
 
     /// Opens a real path. What was exchanged for a link since it was listed is not followed.
@@ -357,6 +350,12 @@ impl Root {
             how,
         )
     }
+}
+
+fn is_sys(path: &Path) -> bool {
+    ["class", "bus", "devices"]
+        .iter()
+        .any(|dir| path.join(dir).is_dir())
 }
 
 /// A directory whose names are longer than 4 GiB cannot be listed.

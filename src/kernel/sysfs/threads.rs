@@ -44,8 +44,10 @@ pub(super) fn each<T: Sync, R: Send>(
         }
     };
     scope(|scope| {
-        let helper = || Builder::new().spawn_scoped(scope, || help(&beside())).ok();
-        let helpers: Vec<_> = (1..threads).filter_map(|_| helper()).collect();
+        let mut helpers = Vec::new();
+        for _ in 1..threads {
+            helpers.extend(Builder::new().spawn_scoped(scope, || help(&beside())));
+        }
         help(root);
         let panicked: Vec<_> = helpers
             .into_iter()

@@ -113,6 +113,12 @@ const FIXED: &[(&str, &[&str])] = &[
     ("kernel/mm/memory_peers/nvidia-peermem", &["version"]),
 ];
 
+fn below(root: &Root, path: &str) -> (String, Vec<String>) {
+    root.dir(path)
+        .map(|dir| (dir.path().to_owned(), dir.names()))
+        .unwrap_or_default()
+}
+
 /// Every directory of links below class, bus and dev, with the links as they are written: enough to
 /// know what leads where.
 pub(super) fn links(root: &Root) -> Tree {
@@ -120,17 +126,12 @@ pub(super) fn links(root: &Root) -> Tree {
         root,
         seen: Vec::new(),
     };
-    let below = |path: &str| {
-        root.dir(path)
-            .map(|dir| (dir.path().to_owned(), dir.names()))
-            .unwrap_or_default()
-    };
-    let (class, names) = below("class");
+    let (class, names) = below(root, "class");
     names.iter().for_each(|name| shot.farm(&join(&class, name)));
-    let (bus, names) = below("bus");
+    let (bus, names) = below(root, "bus");
     for name in &names {
         shot.farm(&format!("{bus}/{name}/devices"));
-        let (drivers, names) = below(&format!("{bus}/{name}/drivers"));
+        let (drivers, names) = below(root, &format!("{bus}/{name}/drivers"));
         names
             .iter()
             .for_each(|driver| shot.farm(&join(&drivers, driver)));
@@ -259,16 +260,19 @@ impl Shot<'_> {
             return Vec::new();
         };
         self.dir(dir.path());
-        let device = |name: String| match dir.kind(&name)? {
-            Kind::Link => self.link(&dir, &name),
-            Kind::Dir => {
-                let path = join(dir.path(), &name);
-                self.dir(&path);
-                Some(path)
+        let mut devices = Vec::new();
+        for name in dir.names() {
+            match dir.kind(&name) {
+                Some(Kind::Link) => devices.extend(self.link(&dir, &name)),
+                Some(Kind::Dir) => {
+                    let path = join(dir.path(), &name);
+                    self.dir(&path);
+                    devices.push(path);
+                }
+                Some(Kind::File) | None => {}
             }
-            Kind::File => None,
-        };
-        dir.names().into_iter().filter_map(device).collect()
+        }
+        devices
     }
 
     fn subdirs(&mut self, dir: &str) -> Vec<String> {
@@ -287,16 +291,15 @@ impl Shot<'_> {
         let Some(dir) = self.root.dir(port) else {
             return;
         };
-        let table = |name: &str| dir.sub(name);
-        if let Some(keys) = table("pkeys") {
+        if let Some(keys) = dir.sub("pkeys") {
             self.files(
                 keys.path(),
                 &keys.names().iter().map(String::as_str).collect::<Vec<_>>(),
             );
         }
-        let Some(gids) = table("gids") else { return };
+        let Some(gids) = dir.sub("gids") else { return };
         self.dir(gids.path());
-        let attributes = [table("gid_attrs/types"), table("gid_attrs/ndevs")];
+        let attributes = [dir.sub("gid_attrs/types"), dir.sub("gid_attrs/ndevs")];
         let nothing: Arc<[u8]> = Arc::default();
         for index in gids.names() {
             let Contents::Bytes(gid) = gids.contents(&index) else {
@@ -351,15 +354,12 @@ impl Shot<'_> {
         let Some(dir) = self.root.dir(dir) else {
             return Vec::new();
         };
-        let is_one = |name: &String| {
+        let mut all = dir.names();
+        all.retain(|name| {
             name.strip_prefix(prefix)
                 .is_some_and(|n| n.parse::<u32>().is_ok())
-        };
-        dir.names()
-            .into_iter()
-            .filter(is_one)
-            .map(|name| join(dir.path(), &name))
-            .collect()
+        });
+        all.iter().map(|name| join(dir.path(), name)).collect()
     }
 
     fn char_devices(&mut self) {
@@ -368,10 +368,10 @@ impl Shot<'_> {
         };
         self.dir(dir.path());
         for name in dir.names() {
-            let verbs = |target: &str| {
+            let is_verbs = dir.target(&name).is_some_and(|target| {
                 target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm")
-            };
-            if dir.target(&name).is_some_and(|target| verbs(&target)) {
+            });
+            if is_verbs {
                 self.link(&dir, &name);
             }
         }

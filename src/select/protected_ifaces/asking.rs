@@ -1,28 +1,38 @@
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use rdma_model::snapshot::{Answer, HostPath, Purpose, Question};
 
-/// The kernel, or what stands for it, with the answers that it has given already.
-pub(super) struct Asking<'a> {
-    ask: &'a mut dyn FnMut(&Question) -> Answer,
-    answered: HashMap<Question, Answer>,
+/// The answers of the kernel so far, and the questions that have none yet.
+#[derive(Default)]
+pub(super) struct Asking {
+    answers: HashMap<Question, Answer>,
+    open: Vec<Question>,
 }
 
-impl<'a> Asking<'a> {
-    pub(super) fn new(ask: &'a mut dyn FnMut(&Question) -> Answer) -> Asking<'a> {
-        Asking {
-            ask,
-            answered: HashMap::new(),
-        }
+impl Asking {
+    pub(super) fn answer(&mut self, question: Question, answer: Answer) {
+        self.answers.insert(question, answer);
+    }
+
+    /// Whether what is known now may change with the next answers.
+    pub(super) fn waits(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    pub(super) fn take_open(&mut self) -> Vec<Question> {
+        std::mem::take(&mut self.open)
     }
 
     fn ask(&mut self, question: &Question) -> Answer {
-        if let Some(answer) = self.answered.get(question) {
-            return answer.clone();
+        match self.answers.entry(question.clone()) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(unknown) => {
+                self.open.push(question.clone());
+                // Holds the place until the kernel has answered.
+                unknown.insert(Answer::NotAsked(String::new())).clone()
+            }
         }
-        let answer = (self.ask)(question);
-        self.answered.insert(question.clone(), answer.clone());
-        answer
     }
 
     /// The kernel takes no source that is not this host's; what a socket is bound to may have gone

@@ -1,4 +1,5 @@
 use rdma_model::ids::IfName;
+use rdma_model::link_kind::LinkKind;
 use rdma_model::snapshot::{HostPaths, Netdev, Snapshot, TunnelPath};
 
 use super::Guarded;
@@ -28,8 +29,7 @@ pub(super) fn carriers<'a>(ways: &Ways<'a>, name: &IfName) -> impl Iterator<Item
 }
 
 /// The lower device, the other end of a pair, the master, the members of a master, the links below
-/// a tunnel; and of a VF its PF, whose link is that of the VF. A VRF carries none of its members:
-/// it is a routing table with a name (Documentation/networking/vrf.rst).
+/// a tunnel; and of a VF its PF, whose link is that of the VF. A VRF carries none of its members.
 fn relatives(ways: &Ways, name: &IfName) -> Vec<IfName> {
     let snapshot = ways.snapshot;
     let members = snapshot
@@ -42,11 +42,7 @@ fn relatives(ways: &Ways, name: &IfName) -> Vec<IfName> {
         .into_iter()
         .flat_map(|d| lowers(snapshot, d))
         .map(|d| d.name.clone());
-    let is_layer = |m: &IfName| {
-        snapshot
-            .netdev(m)
-            .is_none_or(|m| m.kind.as_deref() != Some("vrf"))
-    };
+    let is_layer = |m: &IfName| !snapshot.netdev(m).is_some_and(Netdev::is_vrf);
     let master = device.and_then(|d| d.master.clone()).filter(is_layer);
     let function = device
         .and_then(|d| d.pci)
@@ -104,29 +100,11 @@ pub(super) fn underlay_unknown(
     paths: &HostPaths,
     netdev: &Netdev,
 ) -> Option<String> {
-    const ENDS_HERE: [&str; 11] = [
-        "veth",
-        "netkit",
-        "dummy",
-        "tun",
-        "ifb",
-        "bridge",
-        "bond",
-        "team",
-        "vrf",
-        "openvswitch",
-        "nlmon",
-    ];
-    // What it sits on is here, or in another namespace, where this host's packets do not see it.
-    const SITS_ON_A_LINK: [&str; 8] = [
-        "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "ipoib", "rmnet",
-    ];
     let kind = netdev.kind.as_deref()?;
     if let Some(tunnel) = paths.tunnels.iter().find(|t| t.link == netdev.name) {
         return tunnel.unknown.clone();
     }
-    let known = ENDS_HERE.contains(&kind)
-        || SITS_ON_A_LINK.contains(&kind)
-        || lowers(snapshot, netdev).next().is_some();
+    let known =
+        netdev.has_kind(LinkKind::has_known_carrier) || lowers(snapshot, netdev).next().is_some();
     (!known).then(|| format!("a {kind} does not say"))
 }

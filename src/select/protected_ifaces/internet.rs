@@ -27,38 +27,34 @@ const INTERNET: [IpAddr; 9] = [
 /// The ways out, by each kind of packet that rules tell apart. A host that packets leave by a link
 /// without RDMA, in either family, can be reached there. Any other needs what it has of both: IPv6
 /// over one rail is no way out for IPv4.
-pub(super) fn ways_out(
-    host: &Snapshot,
-    selectors: &Selectors,
-    asking: &mut Asking,
-) -> Vec<HostPath> {
-    let mut ask = |q: Question| asking.path(Purpose::Internet, q);
-    let mut found: Vec<HostPath> = INTERNET
-        .into_iter()
-        .map(|to| ask(Question::to(to)))
-        .collect();
-    let ways = Ways::of(host);
-    let lives_elsewhere = found.iter().any(|path| leaves_without_rdma(&ways, path));
-    let is_out = |family: u8| {
-        lives_elsewhere
-            || found
+pub(super) fn ways_out(ways: &Ways, selectors: &Selectors, asking: &mut Asking) -> Vec<HostPath> {
+    let mut found = Vec::new();
+    for to in INTERNET {
+        found.push(asking.path(Purpose::Internet, Question::to(to)));
+    }
+    let lives_elsewhere = found.iter().any(|path| leaves_without_rdma(ways, path));
+    let bound_only = [4, 6].map(|family| {
+        !lives_elsewhere
+            && !found
                 .iter()
                 .any(|p| is_routed(p) && is_of(family, p.question.to))
-    };
-    let bound_only = [4, 6].map(|family| (family, !is_out(family)));
-    let special = selectors
-        .variants
-        .iter()
-        .flat_map(|(family, v)| of(*family).map(|to| Question { to, ..v.clone() }));
-    found.extend(special.map(&mut ask));
-    for (family, _) in bound_only.into_iter().filter(|(_, bound_only)| *bound_only) {
-        found.extend(lone(
-            host,
-            bound(host)
-                .filter(|q| is_of(family, q.to))
-                .map(&mut ask)
-                .collect(),
-        ));
+    });
+    for (family, variant) in &selectors.variants {
+        for to in of(*family) {
+            let question = Question {
+                to,
+                ..variant.clone()
+            };
+            found.push(asking.path(Purpose::Internet, question));
+        }
+    }
+    if asking.waits() {
+        return found;
+    }
+    for (family, _) in [4, 6].into_iter().zip(bound_only).filter(|(_, only)| *only) {
+        let bound = bound(ways.snapshot).filter(|q| is_of(family, q.to));
+        let paths = bound.map(|q| asking.path(Purpose::Internet, q)).collect();
+        found.extend(lone(ways, paths));
     }
     found
 }
@@ -91,10 +87,7 @@ fn bound(host: &Snapshot) -> impl Iterator<Item = Question> {
             ..Question::to(to)
         })
     });
-    let vrfs = host
-        .netdevs
-        .iter()
-        .filter(|n| n.kind.as_deref() == Some("vrf"));
+    let vrfs = host.netdevs.iter().filter(|n| n.is_vrf());
     own.chain(vrfs.flat_map(|n| {
         INTERNET.map(|to| Question {
             oif: Some(n.ifindex),
@@ -107,7 +100,7 @@ fn bound(host: &Snapshot) -> impl Iterator<Item = Question> {
 /// address or a VRF. One table that leads out is the host's. Several are those of rails, each of
 /// which has its own to answer by, on a host that has no way out; so is the last that is left,
 /// where the host has a card without RDMA to live on. A connection by such a table guards its link.
-fn lone(host: &Snapshot, mut paths: Vec<HostPath>) -> Vec<HostPath> {
+fn lone(ways: &Ways, mut paths: Vec<HostPath>) -> Vec<HostPath> {
     let mut tables: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
     for path in &paths {
         if let Answer::Route(matched) = &path.answer {
@@ -117,14 +110,14 @@ fn lone(host: &Snapshot, mut paths: Vec<HostPath>) -> Vec<HostPath> {
                 .insert(matched.table);
         }
     }
-    let ways = Ways::of(host);
-    let lives_elsewhere = host.netdevs.iter().any(|n| is_management(&ways, n));
+    let host = ways.snapshot;
+    let lives_elsewhere = host.netdevs.iter().any(|n| is_management(ways, n));
     let is_rails = |path: &HostPath| match &path.answer {
         Answer::Route(m) => {
             lives_elsewhere
                 && m.legs
                     .iter()
-                    .all(|leg| carriers(&ways, &leg.dev).any(|n| is_rdma(host, n)))
+                    .all(|leg| carriers(ways, &leg.dev).any(|n| is_rdma(host, n)))
         }
         _ => false,
     };

@@ -1,6 +1,7 @@
 //! What the kernel is asked to learn which links the host uses.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
 
 use nix::libc::{IPPROTO_TCP, IPPROTO_UDP};
@@ -11,8 +12,9 @@ use rdma_model::snapshot::{
 };
 
 use super::asking::Asking;
-use super::internet;
 use super::selectors::Selectors;
+use super::ways::Ways;
+use super::{internet, tun};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
@@ -67,51 +69,114 @@ pub struct Facts {
     pub not_asked: Vec<String>,
 }
 
-pub fn ask_all(
-    host: &Snapshot,
-    job: &JobAddresses,
+impl Facts {
+    /// What was asked for; without an answer nothing, and the reason is kept.
+    pub fn known<T: Default>(&mut self, what: &str, asked: Result<T, impl Display>) -> T {
+        asked.unwrap_or_else(|e| {
+            self.not_asked.push(format!("{what}: {e:#}"));
+            T::default()
+        })
+    }
+}
+
+/// What has to be asked of the kernel about a host, a list at a time: what it answers raises
+/// further questions.
+pub struct Inquiry<'a> {
+    job: &'a JobAddresses,
     facts: Facts,
-    ask: &mut dyn FnMut(&Question) -> Answer,
-) -> HostPaths {
-    let mut asking = Asking::new(ask);
-    let selectors = Selectors::of(host);
-    let mut paths: Vec<HostPath> = of_job(job)
-        .into_iter()
-        .map(|(purpose, q)| asking.path(purpose, q))
-        .collect();
-    paths.extend(internet::ways_out(host, &selectors, &mut asking));
-    let servers = facts
-        .name_servers
-        .into_iter()
-        .filter(|q| is_far(q.to))
-        .flat_map(|q| queries(q, &selectors));
-    paths.extend(servers.map(|q| asking.path(Purpose::NameServer, q)));
-    let ends = facts.ipsec.into_iter().filter(|q| is_far(q.to));
-    paths.extend(ends.map(|q| asking.path(Purpose::Ipsec, q)));
-    for socket in distinct(facts.sockets, &selectors) {
-        if is_far(socket.question.to) {
-            paths.push(asking.path(Purpose::Connection(socket.connection), socket.question));
+    ways: Ways<'a>,
+    selectors: Selectors,
+    asking: Asking,
+    paths: HostPaths,
+}
+
+impl<'a> Inquiry<'a> {
+    pub fn new(host: &'a Snapshot, job: &'a JobAddresses, mut facts: Facts) -> Inquiry<'a> {
+        let selectors = Selectors::of(host);
+        facts.sockets = distinct(facts.sockets, &selectors);
+        facts.sockets.retain(|socket| is_far(socket.question.to));
+        Inquiry {
+            job,
+            facts,
+            ways: Ways::of(host),
+            selectors,
+            asking: Asking::default(),
+            paths: HostPaths::default(),
         }
     }
-    let segments = follow(&paths, &mut asking);
-    paths.extend(segments);
-    let legs = |path: &HostPath| match &path.answer {
-        Answer::Route(matched) => matched.legs.clone(),
-        _ => Vec::new(),
-    };
-    let legs: Vec<Leg> = paths.iter().flat_map(legs).collect();
-    let tunnels = facts
-        .tunnels
-        .into_iter()
-        .map(|tunnel| through(tunnel, &legs, &selectors, &mut asking))
-        .collect();
-    HostPaths {
-        job: job.clone(),
-        paths,
-        tunnels,
-        rdma: facts.rdma,
-        uses: facts.uses,
-        not_asked: facts.not_asked,
+
+    /// Those that are to be answered next; without any, [`Inquiry::paths`] has all.
+    pub fn questions(&mut self) -> Vec<Question> {
+        if let Some(paths) = self.known() {
+            self.paths = paths;
+        }
+        self.asking.take_open()
+    }
+
+    pub fn answer(&mut self, question: Question, answer: Answer) {
+        self.asking.answer(question, answer);
+    }
+
+    pub fn paths(self) -> HostPaths {
+        self.paths
+    }
+
+    /// What follows from the answers so far; nothing where that raises questions.
+    fn known(&mut self) -> Option<HostPaths> {
+        let mut paths = self.of_host();
+        self.is_answered()?;
+        paths.extend(follow(&paths, &mut self.asking));
+        self.is_answered()?;
+        let legs: Vec<Leg> = paths.iter().flat_map(legs).cloned().collect();
+        let mut tunnels = Vec::new();
+        for tunnel in &self.facts.tunnels {
+            tunnels.push(through(tunnel, &legs, &self.selectors, &mut self.asking));
+        }
+        self.is_answered()?;
+        let mut known = HostPaths {
+            job: self.job.clone(),
+            paths,
+            tunnels,
+            rdma: self.facts.rdma.clone(),
+            uses: self.facts.uses.clone(),
+            not_asked: self.facts.not_asked.clone(),
+        };
+        let tuns = tun::tunnels(self.ways.snapshot, &known, &mut self.asking);
+        self.is_answered()?;
+        known.tunnels.extend(tuns);
+        Some(known)
+    }
+
+    fn is_answered(&self) -> Option<()> {
+        (!self.asking.waits()).then_some(())
+    }
+
+    /// To all that is known before the kernel is asked.
+    fn of_host(&mut self) -> Vec<HostPath> {
+        let asking = &mut self.asking;
+        let job = of_job(self.job).into_iter();
+        let mut paths: Vec<HostPath> = job.map(|(purpose, q)| asking.path(purpose, q)).collect();
+        paths.extend(internet::ways_out(&self.ways, &self.selectors, asking));
+        for server in self.facts.name_servers.iter().filter(|q| is_far(q.to)) {
+            for question in queries(server, &self.selectors) {
+                paths.push(asking.path(Purpose::NameServer, question));
+            }
+        }
+        for end in self.facts.ipsec.iter().filter(|q| is_far(q.to)) {
+            paths.push(asking.path(Purpose::Ipsec, end.clone()));
+        }
+        for socket in &self.facts.sockets {
+            let purpose = Purpose::Connection(socket.connection);
+            paths.push(asking.path(purpose, socket.question.clone()));
+        }
+        paths
+    }
+}
+
+fn legs(path: &HostPath) -> &[Leg] {
+    match &path.answer {
+        Answer::Route(matched) => &matched.legs,
+        _ => &[],
     }
 }
 
@@ -151,20 +216,23 @@ fn of_job(job: &JobAddresses) -> Vec<(Purpose, Question)> {
 /// The ways to the segments of SRv6 that packets leave for, which may be reached by further
 /// segments.
 fn follow(paths: &[HostPath], asking: &mut Asking) -> Vec<HostPath> {
-    let of = |path: &HostPath| match &path.answer {
-        Answer::Route(matched) => matched.segments.clone(),
-        _ => Vec::new(),
-    };
     let (mut seen, mut found) = (HashSet::new(), Vec::new());
-    let mut todo: Vec<IpAddr> = paths.iter().flat_map(of).collect();
+    let mut todo: Vec<IpAddr> = paths.iter().flat_map(segments).copied().collect();
     while let Some(to) = todo.pop() {
         if seen.insert(to) {
             let path = asking.path(Purpose::Segment, Question::to(to));
-            todo.extend(of(&path));
+            todo.extend(segments(&path));
             found.push(path);
         }
     }
     found
+}
+
+fn segments(path: &HostPath) -> &[IpAddr] {
+    match &path.answer {
+        Answer::Route(matched) => &matched.segments,
+        _ => &[],
+    }
 }
 
 /// Whether packets for it may leave this host. Of its own addresses the kernel says so itself: one
@@ -173,19 +241,19 @@ fn is_far(to: IpAddr) -> bool {
     !to.is_loopback() && !to.is_unspecified()
 }
 
-fn queries(server: Question, selectors: &Selectors) -> Vec<Question> {
-    let to_port = |protocol: i32| {
+fn queries(server: &Question, selectors: &Selectors) -> Vec<Question> {
+    let mut all = vec![server.clone()];
+    for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
         let flow = Some(Connection {
             protocol: protocol as u8,
             local_port: 0,
             remote_port: 53,
         });
-        selectors.plain(Question {
+        all.push(selectors.plain(Question {
             flow,
             ..server.clone()
-        })
-    };
-    let mut all = vec![server.clone(), to_port(IPPROTO_UDP), to_port(IPPROTO_TCP)];
+        }));
+    }
     all.dedup();
     all
 }
@@ -232,7 +300,7 @@ fn rank(connection: Connection) -> (u8, Connection) {
 }
 
 fn through(
-    facts: TunnelFacts,
+    facts: &TunnelFacts,
     legs: &[Leg],
     selectors: &Selectors,
     asking: &mut Asking,
@@ -245,15 +313,16 @@ fn through(
     let mut seen = HashSet::new();
     let ends = facts
         .ends
-        .into_iter()
+        .iter()
+        .cloned()
         .chain(by_gateway)
         .map(|q| selectors.plain(q))
         .filter(|q| seen.insert(q.clone()));
     let remotes = ends.map(|q| asking.path(Purpose::Underlay, q)).collect();
     TunnelPath {
-        link: facts.link,
-        below: facts.below,
+        link: facts.link.clone(),
+        below: facts.below.clone(),
         remotes,
-        unknown: facts.unknown,
+        unknown: facts.unknown.clone(),
     }
 }

@@ -60,11 +60,20 @@ fn route(table: u32, to: &str, dev: &str) -> Answer {
 }
 
 fn asked(host: Snapshot, facts: Facts, mut ask: impl FnMut(&Question) -> Answer) -> Snapshot {
-    let paths = ask_all(&host, &JobAddresses::default(), facts, &mut ask);
-    Snapshot {
-        paths: Some(paths),
-        ..host
+    let job = JobAddresses::default();
+    let mut inquiry = Inquiry::new(&host, &job, facts);
+    loop {
+        let questions = inquiry.questions();
+        if questions.is_empty() {
+            break;
+        }
+        for question in questions {
+            let answer = ask(&question);
+            inquiry.answer(question, answer);
+        }
     }
+    let paths = Some(inquiry.paths());
+    Snapshot { paths, ..host }
 }
 
 fn guarded(host: &Snapshot) -> Vec<String> {

@@ -111,7 +111,7 @@ impl<'a> Ways<'a> {
         let is_sent = matches!(path.purpose, Purpose::Connection(_) | Purpose::Underlay);
         let has_none = is_sent && matches!(path.answer, Answer::Unreachable(_));
         let link = self.links.get(&path.question.oif.filter(|_| has_none)?)?;
-        (link.kind.as_deref() != Some("vrf")).then_some(&link.name)
+        (!link.is_vrf()).then_some(&link.name)
     }
 
     /// The links that packets to a destination leave by: the legs of the FIB entry, those of its
@@ -142,7 +142,7 @@ impl<'a> Ways<'a> {
             })
         });
         let bound = path.question.oif.and_then(|index| self.links.get(&index));
-        let bound = bound.filter(|n| n.kind.as_deref() != Some("vrf"));
+        let bound = bound.filter(|n| !n.is_vrf());
         let bound = bound.map(|n| Leg {
             dev: n.name.clone(),
             gateway: None,

@@ -1,6 +1,7 @@
 //! Reasons that lie in what a netdev is a member of, sits on or carries.
 
 use rdma_model::ids::IfName;
+use rdma_model::link_kind::LinkKind;
 use rdma_model::snapshot::Netdev;
 
 use super::{HELD, because, policy_forbids};
@@ -29,10 +30,8 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
         );
     }
     // The kernel ties bonds, bridges and their like to their namespace.
-    let kind = netdev
-        .kind
-        .as_deref()
-        .filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
+    let kind = netdev.kind.as_deref();
+    let kind = kind.filter(|_| netdev.has_kind(LinkKind::has_members));
     let has_members = context
         .snapshot
         .netdevs
@@ -100,10 +99,7 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
             "name it in --ifaces, with --ib, if the job needs IP over it",
         );
     }
-    let stacked = matches!(
-        kind,
-        Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec")
-    );
+    let stacked = netdev.has_kind(LinkKind::is_above_a_link);
     let lower = upper_lower::lower(context.snapshot, netdev);
     let why = format!(
         "{} is {} on top of {}",

@@ -10,9 +10,8 @@ use rdma_model::ids::Hex;
 use rdma_model::manager::{Foreign, Managed, Manager};
 use rdma_model::snapshot::{FRA_PROTOCOL, HostPaths, JobAddresses};
 use rdma_model::step::{configure, connect, derived, kernel_address, kernel_made};
-use rdmaprep::kernel::Pin;
 use rdmaprep::kernel::netns::search::Search;
-use rdmaprep::kernel::sysfs::Survey;
+use rdmaprep::kernel::{Observed, Pin};
 use rdmaprep::restore::owed::{owed, unseen};
 
 use super::*;
@@ -78,12 +77,12 @@ impl World for Beside<'_> {
         self.kernel.has_inside()
     }
 
-    fn observe(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Snapshot> {
+    fn look(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Observed> {
         self.looks += 1;
         if self.looks == self.begins {
             self.begin();
         }
-        self.kernel.observe(side, scope)
+        self.kernel.look(side, scope)
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
@@ -92,10 +91,6 @@ impl World for Beside<'_> {
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> anyhow::Result<()> {
         self.kernel.perform(step, deadline)
-    }
-
-    fn survey(&mut self) -> anyhow::Result<&Survey> {
-        self.kernel.survey()
     }
 
     fn pin(&mut self, pin: Pin) -> anyhow::Result<()> {

@@ -37,9 +37,17 @@ pub struct Hca {
 }
 
 impl Hca {
+    /// The driver of soft-RoCE, and the kind of its links.
+    pub const RXE: &str = "rxe";
+
+    /// Whether it is made of a netdev by software, and has no PCI function.
+    pub fn is_software(&self) -> bool {
+        matches!(self.driver.as_deref(), Some(Hca::RXE | "siw"))
+    }
+
     /// Whether this is soft-RoCE, whose link dies when its netdev changes namespace.
     pub fn is_rxe(&self) -> bool {
-        self.driver.as_deref() == Some("rxe")
+        self.driver.as_deref() == Some(Hca::RXE)
     }
 }
 

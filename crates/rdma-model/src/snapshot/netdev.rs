@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SysctlValues;
 use crate::ids::{BusId, Hex, IfName, Mac};
+use crate::link_kind::LinkKind;
 
 /// A device setting that its driver does not report now, such as the speed of a link without a
 /// carrier: it equals every other.
@@ -138,10 +139,21 @@ impl Netdev {
         }
     }
 
-    /// Whether its link is its peer, which may be in another namespace under an index that means
-    /// something else here.
+    /// Whether its kind is a known one that is like that.
+    pub fn has_kind(&self, like: fn(&LinkKind) -> bool) -> bool {
+        self.kind
+            .as_deref()
+            .and_then(LinkKind::of)
+            .is_some_and(like)
+    }
+
     pub fn is_paired(&self) -> bool {
-        matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
+        self.has_kind(LinkKind::is_paired)
+    }
+
+    /// A routing table with a name (Documentation/networking/vrf.rst).
+    pub fn is_vrf(&self) -> bool {
+        self.kind.as_deref() == Some("vrf")
     }
 
     /// Whether that is its name, or one of its alternative names: the kernel gives each name once.
@@ -315,6 +327,13 @@ pub struct Address {
     pub metric: Option<u32>,
     /// IFA_PROTO: the program that added it.
     pub protocol: Option<u8>,
+}
+
+impl Address {
+    /// The flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's
+    /// bookkeeping (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
+    /// NOPREFIXROUTE, MCAUTOJOIN.
+    pub const SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
 }
 
 /// A neighbour that was set, not learned by the kernel: permanent, NOARP, managed, proxy or learned

@@ -14,8 +14,7 @@ use nix::libc::EIO;
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::kernel::netns::search::Search;
-use rdmaprep::kernel::sysfs::Survey;
-use rdmaprep::kernel::{Container, Namespaces, Pin, Scope, World};
+use rdmaprep::kernel::{Container, Namespaces, Observed, Pin, Scope, World};
 use rdmaprep::record::Record;
 
 use super::{Kernel, errno};
@@ -155,8 +154,8 @@ impl World for Machine {
         self.state.borrow().kernel.has_inside()
     }
 
-    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
-        self.state.borrow_mut().kernel.observe(side, scope)
+    fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
+        self.state.borrow_mut().kernel.look(side, scope)
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
@@ -165,10 +164,6 @@ impl World for Machine {
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
         self.effect(|state| state.kernel.perform(step, deadline))
-    }
-
-    fn survey(&mut self) -> Result<&Survey> {
-        Err(anyhow!("this machine has no /sys"))
     }
 
     /// Its file is there, as a bind mount has one: the store lists pins by their files.

@@ -21,8 +21,7 @@ use rdma_model::snapshot::{
 };
 use rdma_model::step::{Side, Step};
 use rdmaprep::kernel::netns::search::Search;
-use rdmaprep::kernel::sysfs::Survey;
-use rdmaprep::kernel::{Pin, Scope, World};
+use rdmaprep::kernel::{Observed, Pin, Scope, World};
 
 pub use net::{Link, Space, errno, naked, plain, v4, v6};
 
@@ -472,7 +471,8 @@ impl World for Kernel {
         self.spaces[1].is_some()
     }
 
-    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
+    /// It has no /sys.
+    fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
         self.space(side)?;
         let mut snapshot = self.see(side);
         let hidden = snapshot
@@ -485,7 +485,10 @@ impl World for Kernel {
             .iter_mut()
             .filter(|d| !scope.devices.contains(&d.name));
         hidden.for_each(|d| d.device = None);
-        Ok(snapshot)
+        Ok(Observed {
+            snapshot,
+            survey: None,
+        })
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
@@ -504,10 +507,6 @@ impl World for Kernel {
             self.log.push(format!("{step}: {e:#}"));
         }
         result
-    }
-
-    fn survey(&mut self) -> Result<&Survey> {
-        Err(anyhow!("this kernel has no /sys"))
     }
 
     /// The file is there, as a bind mount would have it; what it pins is for those to know who have

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use rdma_model::snapshot::{
     Address, Answer, HostPaths, JobAddresses, Leg, Matched, Netdev, Question, Route, Rule, Snapshot,
 };
-use rdmaprep::select::protected_ifaces::{Facts, ask_all};
+use rdmaprep::select::protected_ifaces::{Facts, Inquiry};
 
 /// RTN_UNICAST, RTN_LOCAL, RTN_THROW.
 const UNICAST: u8 = 1;
@@ -17,9 +17,17 @@ const THROW: u8 = 9;
 const MAIN: u32 = 254;
 
 pub fn host_paths(host: &Snapshot, job: &JobAddresses) -> HostPaths {
-    ask_all(host, job, Facts::default(), &mut |question| {
-        answer(host, question)
-    })
+    let mut inquiry = Inquiry::new(host, job, Facts::default());
+    loop {
+        let questions = inquiry.questions();
+        if questions.is_empty() {
+            return inquiry.paths();
+        }
+        for question in questions {
+            let answer = answer(host, &question);
+            inquiry.answer(question, answer);
+        }
+    }
 }
 
 fn answer(host: &Snapshot, question: &Question) -> Answer {

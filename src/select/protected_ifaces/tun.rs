@@ -6,52 +6,38 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rdma_model::snapshot::{
-    Answer, HostPath, HostPaths, Netdev, Purpose, Question, Snapshot, TunnelPath,
-};
+use rdma_model::snapshot::{HostPath, HostPaths, Netdev, Purpose, Question, Snapshot, TunnelPath};
 
-use crate::select::protected_ifaces::uplinks;
+use super::asking::Asking;
+use super::uplinks;
 
-pub(super) fn observe(
-    host: &Snapshot,
-    paths: &mut HostPaths,
-    ask: &mut dyn FnMut(&Question) -> Answer,
-) {
-    let is_tun = |netdev: &&Netdev| netdev.kind.as_deref() == Some("tun");
+/// Those that are used, as far as the paths so far say.
+pub(super) fn tunnels(host: &Snapshot, paths: &HostPaths, asking: &mut Asking) -> Vec<TunnelPath> {
     // One that no program holds has no carrier (__tun_detach() in drivers/net/tun.c), and sends
     // nothing.
-    if !host.netdevs.iter().any(|n| is_tun(&n) && n.running) {
-        return;
+    let held = |n: &&Netdev| n.kind.as_deref() == Some("tun") && n.running;
+    if !host.netdevs.iter().any(|n| held(&n)) {
+        return Vec::new();
     }
     let asked = Snapshot {
         paths: Some(paths.clone()),
         ..host.clone()
     };
     let Ok(guarded) = uplinks(true, &asked) else {
-        return;
+        return Vec::new();
     };
-    let servers: Vec<HostPath> = servers(host)
-        .map(|to| {
-            let question = Question::to(to);
-            let answer = ask(&question);
-            HostPath {
-                purpose: Purpose::Underlay,
-                question,
-                answer,
-            }
-        })
+    let remotes: Vec<HostPath> = servers(host)
+        .map(|to| asking.path(Purpose::Underlay, Question::to(to)))
         .collect();
-    let used = host
-        .netdevs
-        .iter()
-        .filter(is_tun)
-        .filter(|n| n.running && guarded.contains_key(&n.name));
-    paths.tunnels.extend(used.map(|netdev| TunnelPath {
-        link: netdev.name.clone(),
-        below: None,
-        remotes: servers.clone(),
-        unknown: None,
-    }));
+    let used = host.netdevs.iter().filter(held);
+    used.filter(|n| guarded.contains_key(&n.name))
+        .map(|netdev| TunnelPath {
+            link: netdev.name.clone(),
+            below: None,
+            remotes: remotes.clone(),
+            unknown: None,
+        })
+        .collect()
 }
 
 /// Public addresses with a route of their own. Private ones are the fabric's: a rail has a route to
