@@ -110,10 +110,10 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
     measure("attach", &mut || {
         drop(black_box(attach(black_box(&plan), &host, &empty)))
     });
-    measure("journal: print", &mut || {
+    measure("record: print", &mut || {
         drop(black_box(black_box(&record).print()))
     });
-    measure("journal: parse", &mut || {
+    measure("record: parse", &mut || {
         drop(black_box(Record::parse(black_box(&stored))))
     });
     measure("verify", &mut || {
