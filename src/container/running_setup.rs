@@ -14,10 +14,7 @@ use super::userspace;
 use crate::config::sysfs_mode::SysfsMode;
 use crate::container::apply_mounts::apply_mounts;
 use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
-use crate::kernel::mount::mntns::Mntns;
-use crate::kernel::mount::rootfs::Root;
 use crate::nccl_env::format::{self, Format};
-use crate::oci::bundle::ContainerRoot;
 use crate::oci::state::State;
 
 pub struct RunningSetup {
@@ -121,16 +118,7 @@ impl SetupPlan {
         if self.sandboxed || self.drivers.is_empty() {
             return Vec::new();
         }
-        let ContainerRoot { pid, rootfs, .. } = &self.bundle.container;
-        let entered = Mntns::of_process(*pid).and_then(|inside| inside.enter());
-        let hcas = self
-            .drivers
-            .iter()
-            .map(|(hca, driver)| (hca, driver.as_str()));
-        match entered.and_then(|()| Root::open(rootfs)) {
-            Ok(root) => userspace::notes(&root, &self.bundle.env, hcas),
-            Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
-        }
+        userspace::container_notes(&self.bundle.container, &self.bundle.env, &self.drivers)
     }
 
     fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {

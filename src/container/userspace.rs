@@ -10,8 +10,9 @@ use rdma_model::ids::HcaName;
 use serde::{Deserialize, Serialize};
 
 use super::loader::{self, Loader};
+use crate::kernel::mount::mntns::Mntns;
 use crate::kernel::mount::rootfs::Root;
-use crate::oci::bundle::Bundle;
+use crate::oci::bundle::{Bundle, ContainerRoot};
 use crate::oci::config::{Config, Mount};
 
 const VERBS: &str = "libibverbs.so.1";
@@ -141,6 +142,21 @@ pub fn notes<'h>(
         .filter(|lack| lack.need != Need::Rdmacm)
         .map(|lack| format!("{}: {}", lack.seen, lack.fix))
         .collect()
+}
+
+/// The same of a container whose runtime has mounted everything. For a thread that ends in its
+/// mount namespace.
+pub fn container_notes(
+    container: &ContainerRoot,
+    env: &BTreeMap<String, String>,
+    drivers: &[(HcaName, String)],
+) -> Vec<String> {
+    let entered = Mntns::of_process(container.pid).and_then(|inside| inside.enter());
+    let hcas = drivers.iter().map(|(hca, driver)| (hca, driver.as_str()));
+    match entered.and_then(|()| Root::open(&container.rootfs)) {
+        Ok(root) => notes(&root, env, hcas),
+        Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
+    }
 }
 
 /// The same of a bundle whose root is there already. Nothing where it mounts something over the

@@ -86,18 +86,15 @@ pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
     let ports: BTreeSet<BusId> = near
         .flat_map(|(nic, gpu)| between(snapshot, nic, gpu))
         .collect();
-    let redirects = |control: u16| control & REDIRECT != 0;
-    let on = |port: &&BusId| {
-        machine
-            .acs
-            .get(port)
-            .copied()
-            .flatten()
-            .is_some_and(redirects)
-    };
-    let dark = |port: &&BusId| matches!(machine.acs.get(port), Some(None));
+    let (mut redirecting, mut unread): (Vec<&BusId>, Vec<&BusId>) = Default::default();
+    for port in &ports {
+        match machine.acs.get(port) {
+            Some(Some(control)) if control & REDIRECT != 0 => redirecting.push(port),
+            Some(None) => unread.push(port),
+            _ => {}
+        }
+    }
     let mut found = Vec::new();
-    let redirecting: Vec<&BusId> = ports.iter().filter(on).collect();
     if !redirecting.is_empty() {
         let seen = format!(
             "ACS sends peer-to-peer traffic upwards at {}",
@@ -112,7 +109,6 @@ pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
             one.run(format!("setpci -s {port} ECAP_ACS+6.w=0:c"))
         }));
     }
-    let unread: Vec<&BusId> = ports.iter().filter(dark).collect();
     if !unread.is_empty() {
         let seen = format!("whether ACS is on at {} is not known", join(&unread));
         let why = "it would send what goes between a GPU and its NIC through the processor";

@@ -1,5 +1,6 @@
 //! NICs that a job would do without: a port that is down, GIDs that are not what peers reach.
 
+use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
 use rdma_model::values::Family;
@@ -280,59 +281,52 @@ fn planned(context: &CheckContext, rail: &Rail, family: Family) -> Vec<String> {
         .iter()
         .flat_map(|p| &p.nics)
         .find(|n| n.identity.name == *rail.name());
-    // A bridge or bond that it has come into may have them.
-    let is_here = |a: &Address| {
-        let all = context
-            .of
-            .snapshot
-            .netdevs
-            .iter()
-            .flat_map(|n| &n.addresses);
-        all.into_iter().any(|b| b.address == a.address)
-    };
     let lost = |a: &&Address| {
-        counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none() && !is_here(a)
+        let is_own = counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none();
+        is_own && !has_address(context, a)
     };
-    let add = |a: &Address| {
-        let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
-        let prefix = a.prefix;
-        let broadcast = a
-            .broadcast
-            .map_or(String::new(), |b| format!(" broadcast {b}"));
-        let scope = if a.scope == 0 {
-            String::new()
-        } else {
-            format!(" scope {}", a.scope)
-        };
-        let metric = a.metric.map_or(String::new(), |m| format!(" metric {m}"));
-        let plain = |label: &&str| {
-            label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b))
-        };
-        let label = a
-            .label
-            .as_deref()
-            .filter(|label| *label != rail.name().as_str())
-            .filter(plain);
-        let label = label.map_or(String::new(), |label| format!(" label {label}"));
-        let flags: String = FLAGS
-            .iter()
-            .filter(|(bit, _)| a.flags & bit != 0)
-            .map(|(_, word)| *word)
-            .collect();
-        let more = [broadcast, label, scope, metric, flags].concat();
-        format!(
-            "ip address add {}{peer}/{prefix}{more} dev {}",
-            a.address,
-            rail.name()
-        )
-    };
-    nic.iter()
-        .flat_map(|n| &n.addresses)
+    let addresses = nic.iter().flat_map(|n| &n.addresses);
+    addresses
         .filter(lost)
-        .map(add)
+        .map(|a| add_address(a, rail.name()))
         .collect()
+}
+
+/// Whether any netdev has it: a bridge or bond that the NIC has come into may.
+fn has_address(context: &CheckContext, address: &Address) -> bool {
+    let netdevs = context.of.snapshot.netdevs.iter();
+    let mut all = netdevs.flat_map(|n| &n.addresses);
+    all.any(|other| other.address == address.address)
+}
+
+/// The command that adds it to the NIC of that name.
+fn add_address(address: &Address, dev: &IfName) -> String {
+    let word = |name: &str, value: Option<String>| {
+        value.map_or(String::new(), |value| format!(" {name} {value}"))
+    };
+    let is_plain = |label: &&str| {
+        let mut bytes = label.bytes();
+        bytes.all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b))
+    };
+    let label = address.label.as_deref().filter(is_plain);
+    let flags = FLAGS.iter().filter(|(bit, _)| address.flags & bit != 0);
+    let scope = (address.scope != 0).then(|| address.scope.to_string());
+    let more = [
+        word("broadcast", address.broadcast.map(|b| b.to_string())),
+        word(
+            "label",
+            label.filter(|l| *l != dev.as_str()).map(str::to_owned),
+        ),
+        word("scope", scope),
+        word("metric", address.metric.map(|m| m.to_string())),
+        flags.map(|(_, word)| *word).collect(),
+    ];
+    let peer = word("peer", address.peer.map(|p| p.to_string()));
+    let (prefix, more) = (address.prefix, more.concat());
+    format!(
+        "ip address add {}{peer}/{prefix}{more} dev {dev}",
+        address.address
+    )
 }
 
 /// Those of addresses that the NIC no longer has.
@@ -365,39 +359,19 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
 /// NICs with an HCA that the selection refuses for something that can be fixed, and no other check
 /// reports.
 pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
-    let is_reported = |d: &Drop| {
-        matches!(
-            d.code,
-            DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
-        )
-    };
-    // A plan may have been made with lifetimes frozen.
-    let fits = |v: &Verdict, d: &Drop| {
-        d.code == DropCode::FiniteLifetime
-            && v.netdev.as_ref().is_some_and(|name| context.plans(name))
-    };
-    let one = |(v, d): (&Verdict, &Drop)| {
-        let asked = refused(context, v, d);
-        (v.hca.is_some() && is_reported(d) && !fits(v, d) && asked.is_none()).then(|| {
-            Finding::new(
-                Check::LeftOut,
-                Severity::Warning,
-                d.why.clone(),
-                "no container gets this NIC",
-                d.fix.clone(),
-            )
-        })
-    };
     let mut found: Vec<Finding> = asked_in_vain(context).collect();
     found.extend(
         context
             .selection
             .dropped()
-            .filter(|(v, d)| !fits(v, d))
+            .filter(|(v, d)| !is_frozen(context, v, d))
             .filter_map(|(v, d)| refused(context, v, d)),
     );
+    let dropped = context.selection.dropped();
     found.extend(match context.is_inside() {
-        false => context.selection.dropped().filter_map(one).collect(),
+        false => dropped
+            .filter_map(|(v, d)| passed_over(context, v, d))
+            .collect(),
         true if context.rails().is_empty() && context.fabrics().is_empty() => {
             let seen = "no NIC with an RDMA device is in this container's network namespace, and \
                 no InfiniBand HCA is given to it";
@@ -416,6 +390,31 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
         true => Vec::new(),
     });
     found
+}
+
+/// Whether a plan has it all the same: it may have been made with lifetimes frozen.
+fn is_frozen(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
+    let mut name = verdict.netdev.iter();
+    drop.code == DropCode::FiniteLifetime && name.any(|name| context.plans(name))
+}
+
+/// What nobody asked for, and is not taken for a reason that no other check reports.
+fn passed_over(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
+    let is_reported = matches!(
+        drop.code,
+        DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
+    );
+    let is_asked = refused(context, verdict, drop).is_some();
+    if verdict.hca.is_none() || !is_reported || is_frozen(context, verdict, drop) || is_asked {
+        return None;
+    }
+    Some(Finding::new(
+        Check::LeftOut,
+        Severity::Warning,
+        drop.why.clone(),
+        "no container gets this NIC",
+        drop.fix.clone(),
+    ))
 }
 
 /// What `--ifaces` names, is there, and is not taken for a reason that no other check reports.

@@ -91,63 +91,6 @@ pub struct Keeping {
 }
 
 pub fn status_table(status: &Status) -> String {
-    let block = |h: &Holder| {
-        let member = |(id, alive): &(String, bool)| {
-            format!(
-                "{}{}",
-                record::short_id(id),
-                if *alive { "" } else { " (dead)" }
-            )
-        };
-        let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
-        let pin = h
-            .pin
-            .as_deref()
-            .unwrap_or("not pinned: the kernel has returned its physical NICs");
-        let last = h
-            .last
-            .as_ref()
-            .and_then(|l| l.get("outcome")?.as_str())
-            .unwrap_or("no report");
-        let phase = serde_json::to_value(h.phase)
-            .ok()
-            .and_then(|p| p.as_str().map(str::to_owned))
-            .unwrap_or_default();
-        let kept = h.hold.as_ref().map(kept).unwrap_or_default();
-        let cni = h.cni.iter().map(attached).collect::<String>();
-        let why = h
-            .held_back
-            .iter()
-            .map(|why| format!("  held back   {why}\n"))
-            .collect::<String>();
-        let notes = h
-            .last
-            .iter()
-            .filter_map(|l| l.get("notes")?.as_array())
-            .flatten()
-            .filter_map(|n| n.as_str());
-        let notes = notes
-            .map(|note| wrapped("note", note) + "\n")
-            .collect::<String>();
-        let head = printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  \
-            namespace   {} ({pin})\n{kept}{cni}{why}",
-            h.nics.join(" "),
-            h.plan,
-            h.netns,
-        ));
-        format!(
-            "{head}{notes}{}",
-            printable_lines(&format!("  to get back {}", h.advice))
-        )
-    };
-    let block = |h: &Holder| {
-        if h.awaits.is_empty() {
-            block(h)
-        } else {
-            returned(h)
-        }
-    };
     let none = match status.unread {
         0 => "No container holds a NIC.",
         _ => "No record that can be read says that a container holds a NIC.",
@@ -155,9 +98,62 @@ pub fn status_table(status: &Status) -> String {
     let none = status.holders.is_empty().then(|| none.to_owned());
     let lines = none
         .into_iter()
-        .chain(status.holders.iter().map(block))
+        .chain(status.holders.iter().map(holder))
         .chain(status.failures.iter().map(failed));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+fn member((id, alive): &(String, bool)) -> String {
+    let state = if *alive { "" } else { " (dead)" };
+    format!("{}{state}", record::short_id(id))
+}
+
+fn holder(h: &Holder) -> String {
+    if !h.awaits.is_empty() {
+        return returned(h);
+    }
+    let members: Vec<String> = h.members.iter().map(member).collect();
+    let members = members.join(", ");
+    let pin = h
+        .pin
+        .as_deref()
+        .unwrap_or("not pinned: the kernel has returned its physical NICs");
+    let last = h
+        .last
+        .as_ref()
+        .and_then(|l| l.get("outcome")?.as_str())
+        .unwrap_or("no report");
+    let phase = serde_json::to_value(h.phase)
+        .ok()
+        .and_then(|p| p.as_str().map(str::to_owned))
+        .unwrap_or_default();
+    let kept = h.hold.as_ref().map(kept).unwrap_or_default();
+    let cni = h.cni.iter().map(attached).collect::<String>();
+    let why = h
+        .held_back
+        .iter()
+        .map(|why| format!("  held back   {why}\n"))
+        .collect::<String>();
+    let notes = h
+        .last
+        .iter()
+        .filter_map(|l| l.get("notes")?.as_array())
+        .flatten()
+        .filter_map(|n| n.as_str());
+    let notes = notes
+        .map(|note| wrapped("note", note) + "\n")
+        .collect::<String>();
+    let head = printable_lines(&format!(
+        "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  \
+        namespace   {} ({pin})\n{kept}{cni}{why}",
+        h.nics.join(" "),
+        h.plan,
+        h.netns,
+    ));
+    format!(
+        "{head}{notes}{}",
+        printable_lines(&format!("  to get back {}", h.advice))
+    )
 }
 
 /// NICs that wait for their manager.

@@ -1,16 +1,19 @@
 //! What a container gets besides its NICs: what is left of a plan for it, what its config.json
 //! says, and what a hook does when nothing can be put into it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use crate::alone;
+use crate::mounted_container::{Container as Mounted, ROOTFS, image};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::tree::Tree;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host as Policy};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
+use rdmaprep::container::userspace::container_notes;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::config::Config as ConfigJson;
@@ -352,6 +355,43 @@ fn container_is_named_in_its_hosts_if_that_is_asked_for() {
             let line = "no line in /etc/hosts: the container has no mount namespace of its own";
             assert_eq!(notes.contains(line), says, "{flags:?} {own}: {notes}");
             c.stop(host).ok();
+        }
+    });
+}
+
+/// The loader is in a file system that only the container's mount namespace has.
+#[test]
+fn an_image_is_looked_at_in_its_own_namespace() {
+    let loader = match cfg!(target_arch = "aarch64") {
+        true => "lib/ld-linux-aarch64.so.1",
+        false => "lib64/ld-linux-x86-64.so.2",
+    };
+    alone(|_| {
+        image();
+        let folder = loader.split('/').next().unwrap();
+        let lines = format!(
+            "mkdir {folder}; mount -t tmpfs tmpfs {folder}
+            head -c 4096 /bin/mount >{loader}; echo ID=debian >etc/os-release"
+        );
+        let drivers = [("mlx5_0".parse().unwrap(), "mlx5_core".to_owned())];
+        for start in [Mounted::new, Mounted::apart] {
+            let container = start(&lines);
+            assert!(!Path::new(ROOTFS).join(loader).exists());
+            let root = container.root();
+            let look = || container_notes(&root, &BTreeMap::new(), &drivers);
+            let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+            let lack = "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
+                ibverbs-providers in the image";
+            assert_eq!(notes, [lack]);
+            let gone = rdmaprep::oci::bundle::ContainerRoot { pid: 0, ..root };
+            let look = || container_notes(&gone, &BTreeMap::new(), &drivers);
+            let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+            assert!(
+                notes[0].starts_with("the libraries of the image are unknown"),
+                "{notes:?}"
+            );
+            drop(container);
+            fs::remove_dir(Path::new(ROOTFS).join(folder)).unwrap();
         }
     });
 }

@@ -7,7 +7,6 @@ use super::version::Version;
 /// releases have its trap: with one of them alone, the job may run.
 pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Version) {
     let newest = Version::NEWEST;
-    let has_trap = |all: &[Warning], w: &Warning| all.iter().any(|other| other.trap == w.trap);
     // Of one trap, two releases may have different reasons. Their own number is none.
     let reason = |w: &Warning, release| w.text.replace(&format!("NCCL {release}"), "NCCL");
     let is_said = |w: &Warning| {
@@ -17,9 +16,10 @@ pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Ver
     };
     let more: Vec<Warning> = by_image.iter().filter(|w| !is_said(w)).cloned().collect();
     let more: Vec<Warning> = more.into_iter().map(|w| beside(w, found, image)).collect();
+    let same: Vec<Trap> = by_image.iter().map(|w| w.trap).collect();
     for w in found
         .iter_mut()
-        .filter(|w| w.fatal && !has_trap(&by_image, w))
+        .filter(|w| w.fatal && !same.contains(&w.trap))
     {
         w.fatal = false;
         w.text += &format!("; not so in NCCL {image}, which the image names (NCCL_VERSION)");

@@ -180,6 +180,15 @@ impl Default for Version {
     }
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// What may stand behind `-` or `+`.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+}
+
 impl FromStr for Version {
     type Err = anyhow::Error;
 
@@ -193,10 +202,6 @@ impl FromStr for Version {
         let (release, post) = release
             .split_once(".post")
             .map_or((release, None), |(r, post)| (r, Some(post)));
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let is_word = |text: &str| {
-            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
-        };
         let builds = build.split(['-', '+']).skip(1).all(is_word);
         let parts: Vec<&str> = release.split('.').collect();
         ensure!(
