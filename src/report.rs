@@ -20,6 +20,7 @@ use rdma_model::ids::IfName;
 use rdma_model::nic::EnvVar;
 use serde::{Deserialize, Serialize};
 
+use crate::nccl_env::libraries::at_start;
 use crate::oci::edit::Injected;
 use crate::plan::{Plan, rdma_mode};
 use crate::select::Selection;
@@ -233,9 +234,8 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// Chosen when a container starts, as its namespace decides ([`crate::nccl_env::meet`]).
-const SOCKETS: &str =
-    "at start NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: the default route's interface, else a rail";
+/// Chosen when a container starts, as its namespace decides.
+const SOCKETS: &str = "the default route's interface, else a rail";
 
 /// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the
 /// other node. `is_stored`: for any container, and not in the config.json of one.
@@ -269,8 +269,9 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
         "NCCL settings:\n"
     });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
-    if is_stored && !plan.nics.is_empty() {
-        text.push_str(&format!("# {SOCKETS}\n"));
+    let sockets = at_start(&plan.libraries);
+    if is_stored && !plan.nics.is_empty() && !sockets.is_empty() {
+        text.push_str(&format!("# at start {}: {SOCKETS}\n", sockets.join(", ")));
     }
     plan.unset
         .iter()

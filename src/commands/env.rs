@@ -18,7 +18,7 @@ use crate::config::libraries::Library;
 use crate::config::request::Request;
 use crate::disk::files;
 use crate::kernel::boot_id;
-use crate::nccl_env::{self, Namespace, format};
+use crate::nccl_env::{self, Namespace, format, libraries};
 use crate::oci::edit::environment;
 use crate::plan::Plan;
 use crate::planner::stored_plan;
@@ -118,12 +118,12 @@ fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar
         Some(plan) => plan,
         None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
     };
-    if !plan.env.is_empty() {
-        warn(&[
-            "a container's network decides NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: --container \
-            has them, and --bundle"
-                .to_owned(),
-        ]);
+    let waiting = libraries::at_start(&plan.libraries);
+    if !plan.env.is_empty() && !waiting.is_empty() {
+        warn(&[format!(
+            "a container's network decides {}: --container has them, and --bundle",
+            waiting.join(", ")
+        )]);
     }
     let plan = plan.for_container(&BTreeMap::new(), Namespace::Unknown);
     Ok(plan.env)

@@ -289,6 +289,15 @@ pub fn keeps(line: &str, libraries: &Libraries) -> bool {
     !is_made && library(variable).is_none_or(|library| libraries.has(library))
 }
 
+/// Variables that wait for the container's network: they have the bootstrap's interface.
+pub fn at_start(libraries: &Libraries) -> Vec<&'static str> {
+    let chosen = SETTINGS.iter().filter(|s| libraries.has(s.library));
+    let waiting = chosen.filter(|s| {
+        matches!(s.form, Interface | ExactInterface) || s.variable.ends_with("SOCKET_IFNAME")
+    });
+    waiting.map(|s| s.variable).collect()
+}
+
 pub fn read_gids(libraries: &Libraries) -> bool {
     let reads = |s: &&Setting| s.form == GidIndex || s.variable == "NCCL_IB_GID_INDEX";
     SETTINGS

@@ -127,6 +127,17 @@ fn names_alone_cannot_say_a_port() {
 }
 
 #[test]
+fn what_waits_for_the_network_is_of_the_libraries_meant() {
+    let of = |libraries: &str| at_start(&libraries.parse().unwrap());
+    assert_eq!(
+        of("nccl,gloo"),
+        ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"]
+    );
+    assert_eq!(of("ucx,libfabric"), [""; 0]);
+    assert_eq!(of("openmpi"), ["OMPI_MCA_btl_tcp_if_include"]);
+}
+
+#[test]
 fn only_lists_of_hcas_are_read_as_such() {
     assert_eq!(
         named_hcas("UCX_NET_DEVICES", "mlx5_0:1, mlx5_1:1"),
