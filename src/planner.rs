@@ -147,7 +147,11 @@ pub fn check_taken(
 ) -> Result<()> {
     selection.named(request)?;
     selection.some()?;
-    rdma_mode::check(&plan.nics, &plan.ib, snapshot)
+    request.host.policy.allows_network(plan.network_mode)?;
+    if plan.moves() {
+        rdma_mode::check(&plan.nics, &plan.ib, snapshot)?;
+    }
+    Ok(())
 }
 
 /// The same for a node that others wait for: it may be that no NIC is left, and a plan without any
@@ -167,6 +171,16 @@ pub fn plan_of_any(
 /// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now,
 /// `lo` alone where that is unknown.
 pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
+    let kept = |h: &&Hca| {
+        plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name))
+    };
+    let hcas = host.hcas.iter().filter(kept).cloned().collect();
+    if !plan.moves() {
+        return Snapshot {
+            hcas,
+            ..host.clone()
+        };
+    }
     let lo = || {
         host.netdevs
             .iter()
@@ -175,9 +189,6 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
             .collect()
     };
     let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
-    let kept = |h: &&Hca| {
-        plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name))
-    };
     let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
     let over = |r: &&Route| {
         plan.nics.iter().any(|n| {
@@ -218,7 +229,7 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
             .into_iter()
             .chain(host.netdevs.iter().filter(moved).cloned())
             .collect(),
-        hcas: host.hcas.iter().filter(kept).cloned().collect(),
+        hcas,
         pci: host.pci.clone(),
         netns: pod.map_or(host.netns, |pod| pod.netns),
         ..Snapshot::default()
@@ -227,7 +238,7 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
 
 /// What NCCL on the host itself would miss: the only interfaces that its NCCL_SOCKET_IFNAME fits.
 pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<String> {
-    let list = request.host_ifname.as_deref()?;
+    let list = request.host_ifname.as_deref().filter(|_| plan.moves())?;
     let patterns = Patterns::interfaces(Some(list), Version::NEWEST)?;
     let goes = |n: &Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
     let meant = host

@@ -48,7 +48,9 @@ impl Keep {
     pub fn for_plan(plan: &Plan) -> Keep {
         let renumbered = |n: &Nic| {
             Some((
-                n.hca.clone().filter(|_| n.rxe || plan.exclusive)?,
+                n.hca
+                    .clone()
+                    .filter(|_| plan.moves() && (n.rxe || plan.exclusive))?,
                 n.uverbs.clone()?,
             ))
         };

@@ -98,6 +98,7 @@ impl Unused for TopoUnused {
         "arp_profile",
         "gid_timeout",
         "default_route",
+        "network_mode",
         "sysfs",
         "hosts_entry",
         "debug_all",

@@ -59,7 +59,11 @@ pub(super) fn decide(
 impl Decision {
     /// Where nothing is known of it, the container is to have one of its own.
     pub(super) fn namespace(&self) -> Namespace<'_> {
-        self.pod.as_ref().map_or(Namespace::New, Namespace::Seen)
+        match &self.pod {
+            _ if !self.plan.moves() => Namespace::Seen(&self.host),
+            Some(pod) => Namespace::Seen(pod),
+            None => Namespace::New,
+        }
     }
 
     fn shown(self, config: Option<&str>, survey: Option<&Survey>) -> Result<Decision> {

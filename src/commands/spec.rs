@@ -150,8 +150,11 @@ pub(super) fn ready_before(
     let store = store(&request.host);
     let known = match given(text, &mine, &store)? {
         None => {
-            edit::check(text)?;
-            stored_plan(&store, &mine, &name)?
+            let stored = stored_plan(&store, &mine, &name);
+            let found = stored.as_ref().ok().and_then(Option::as_ref);
+            // What is wrong with its config.json is the first error.
+            edit::check(text, mine.network_mode(found))?;
+            stored?
         }
         given => given,
     };
@@ -208,6 +211,9 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         return Ok(None);
     };
     if netns.inode() == Netns::current()?.inode() {
+        if !mine.select.network_mode.is_own() {
+            return Ok(None);
+        }
         let path = path.display();
         return Err(ErrorClass::Refused.error(format!(
             "the container's network namespace {path} is the host's own"

@@ -59,6 +59,8 @@ pub struct Config {
     pub annotations: Option<Vec<Ask>>,
     /// The most NICs that a container gets; absent: any number.
     pub max_nics: Option<usize>,
+    /// Whether containers on the host's network may have a plan.
+    pub host_network: bool,
     pub plan: Option<PlanName>,
     pub state_dir: Option<PathBuf>,
     pub run_dir: Option<PathBuf>,
@@ -89,6 +91,7 @@ impl Policy {
             drivers: lists(&config.allow_drivers, &config.deny_drivers),
             annotations: config.annotations.clone(),
             max_nics: config.max_nics,
+            host_network: config.host_network,
         }
     }
 }

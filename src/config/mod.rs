@@ -3,6 +3,7 @@ pub mod file;
 pub mod hca_selector;
 pub mod host;
 pub mod libraries;
+pub mod network_mode;
 pub mod options;
 pub mod pattern;
 pub mod policy;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::config::hca_selector::HcaSelector;
 use crate::config::libraries::Libraries;
+use crate::config::network_mode::NetworkMode;
 use crate::config::pattern::Exclusion;
 use crate::config::sysfs_mode::SysfsMode;
 
@@ -160,6 +161,13 @@ pub struct SelectOptions {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub default_route: bool,
+    /// Network: own or host [default: own]
+    ///
+    /// own: a network namespace, into which the NICs move. host: the host's, where nothing moves:
+    /// such a container gets device nodes, RLIMIT_MEMLOCK, /sys and settings. `host_network` of the
+    /// config file has to allow that.
+    #[arg(long, env = "RDMAPREP_NETWORK_MODE", value_name = "MODE")]
+    pub network_mode: NetworkMode,
     /// What /sys shows [default: auto]
     ///
     /// live: the kernel's, without the other NICs. snapshot: a tree of files, for sandboxes with a

@@ -10,6 +10,7 @@ use rdma_model::ids::BusId;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use crate::config::network_mode::NetworkMode;
 use crate::config::pattern::Pattern;
 use rdma_model::upper_lower;
 
@@ -20,6 +21,7 @@ pub struct Policy {
     pub(super) drivers: Lists,
     pub(super) annotations: Option<Vec<Ask>>,
     pub(crate) max_nics: Option<usize>,
+    pub(super) host_network: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,7 +33,7 @@ pub(super) struct Lists {
 
 /// The annotations of ours, below `rdmaprep.io/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Ask {
     /// Opts in, with the plan of that name.
     Plan,
@@ -39,6 +41,8 @@ pub enum Ask {
     Ifaces,
     /// Without those that match.
     Exclude,
+    /// All but the move, on the host's network.
+    HostNetwork,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,13 +53,14 @@ pub struct Device<'a> {
 }
 
 impl Ask {
-    pub const ALL: [Ask; 3] = [Ask::Plan, Ask::Ifaces, Ask::Exclude];
+    pub const ALL: [Ask; 4] = [Ask::Plan, Ask::Ifaces, Ask::Exclude, Ask::HostNetwork];
 
     pub fn name(self) -> &'static str {
         match self {
             Ask::Plan => "plan",
             Ask::Ifaces => "ifaces",
             Ask::Exclude => "exclude",
+            Ask::HostNetwork => "host-network",
         }
     }
 }
@@ -142,6 +147,17 @@ impl Policy {
     /// machine.
     pub fn forbids_name(&self, name: &str) -> Option<String> {
         self.names.forbid(name, &[name], ["", "allow", "deny"])
+    }
+
+    /// [`ErrorClass::Refused`] where containers may not have that network.
+    pub fn allows_network(&self, mode: NetworkMode) -> Result<()> {
+        if self.host_network || mode.is_own() {
+            return Ok(());
+        }
+        Err(ErrorClass::Refused.error(
+            "containers on the host's network get no plan here: `host_network = true` in the \
+            host's config file allows it",
+        ))
     }
 
     /// Whether an annotation counts; else [`ErrorClass::Refused`]: a request for less has to fail,

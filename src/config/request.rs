@@ -13,7 +13,8 @@ use rdma_model::values::PlanName;
 
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
-use crate::config::options::{HOST_ENV, SelectOptions, names};
+use crate::config::network_mode::NetworkMode;
+use crate::config::options::{HOST_ENV, SelectOptions, boolean, names};
 use crate::config::pattern::Pattern;
 use crate::config::policy::Ask;
 use crate::config::select_args::SelectArgs;
@@ -172,7 +173,8 @@ impl Request {
     }
 
     /// This request with what the container's annotations take away from it. Annotations choose a
-    /// plan only where the host left that open; they never widen.
+    /// plan only where the host left that open; they never widen. On the host's network, which the
+    /// host's policy has to allow, a container gets no NIC that it does not see anyhow.
     pub fn narrow(&self, annotations: &BTreeMap<String, String>) -> Result<Request> {
         let mut narrowed = self.clone();
         for (key, text) in annotations {
@@ -200,9 +202,16 @@ impl Request {
                         (!text.is_empty()).then(|| text.parse().class(ErrorClass::State, what()));
                     narrowed.narrowing.exclude.extend(pattern.transpose()?);
                 }
+                "host-network" => {
+                    self.host.policy.hears(Ask::HostNetwork, key)?;
+                    if boolean(text).class(ErrorClass::State, what())? {
+                        narrowed.select.network_mode = NetworkMode::Host;
+                    }
+                }
                 _ => {
                     let text = format!(
-                        "{} is unknown; there are {ANNOTATION}plan, ifaces and exclude",
+                        "{} is unknown; there are {ANNOTATION}plan, ifaces, exclude and \
+                        host-network",
                         what()
                     );
                     return Err(ErrorClass::State.error(text));

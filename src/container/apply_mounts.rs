@@ -130,7 +130,12 @@ fn inspect<'o>(
     let there = |cover: &&Cover| {
         !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound)
     };
-    let covers: Vec<&Cover> = additions.covers.iter().filter(there).collect();
+    let covers: Vec<&Cover> = additions
+        .covers
+        .iter()
+        .filter(there)
+        .filter(|cover| !is_covered(&root, &mounts, &cover.at))
+        .collect();
     let spots: Result<Vec<MountPoint>> = covers
         .iter()
         .map(|cover| place(&root, &mounts, &cover.at))
@@ -143,6 +148,13 @@ fn inspect<'o>(
         hosts: plan_hosts(&root, &mounts, additions.hosts.as_ref()),
         lacking: lacking(&root, devices),
     })
+}
+
+/// Whether the other stage of the create has covered it: on the host's network, there is no record
+/// that tells it.
+fn is_covered(root: &Root, mounts: &[Mount], at: &str) -> bool {
+    let on = root.find(at).and_then(rootfs::mount_of);
+    on.is_ok_and(|id| mounts.iter().any(|m| m.id == id && m.ours))
 }
 
 fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<MountPoint> {

@@ -5,6 +5,7 @@ mod choose;
 mod entered;
 mod fit;
 mod join;
+mod on_host;
 mod returned;
 
 use std::time::{Duration, Instant};
@@ -90,7 +91,7 @@ impl Create<'_> {
         let container = entered.container();
         let host_netns = hook.machine.host_netns()?;
         if host_netns == container.netns() {
-            return self.on_host();
+            return self.on_host(name, container, host_netns);
         }
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
@@ -112,18 +113,6 @@ impl Create<'_> {
         self.lap(PhaseName::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
-    }
-
-    /// It is an error only where the container asked by itself: the host's default plan is for
-    /// containers that can use it.
-    fn on_host(&self) -> Result<()> {
-        match self.request.plan {
-            None => Ok(()),
-            Some(_) => Err(ErrorClass::Refused.error(
-                "the container shares the host's network namespace: it has all NICs already; \
-                start it with `--network none`, or on a bridge",
-            )),
-        }
     }
 
     /// Restores what belongs to containers that have died first: their NICs may be the plan's.

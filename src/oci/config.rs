@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::config::network_mode::NetworkMode;
 use anyhow::{Result, anyhow, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
@@ -147,7 +148,7 @@ impl Config {
     }
 
     /// Reads a text, and refuses one that we cannot prepare for these netdevs.
-    pub fn for_edit(text: &str, netdevs: &[IfName]) -> Result<Config> {
+    pub fn for_edit(text: &str) -> Result<Config> {
         let config = Config::parse(text)?;
         if let Some(key) = json_rewrite::duplicate_key(text) {
             let clash = format!(
@@ -156,7 +157,7 @@ impl Config {
             );
             return Err(ErrorClass::State.error(clash));
         }
-        config.check(netdevs)?;
+        config.check()?;
         Ok(config)
     }
 
@@ -307,9 +308,8 @@ impl Config {
             .filter(|label: &String| !label.is_empty()))
     }
 
-    /// The parts that we touch are what the specification says; the container has a network
-    /// namespace of its own, or joins one, and no other program may move our NICs into it.
-    fn check(&self, netdevs: &[IfName]) -> Result<()> {
+    /// The parts that we touch are what the specification says.
+    fn check(&self) -> Result<()> {
         let version: Option<String> = self.part(&["ociVersion"])?;
         version
             .ok_or_else(|| anyhow!("missing field `ociVersion`"))
@@ -329,32 +329,39 @@ impl Config {
         let missing =
             |name: &str| ErrorClass::State.error(format!("config.json has no {name} section"));
         section("linux")?.ok_or_else(|| missing("linux"))?;
-        self.check_network(netdevs)?;
         section("process")?.ok_or_else(|| missing("process"))?;
         Ok(())
     }
 
-    fn check_network(&self, netdevs: &[IfName]) -> Result<()> {
+    /// The container has a network namespace of its own, or joins one, and no other program may
+    /// move our NICs into it; or it is on the host's network, where nothing moves.
+    pub fn check_network(&self, mode: NetworkMode, netdevs: &[IfName]) -> Result<()> {
         let namespaces: Option<Vec<Namespace>> = self.part(&["linux", "namespaces"])?;
         let namespaces = namespaces
             .ok_or_else(|| ErrorClass::State.error("config.json has no linux.namespaces"))?;
-        let network = namespaces
-            .iter()
-            .find(|n| n.kind == "network")
-            .ok_or_else(|| {
-                ErrorClass::Refused.error(
+        let network = namespaces.iter().find(|n| n.kind == "network");
+        let path = network.map(|n| n.path.as_deref().unwrap_or_default());
+        let text = match (mode, path) {
+            (NetworkMode::Own, None) => {
                 "the container shares the host's network (linux.namespaces has no entry of type \
                 network): a NIC cannot be moved into it; start it with `--network none`, or on a \
-                bridge",
-            )
-            })?;
-        let path = network.path.as_deref().unwrap_or_default();
-        ensure!(
-            !HOST_NETNS.contains(&path),
-            ErrorClass::Refused.error(format!(
-                "the container's network namespace {path} is the host's own"
-            ))
-        );
+                bridge, or see `--network-mode host`"
+                    .to_owned()
+            }
+            (NetworkMode::Own, Some(path)) if HOST_NETNS.contains(&path) => {
+                format!("the container's network namespace {path} is the host's own")
+            }
+            (NetworkMode::Host, Some(path)) if !HOST_NETNS.contains(&path) => {
+                "its plan, or its annotation, is for containers on the host's network, and \
+                linux.namespaces gives this one a network of its own"
+                    .to_owned()
+            }
+            _ => return self.check_net_devices(netdevs),
+        };
+        Err(ErrorClass::Refused.error(text))
+    }
+
+    fn check_net_devices(&self, netdevs: &[IfName]) -> Result<()> {
         let moved: Option<HashMap<String, IgnoredAny>> = self.part(&["linux", "netDevices"])?;
         match moved
             .iter()

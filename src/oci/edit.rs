@@ -16,6 +16,7 @@ use super::edits::Work;
 pub use super::edits::view_name;
 use super::json_rewrite;
 pub use super::wanted::{Edit, HookEdit, MountEdit, Stage};
+use crate::config::network_mode::NetworkMode;
 use crate::config::request::ANNOTATION;
 use crate::deadline;
 use crate::plan::Plan;
@@ -48,6 +49,7 @@ impl Edit {
             mounts: Some(Vec::new()),
             views: String::new(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
+            network_mode: plan.network_mode,
         }
     }
 }
@@ -119,7 +121,7 @@ pub fn has_own_dev(config_json: &str) -> bool {
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
-    let mounts = Config::for_edit(config_json, &[])?.mounts()?;
+    let mounts = Config::for_edit(config_json)?.mounts()?;
     let parts = |m: &Mount| -> Option<String> {
         let mut parts = m
             .destination
@@ -132,16 +134,16 @@ pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
 }
 
 pub fn no_mounts(config_json: &str) -> Result<Option<NoMounts>> {
-    Config::for_edit(config_json, &[])?.no_mounts()
+    Config::for_edit(config_json)?.no_mounts()
 }
 
 pub fn netns_path(config_json: &str) -> Option<PathBuf> {
     Config::lenient(config_json).netns_path()
 }
 
-/// Whether a container with this config.json can have NICs at all.
-pub fn check(config_json: &str) -> Result<()> {
-    Config::for_edit(config_json, &[]).map(drop)
+/// Whether a container with this config.json can have a plan for that network at all.
+pub fn check(config_json: &str, mode: NetworkMode) -> Result<()> {
+    Config::for_edit(config_json)?.check_network(mode, &[])
 }
 
 /// The container's id: the last word of the cgroup's path, where it looks as the ids that engines
@@ -156,7 +158,8 @@ pub fn container_id(config_json: &str) -> Option<String> {
 
 pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.check()?;
-    let config = Config::for_edit(config_json, &edit.netdevs)?;
+    let config = Config::for_edit(config_json)?;
+    config.check_network(edit.network_mode, &edit.netdevs)?;
     let mut work = Work::new(&config)?;
     edit.stale.iter().try_for_each(|entry| work.forget(entry))?;
     edit.env.iter().try_for_each(|v| work.env(v))?;

@@ -1,3 +1,4 @@
+use crate::config::network_mode::NetworkMode;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use rdma_model::error_class::ErrorClass;
@@ -27,6 +28,7 @@ pub struct Edit {
     pub views: String,
     /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
     pub netdevs: Vec<IfName>,
+    pub network_mode: NetworkMode,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

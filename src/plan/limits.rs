@@ -6,6 +6,7 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
+use crate::config::network_mode::NetworkMode;
 use crate::config::policy::{Device, Policy};
 use crate::config::request::{ANNOTATION, Request};
 
@@ -26,6 +27,14 @@ impl Request {
         ))
     }
 
+    /// Whose network a container has: by its annotation, or by its plan.
+    pub fn network_mode(&self, stored: Option<&Plan>) -> NetworkMode {
+        match stored {
+            Some(plan) if self.select.network_mode.is_own() => plan.network_mode,
+            _ => self.select.network_mode,
+        }
+    }
+
     /// That annotations and policy leave nothing of a plan, `unplanned` of it before that.
     pub fn nothing_left(&self, plan: &Plan, unplanned: Option<String>) -> anyhow::Error {
         let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
@@ -40,6 +49,10 @@ impl Request {
     /// observed, the name alone is judged. Its list is made for [`Request::release`].
     pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
         let policy = &self.host.policy;
+        let plan = match self.select.network_mode {
+            NetworkMode::Host => plan.on_host(host),
+            NetworkMode::Own => plan,
+        };
         let release = self.release(plan.nccl_version);
         let denied = |name: &str, device: Option<Device>| match device {
             Some(device) => policy.forbids(&device),
@@ -68,8 +81,9 @@ impl Request {
 
 impl Policy {
     /// Which NICs to leave out is not ours to choose: more than allowed are
-    /// [`ErrorClass::Refused`].
+    /// [`ErrorClass::Refused`], as is a network that the policy does not allow.
     pub fn limits(&self, plan: &Plan) -> Result<()> {
+        self.allows_network(plan.network_mode)?;
         let count = plan.rails().count() + plan.ib.len();
         match self.max_nics {
             Some(most) if count > most => Err(ErrorClass::Refused.error(format!(

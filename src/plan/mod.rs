@@ -14,6 +14,7 @@ pub mod uverbs_minors;
 use std::collections::BTreeMap;
 
 use crate::config::libraries::Libraries;
+use crate::config::network_mode::NetworkMode;
 use crate::config::sysfs_mode::SysfsMode;
 use nccl_rules::version::Version;
 use rail_agreement::Agreement;
@@ -69,6 +70,9 @@ pub struct Plan {
     /// What all nodes of the job agreed on (`--rendezvous`): just these NICs.
     #[serde(default)]
     pub agreement: Option<Agreement>,
+    /// Whose network its containers have. On the host's, nothing moves.
+    #[serde(default, skip_serializing_if = "NetworkMode::is_own")]
+    pub network_mode: NetworkMode,
     #[serde(default)]
     pub sysfs: SysfsMode,
     /// The stored view that it shows ([`crate::store::Store::view`]); absent: the hook
@@ -165,6 +169,7 @@ impl Plan {
             rails,
             default_route: request.select.default_route,
             agreement: None,
+            network_mode: NetworkMode::Own,
             sysfs: SysfsMode::default(),
             view: None,
             gid_timeout: request.select.gid_timeout,
@@ -176,6 +181,7 @@ impl Plan {
             hosts_entry: request.select.hosts_entry,
         }
         .with_sysfs(request.select.sysfs, None)
+        .with_network(request.select.network_mode, snapshot)
         .for_release(request.select.nccl_version)
         .for_libraries(&request.select.libraries)
     }
@@ -232,6 +238,48 @@ impl Plan {
         }
     }
 
+    fn with_network(self, mode: NetworkMode, host: &Snapshot) -> Plan {
+        match mode {
+            NetworkMode::Host => self.on_host(Some(host)),
+            NetworkMode::Own => self,
+        }
+    }
+
+    /// For containers on the host's network: what only a move needs is left out, and soft-RoCE
+    /// keeps its device nodes, as far as the host was observed.
+    pub fn on_host(mut self, host: Option<&Snapshot>) -> Plan {
+        if !self.moves() {
+            return self;
+        }
+        for nic in self.nics.iter_mut().filter(|n| n.uverbs.is_some()) {
+            let node = nodes_of(nic.hca.as_slice(), host).pop();
+            nic.uverbs = node.or(nic.uverbs.take());
+        }
+        if host.is_some() {
+            let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
+            let ib = nodes_of(&self.ib, host);
+            let rest = self.devices.iter().filter(|d| !is_verbs(d)).cloned();
+            let mut devices: Vec<CharDevice> = own.chain(ib).chain(rest).collect();
+            devices.sort_by_key(|d| (!is_verbs(d), d.minor));
+            devices.dedup();
+            self.devices = devices;
+        }
+        Plan {
+            network_mode: NetworkMode::Host,
+            exclusive: false,
+            arp: None,
+            rails: Rails::default(),
+            default_route: false,
+            view: None,
+            ..self
+        }
+    }
+
+    /// Whether its NICs move into the containers.
+    pub fn moves(&self) -> bool {
+        self.network_mode.is_own()
+    }
+
     pub fn agreed(self, agreement: Option<Agreement>) -> Plan {
         Plan { agreement, ..self }
     }
@@ -256,7 +304,10 @@ impl Plan {
         excluded: impl Fn(&HcaName) -> bool,
         host: Option<&Snapshot>,
     ) -> Plan {
-        let ib = predict(&mut self.nics.clone(), &self.ib, host);
+        let ib = match self.moves() {
+            true => predict(&mut self.nics.clone(), &self.ib, host),
+            false => nodes_of(&self.ib, host),
+        };
         let before: Vec<CharDevice> = self
             .nics
             .iter()
@@ -274,7 +325,10 @@ impl Plan {
         if self.nics.len() + self.ib.len() == count {
             return self;
         }
-        let ib = predict(&mut self.nics, &self.ib, host);
+        let ib = match self.moves() {
+            true => predict(&mut self.nics, &self.ib, host),
+            false => nodes_of(&self.ib, host),
+        };
         let rest = self
             .devices
             .iter()
@@ -288,10 +342,9 @@ impl Plan {
             .chain(ib)
             .chain(rest)
             .collect();
-        self.devices
-            .sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
+        self.devices.sort_by_key(|d| (!is_verbs(d), d.minor));
         self.devices.dedup();
-        if !self.devices.iter().any(|d| d.name.starts_with("uverbs")) {
+        if !self.devices.iter().any(is_verbs) {
             self.devices.clear();
         }
         nccl_env::renew(&mut self.env, &self.nics, &self.ib);
@@ -305,6 +358,16 @@ impl Plan {
 
 fn hcas<'a>(nics: &'a [Nic], ib: &'a [HcaName], named: Option<Version>) -> Hcas<'a> {
     Hcas { nics, ib, named }
+}
+
+fn is_verbs(node: &CharDevice) -> bool {
+    node.name.starts_with("uverbs")
+}
+
+/// The device nodes of HCAs where they are.
+fn nodes_of(hcas: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
+    let node = |name| host?.hca(name)?.uverbs.clone();
+    hcas.iter().filter_map(node).collect()
 }
 
 /// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs

@@ -202,6 +202,7 @@ fn a_plan_becomes_an_edit() {
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
         rails: Default::default(),
+        network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,
         job: Default::default(),

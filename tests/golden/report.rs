@@ -199,6 +199,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
         arp: Some(ArpProfile::STRICT),
         rails: Default::default(),
+        network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,
         job: Default::default(),

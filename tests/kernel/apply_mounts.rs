@@ -64,6 +64,10 @@ fn check_covers(container: &Container) {
     let below = marked("/virtual/mem/");
     container.dress(&covers());
     same("the outside", &before, &outside());
+    // The other stage of the create finds it done.
+    let once = container.mountinfo();
+    container.dress(&covers());
+    same("a second time", &once, &container.mountinfo());
     // They are the same mounts: what the runtime still does to those it holds is done to what is
     // seen.
     assert_eq!((below.len(), &below), (3, &marked("/virtual/mem/")));

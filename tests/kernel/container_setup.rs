@@ -83,6 +83,27 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
 }
 
 #[test]
+fn on_the_hosts_network_soft_roce_keeps_its_nodes() {
+    let (plan, mut snapshot) = plan();
+    for hca in &mut snapshot.hcas {
+        hca.uverbs.as_mut().unwrap().minor += 40;
+    }
+    let moved = plan.devices.clone();
+    let plan = plan.on_host(Some(&snapshot));
+    let minors: Vec<u32> = plan.devices[..2].iter().map(|d| d.minor).collect();
+    let own: Vec<u32> = moved[..2].iter().map(|d| d.minor + 40).collect();
+    assert_eq!((minors, plan.arp), (own, None));
+    assert!(Keep::for_plan(&plan).verbs.is_empty() && !plan.moves());
+    let one = plan.narrowed(
+        |_| false,
+        |n| n.as_str() == "rdma0",
+        |_| false,
+        Some(&snapshot),
+    );
+    assert_eq!(one.devices[0].minor, moved[1].minor + 40);
+}
+
+#[test]
 fn a_view_for_other_hcas_is_not_taken_for_the_right_one() {
     let (plan, _) = plan();
     let keep = Keep::for_plan(&plan);

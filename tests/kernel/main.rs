@@ -21,6 +21,7 @@ mod gvisor;
 mod handle;
 mod hold;
 mod hook;
+mod host_network;
 mod hosts_entry;
 mod inside;
 mod links;

@@ -1,6 +1,7 @@
 //! Which plan a container gets: the stored one, or one that is made now.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
@@ -12,6 +13,9 @@ use crate::planner::{self, fresh_plan};
 use crate::select::BusyNic;
 
 use super::{Attempt, Create};
+
+const HAS_OWN: &str = "its plan, or its annotation rdmaprep.io/host-network, is for containers on \
+    the host's network, and this one has a network of its own";
 
 /// What is left of the plan for this container, and the host at that moment.
 pub(super) struct Chosen {
@@ -40,11 +44,17 @@ impl Create<'_> {
             return Err(request.nothing_left(&plan, unplanned));
         }
         planner::check_agreed(&plan, hook.agreed())?;
+        let is_on_host = attempt.container.netns() == attempt.host_netns;
+        ensure!(
+            plan.moves() != is_on_host,
+            ErrorClass::Refused.error(HAS_OWN)
+        );
         policy.limits(&plan)?;
         if by_hardware {
             planner::check_free(&plan, &busy)?;
         }
-        let paths = Some(world.host_paths(&host, &plan.job.clone().with(&request.job())));
+        let job = plan.job.clone().with(&request.job());
+        let paths = plan.moves().then(|| world.host_paths(&host, &job));
         self.report.note_once(unplanned);
         planner::check_unclaimed(&attempt.records, attempt.container.netns(), &plan, &host)?;
         Ok(Chosen {

@@ -38,7 +38,9 @@ impl<'a> Create<'a> {
         let bundle = config
             .map(|config| config.bundle(pid, &views))
             .transpose()?;
-        let namespace = within.map_or(Namespace::Unknown, Namespace::Seen);
+        // Which is the host's, where nothing moves.
+        let inside = within.or(host.filter(|_| !plan.moves()));
+        let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {
             Some(bundle) => plan.for_container(&bundle.env, namespace),
             None => plan,

@@ -15,6 +15,8 @@ pub struct Mount {
     pub options: Vec<String>,
     /// What is mounted on it shows up elsewhere, too.
     pub shared: bool,
+    /// Whether it is a tmpfs that this program has made ([`super::fsmount::tmpfs`]).
+    pub ours: bool,
 }
 
 pub fn parse(text: &[u8]) -> Vec<Mount> {
@@ -41,9 +43,10 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
     let (id, parent) = (number(word()?)?, number(word()?)?);
     let (_device, _root, point, options) = (word()?, word()?, word()?, word()?);
-    let shared = fields
-        .take_while(|tag| *tag != b"-")
-        .any(|tag| tag.starts_with(b"shared:"));
+    let tags: Vec<&[u8]> = fields.by_ref().take_while(|tag| *tag != b"-").collect();
+    let shared = tags.iter().any(|tag| tag.starts_with(b"shared:"));
+    let (kind, source) = (fields.next(), fields.next());
+    let ours = kind == Some(b"tmpfs") && source == Some(b"rdmaprep");
     let options = String::from_utf8_lossy(options)
         .split(',')
         .map(str::to_owned)
@@ -54,6 +57,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
         point: PathBuf::from(OsString::from_vec(unescape(point))),
         options,
         shared,
+        ours,
     })
 }
 

@@ -980,6 +980,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
         rails: Rails::default(),
+        network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,
         job: Default::default(),

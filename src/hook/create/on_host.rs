@@ -1,0 +1,69 @@
+//! A container on the host's network: it gets all of its plan but a move.
+
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::values::PlanName;
+
+use super::Create;
+use super::choose::Chosen;
+use super::entered::whose;
+use super::fit::Fitted;
+use crate::container::running_setup::RunningSetup;
+use crate::kernel::Container;
+use crate::planner::stored_plan;
+use crate::report::PhaseName;
+
+const REFUSED: &str = "the container shares the host's network namespace: it has all NICs already; \
+    start it with `--network none`, or on a bridge; or let it have its plan there, without a move: \
+    annotation rdmaprep.io/host-network=true, where the host's config file has `host_network = true`";
+
+impl Create<'_> {
+    /// There is no record, as nothing is to be given back.
+    pub(super) fn on_host(
+        &mut self,
+        name: &PlanName,
+        container: &dyn Container,
+        host_netns: u64,
+    ) -> Result<()> {
+        let hook = self.hook;
+        if !self.is_for_host(name) {
+            // The host's default plan is for containers that can use it.
+            ensure!(
+                self.request.plan.is_none(),
+                ErrorClass::Refused.error(REFUSED)
+            );
+            return Ok(());
+        }
+        hook.store.prepare()?;
+        let _lock = hook.store.lock(hook.deadline)?;
+        self.lap(PhaseName::Lock);
+        let mut attempt = self.attempt(container, host_netns)?;
+        let Chosen { plan, host } = self.choose(name, &mut attempt)?;
+        self.lap(PhaseName::Observe);
+        let Fitted { plan, setup } = self.fit(plan, Some(&host), None, &mut attempt)?;
+        let pitfalls = setup.iter().map(|s| s.nccl_pitfalls(&plan, &host, &host));
+        self.report.notes.extend(pitfalls.flatten());
+        let nics = plan.nics.iter().map(|n| n.identity.name.clone());
+        self.report.nics = nics.collect();
+        if let Some(setup) = setup {
+            self.finish_setup(RunningSetup::begin(setup), host_netns)?;
+            self.lap(PhaseName::Dress);
+        }
+        self.lift_memlock(container);
+        let has_ended = || ErrorClass::State.error(format!("{} has ended", whose(hook)));
+        ensure!(container.is_running(), has_ended());
+        self.report
+            .notes
+            .push("on the host's network: no NIC has moved".to_owned());
+        Ok(())
+    }
+
+    /// Whether the container asks for its plan without a move, or its plan is of that kind.
+    fn is_for_host(&self, name: &PlanName) -> bool {
+        let stored = stored_plan(self.hook.store, self.request, name)
+            .ok()
+            .flatten();
+        let mode = self.request.network_mode(stored.as_ref());
+        self.hook.target.facts().is_some() && !mode.is_own()
+    }
+}
