@@ -189,20 +189,18 @@ fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<(
     }
     rdma_mode::check(&plan.nics, &plan.ib, host)?;
     let node = |hca: &HcaName| rdma_mode::node(minors, host, hca);
-    let own = |n: &&Nic| !(n.rxe || n.borrowed && n.uverbs.is_none());
     let hardware = plan
         .nics
         .iter()
-        .filter(own)
-        .filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
-    if let Some((hca, _)) = hardware
-        .clone()
-        .find(|(hca, planned)| node(hca) != *planned)
-    {
-        return refuse(plan, format!("{hca} has another device node now"));
-    }
-    let lacks_node = |hca: &&HcaName| node(hca).is_none_or(|n| !plan.devices.contains(n));
-    match plan.ib.iter().find(lacks_node) {
+        .filter(|n| !(n.rxe || n.borrowed && n.uverbs.is_none()))
+        .filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())))
+        .filter(|(hca, planned)| node(hca) != *planned)
+        .map(|(hca, _)| hca);
+    let ib = plan
+        .ib
+        .iter()
+        .filter(|hca| node(hca).is_none_or(|n| !plan.devices.contains(n)));
+    match hardware.chain(ib).next() {
         Some(hca) => refuse(plan, format!("{hca} has another device node now")),
         None => Ok(()),
     }
@@ -347,27 +345,12 @@ fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()> {
 /// lost. To raise the link for a moment would put it on the wire against its owner's will, with its
 /// addresses: that is not ours to do.
 fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
-    let off = |dev: &Netdev| {
-        dev.sysctls
-            .get("ipv6/conf/disable_ipv6")
-            .is_some_and(|v| v == "1")
-    };
-    let death = |r: &Route, dev: &Netdev| match dev {
-        d if !d.up => Some(("down", format!("ip link set {} up", d.name))),
-        d if r.destination.addr().is_ipv6() && off(d) => Some((
-            "without IPv6",
-            format!("sysctl net/ipv6/conf/{}/disable_ipv6=0", d.name),
-        )),
-        _ => None,
-    };
-    let is_restored =
-        |r: &&Route| !is_daemon(r.protocol) && r.hops.len() > 1 && r.nexthop().is_none();
-    for route in before.routes.iter().filter(is_restored) {
+    for route in before.routes.iter().filter(|r| is_restored(r)) {
         let mut devs = route
             .hops
             .iter()
             .filter_map(|h| host.netdev(h.dev.as_ref()?));
-        if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, death(route, d)?))) {
+        if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, dead_end(route, d)?))) {
             let name = &dead.name;
             return Err(ErrorClass::Refused.error(format!(
                 "a leg of the route {route} is over {name}, which is {state}, and could not be \
@@ -376,6 +359,24 @@ fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a restore adds its legs, and no routing daemon or nexthop object does.
+fn is_restored(route: &Route) -> bool {
+    !is_daemon(route.protocol) && route.hops.len() > 1 && route.nexthop().is_none()
+}
+
+/// Why the kernel would not take a leg of that route over this netdev, and what cures it.
+fn dead_end(route: &Route, dev: &Netdev) -> Option<(&'static str, String)> {
+    let off = dev.sysctls.get("ipv6/conf/disable_ipv6");
+    if !dev.up {
+        return Some(("down", format!("ip link set {} up", dev.name)));
+    }
+    let is_off = route.destination.addr().is_ipv6() && off.is_some_and(|v| v == "1");
+    is_off.then(|| {
+        let fix = format!("sysctl net/ipv6/conf/{}/disable_ipv6=0", dev.name);
+        ("without IPv6", fix)
+    })
 }
 
 /// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it
@@ -389,15 +390,12 @@ fn stands_alone(
 ) -> Result<()> {
     let name = &nic.identity.name;
     // Its VFs' links hang on it, and one of them may have become an uplink.
-    let is_vf = |d: &&Netdev| {
-        guarded.contains_key(&d.name) && d.pci.is_some_and(|vf| nic.vfs.contains(&vf))
-    };
-    if let Some(vf) = host
+    let mut guarded = host
         .netdevs
         .iter()
-        .find(is_vf)
-        .filter(|_| !plan.allow_bootstrap)
-    {
+        .filter(|d| guarded.contains_key(&d.name));
+    let vf = guarded.find(|d| d.pci.is_some_and(|vf| nic.vfs.contains(&vf)));
+    if let Some(vf) = vf.filter(|_| !plan.allow_bootstrap) {
         return Err(ErrorClass::Refused.error(format!(
             "{} is a VF of {name}: the host would lose its network",
             vf.name
@@ -449,16 +447,13 @@ fn stands_alone(
             "a move would take {lost} from {name}; delete it first"
         )));
     }
-    let is_whole = |m: &IfName| {
-        plan.nics
-            .iter()
-            .any(|n| n.identity.name == *m && n.members.contains(name))
-    };
-    if let Some(master) = now.master.as_ref().filter(|m| !is_whole(m)) {
+    let bonds = plan.nics.iter().filter(|n| n.members.contains(name));
+    let mut bonds = bonds.map(|n| &n.identity.name);
+    if let Some(master) = now.master.as_ref().filter(|m| bonds.all(|bond| bond != *m)) {
         return Err(ErrorClass::Refused.error(format!("{name} belongs to {master} now")));
     }
-    let members = || upper_lower::members(host, now).map(|m| &m.name);
-    if upper_lower::is_bond(now) && !(members().eq(&nic.members)) {
+    let members = upper_lower::members(host, now).map(|m| &m.name);
+    if upper_lower::is_bond(now) && !members.eq(&nic.members) {
         return refuse(plan, format!("{name} has other members now"));
     }
     Ok(())

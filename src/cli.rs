@@ -347,13 +347,14 @@ impl Cli {
 /// options that select NICs, which are text, [`crate::config::select_args`] decides.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    let is_own = |name: &OsStr| name.as_encoded_bytes().starts_with(b"RDMAPREP_");
-    let set = |arg: Arg| match arg
-        .get_env()
-        .is_some_and(|name| is_own(name) && is_empty(name))
-    {
-        true => arg.env(Resettable::Reset),
-        false => arg,
+    let set = |arg: Arg| {
+        let own = arg
+            .get_env()
+            .filter(|name| name.as_encoded_bytes().starts_with(b"RDMAPREP_"));
+        match own.is_some_and(is_empty) {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        }
     };
     command
         .mut_args(set)

@@ -181,59 +181,51 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
             ..host.clone()
         };
     }
-    let lo = || {
-        host.netdevs
-            .iter()
-            .filter(|n| n.name.as_str() == "lo")
-            .cloned()
-            .collect()
+    let mut netdevs: Vec<Netdev> = match pod {
+        Some(pod) => pod.netdevs.clone(),
+        None => {
+            let lo = host.netdevs.iter().filter(|n| n.name.as_str() == "lo");
+            lo.cloned().collect()
+        }
     };
-    let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
-    let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
-    let over = |r: &&Route| {
-        plan.nics.iter().any(|n| {
-            r.hops
-                .iter()
-                .any(|h| h.dev.as_ref() == Some(&n.identity.name))
-        })
-    };
-    // A default route of the host comes along where it was asked for, and never as the second one.
-    let theirs = |r: &Route| {
-        pod.is_some_and(|pod| {
-            pod.routes
-                .iter()
-                .any(|p| leads_everywhere(p) && p.destination == r.destination)
-        })
-    };
-    let defaults = rails::winners(
-        host.routes
-            .iter()
-            .filter(|_| plan.default_route)
-            .filter(over),
-    )
-    .into_iter();
-    let near = host
-        .routes
-        .iter()
-        .filter(over)
-        .filter(|r| r.destination.prefix_len() > 0);
-    let carried = near.chain(defaults.filter(|r| !theirs(r)));
+    let names: BTreeSet<&IfName> = plan.nics.iter().map(|n| &n.identity.name).collect();
+    let moved = host.netdevs.iter().filter(|n| names.contains(&n.name));
+    netdevs.extend(moved.cloned());
+    let there = pod.iter().flat_map(|pod| pod.routes.clone());
     Snapshot {
-        routes: pod
-            .iter()
-            .flat_map(|pod| &pod.routes)
-            .chain(carried)
-            .cloned()
-            .collect(),
-        netdevs: there
-            .into_iter()
-            .chain(host.netdevs.iter().filter(moved).cloned())
-            .collect(),
+        routes: there.chain(carried(plan, &names, host, pod)).collect(),
+        netdevs,
         hcas,
         pci: host.pci.clone(),
         netns: pod.map_or(host.netns, |pod| pod.netns),
         ..Snapshot::default()
     }
+}
+
+/// The routes that come with the NICs of these names. A default route of the host comes along where
+/// it was asked for, and never as the second one.
+fn carried(
+    plan: &Plan,
+    names: &BTreeSet<&IfName>,
+    host: &Snapshot,
+    pod: Option<&Snapshot>,
+) -> Vec<Route> {
+    let over = host.routes.iter().filter(|r| {
+        let mut devs = r.hops.iter().filter_map(|h| h.dev.as_ref());
+        devs.any(|dev| names.contains(dev))
+    });
+    let theirs: Vec<_> = pod
+        .iter()
+        .flat_map(|pod| &pod.routes)
+        .filter(|r| leads_everywhere(r))
+        .map(|r| r.destination)
+        .collect();
+    let defaults = rails::winners(over.clone().filter(|_| plan.default_route));
+    let defaults = defaults
+        .into_iter()
+        .filter(|r| !theirs.contains(&r.destination));
+    let near = over.filter(|r| r.destination.prefix_len() > 0);
+    near.chain(defaults).cloned().collect()
 }
 
 /// What NCCL on the host itself would miss: the only interfaces that its NCCL_SOCKET_IFNAME fits.

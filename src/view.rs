@@ -169,7 +169,6 @@ fn rest(whole: Tree, hidden: &Hidden) -> Tree {
 
 fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     let all = || tree.iter().zip(fates).enumerate();
-    let is_dir = |node: &Node| *node == Node::Dir;
     let dirs: HashMap<&str, usize> = all()
         .filter(|(_, ((_, node), _))| is_dir(node))
         .map(|(at, ((path, _), _))| (path, at))
@@ -196,8 +195,6 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
             }
         }
     }
-    // The kernel's own directories of links are there with nothing in them as well.
-    let is_farm = |path: &str| is_top(path) && !path.contains("/drivers/");
     for (at, ((path, node), _)) in all().filter(|(_, (_, fate))| fate.is_seen) {
         let (is_full, was_led_to, is_led_to) = marks[at];
         if is_dir(node) && (is_led_to || is_farm(path) || !(is_full || was_led_to)) {
@@ -206,6 +203,15 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
         }
     }
     stay
+}
+
+fn is_dir(node: &Node) -> bool {
+    *node == Node::Dir
+}
+
+/// The kernel's own directories of links are there with nothing in them as well.
+fn is_farm(path: &str) -> bool {
+    is_top(path) && !path.contains("/drivers/")
 }
 
 /// With something that stays, the directories above it do.
@@ -273,17 +279,18 @@ pub fn covers(view: &Tree) -> Vec<Cover> {
     let above: BTreeSet<&str> = dirs()
         .filter_map(|path| Some(path.rsplit_once('/')?.0))
         .collect();
-    let cover = |at: &str| {
-        let node = |name: &str| Some((name.to_owned(), view.get(&format!("{at}/{name}"))?.clone()));
-        Cover {
-            at: at.to_owned(),
-            tree: view.names(at).filter_map(node).collect(),
-        }
-    };
     dirs()
         .filter(|path| !above.contains(path))
-        .map(cover)
+        .map(|at| cover(view, at))
         .collect()
+}
+
+fn cover(view: &Tree, at: &str) -> Cover {
+    let node = |name: &str| Some((name.to_owned(), view.get(&format!("{at}/{name}"))?.clone()));
+    Cover {
+        at: at.to_owned(),
+        tree: view.names(at).filter_map(node).collect(),
+    }
 }
 
 /// The directories of links as they are seen with the covers over them.
@@ -321,17 +328,20 @@ fn place(links: &Tree, seen: &Snapshot, hca: &HcaName, verbs: &CharDevice) -> St
 
 /// The places of an HCA's nodes, which it leaves when it gets others.
 fn nodes(links: &Tree, hca: &Hca) -> Vec<String> {
-    let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
-    let mads = hca
-        .umad
-        .iter()
-        .flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten());
-    let mads = mads.filter_map(|name| end(links, &format!("class/infiniband_mad/{name}")));
+    let mads = mads(hca).filter_map(|name| end(links, &format!("class/infiniband_mad/{name}")));
     hca.uverbs
         .iter()
         .filter_map(|node| verbs_of(links, node))
         .chain(mads)
         .collect()
+}
+
+/// The nodes of an HCA for management datagrams: umad, and the issm beside each.
+fn mads(hca: &Hca) -> impl Iterator<Item = String> {
+    hca.umad.iter().flat_map(|node| {
+        let number = node.name.strip_prefix("umad");
+        std::iter::once(node.name.clone()).chain(number.map(|number| format!("issm{number}")))
+    })
 }
 
 fn verbs_of(links: &Tree, node: &CharDevice) -> Option<String> {

@@ -1,7 +1,6 @@
 //! What a NIC has inside, of what it has on the host.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
@@ -63,27 +62,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
         .addresses
         .iter_mut()
         .for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
-    let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
-    // Linux refuses a preferred source that is no address of the namespace.
-    let ours = |ip: &IpAddr| {
-        along
-            .iter()
-            .any(|d| d.addresses.iter().any(|a| a.address == *ip))
-    };
-    let carried = |route: &Route| {
-        let hops: Vec<Hop> = route
-            .hops
-            .iter()
-            .filter(|h| comes_along(&h.dev))
-            .cloned()
-            .collect();
-        let prefsrc = route.prefsrc.filter(ours);
-        (!hops.is_empty()).then(|| Route {
-            prefsrc,
-            ..route.with(hops)
-        })
-    };
-    let whole = state.routes.iter().filter_map(carried);
+    let whole = state.routes.iter().filter_map(|r| carried(r, along));
     let own = NetdevAddresses::new(&before.netdev);
     // Without the legs that stay, two may be one.
     let mut seen = BTreeSet::new();
@@ -106,6 +85,22 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     // The kernel gives it one; the record learns it when the attach is verified.
     state.netdev.ifindex = 0;
     state
+}
+
+/// A route by the legs that come along. Linux refuses a preferred source that is no address of the
+/// namespace.
+fn carried(route: &Route, along: &[Netdev]) -> Option<Route> {
+    let comes = |dev: Option<&IfName>| along.iter().any(|d| dev == Some(&d.name));
+    let legs = route.hops.iter().filter(|h| comes(h.dev.as_ref()));
+    let hops: Vec<Hop> = legs.cloned().collect();
+    let mut addresses = along.iter().flat_map(|d| &d.addresses);
+    let prefsrc = route
+        .prefsrc
+        .filter(|ip| addresses.any(|a| a.address == *ip));
+    (!hops.is_empty()).then(|| Route {
+        prefsrc,
+        ..route.with(hops)
+    })
 }
 
 /// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in

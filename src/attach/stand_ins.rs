@@ -38,16 +38,13 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
         return None;
     }
     // The kernel refuses a source that is no address of the host.
-    let stay = || {
-        host.netdevs
-            .iter()
-            .filter(|dev| !leaving.contains(&dev.name))
-            .flat_map(|dev| &dev.addresses)
-    };
-    if whole
-        .prefsrc
-        .is_some_and(|source| !stay().any(|a| a.address == source))
-    {
+    let mut staying = host
+        .netdevs
+        .iter()
+        .filter(|dev| !leaving.contains(&dev.name))
+        .flat_map(|dev| &dev.addresses);
+    let source = whole.prefsrc;
+    if source.is_some_and(|source| staying.all(|a| a.address != source)) {
         return None;
     }
     let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));

@@ -1,6 +1,6 @@
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::HcaName;
+use rdma_model::ids::{HcaName, IfName};
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
@@ -39,12 +39,11 @@ impl Request {
         {
             return given.clone();
         }
-        let stays = |nic: &&Nic| {
-            left.nics
-                .iter()
-                .any(|n| n.identity.name == nic.identity.name)
-        };
-        let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given.nics.iter().partition(stays);
+        let names: Vec<&IfName> = left.nics.iter().map(|n| &n.identity.name).collect();
+        let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given
+            .nics
+            .iter()
+            .partition(|n| names.contains(&&n.identity.name));
         let (ib, other_ib): (Vec<_>, Vec<_>) = given.ib.iter().partition(|h| left.ib.contains(h));
         let nodes = |nics: &[&Nic], ib: &[&HcaName]| -> Vec<CharDevice> {
             let without = ib.iter().filter_map(|name| host?.hca(name)?.uverbs.clone());
@@ -54,11 +53,10 @@ impl Request {
                 .collect()
         };
         let (own, foreign) = (nodes(&nics, &ib), nodes(&others, &other_ib));
-        let is_foreign = |d: &&CharDevice| foreign.contains(d) && !own.contains(d);
         let devices = given
             .devices
             .iter()
-            .filter(|d| !is_foreign(d))
+            .filter(|d| own.contains(d) || !foreign.contains(d))
             .cloned()
             .collect();
         Plan {

@@ -47,14 +47,11 @@ impl Bundle {
         let mounts = config.mounts()?;
         let devices: Vec<Device> = config.list(&["linux", "devices"])?;
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
-        let in_sys = |m: &Mount| m.destination == "/sys" || m.destination.starts_with("/sys/");
         let ours = |m: &Mount| view_name(m.source.as_deref()?, views).map(str::to_owned);
         let etc = mounts
             .iter()
             .rfind(|m| m.destination.trim_end_matches('/') == "/etc");
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
-        let number = |n: i64| u32::try_from(n).class(ErrorClass::State, NOT_OCI);
-        let device = |d: Device| Ok((d.path, number(d.major)?, number(d.minor)?));
         Ok(Bundle {
             container: ContainerRoot {
                 pid,
@@ -66,9 +63,9 @@ impl Bundle {
             devices: devices
                 .into_iter()
                 .filter(Device::is_char)
-                .map(device)
+                .map(|d| Ok((d.path, number(d.major)?, number(d.minor)?)))
                 .collect::<Result<_>>()?,
-            view: mounts.iter().filter(|m| in_sys(m)).find_map(ours),
+            view: mounts.iter().filter(|m| is_in_sys(m)).find_map(ours),
             topology: mounts
                 .iter()
                 .filter(|m| m.destination == topo_file::PLACE)
@@ -84,4 +81,12 @@ impl Bundle {
         };
         devices.iter().filter(|d| !there(d)).cloned().collect()
     }
+}
+
+fn is_in_sys(mount: &Mount) -> bool {
+    mount.destination == "/sys" || mount.destination.starts_with("/sys/")
+}
+
+fn number(n: i64) -> Result<u32> {
+    u32::try_from(n).class(ErrorClass::State, NOT_OCI)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::{HcaName, IfName};
+use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
@@ -48,34 +48,38 @@ impl Request {
     /// host's policy forbids by now. Of what is not on the host, or where the host was not
     /// observed, the name alone is judged. Its list is made for [`Request::release`].
     pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
-        let policy = &self.host.policy;
         let plan = match self.select.network_mode {
             NetworkMode::Host => plan.on_host(host),
             NetworkMode::Own => plan,
         };
         let release = self.release(plan.nccl_version);
-        let denied = |name: &str, device: Option<Device>| match device {
-            Some(device) => policy.forbids(&device),
-            None => policy.forbids_name(name),
-        };
-        let out = |name: &str, device: Option<Device>| {
-            self.narrowing.excludes(name).is_some() || denied(name, device).is_some()
-        };
-        let netdev = |n: &IfName| {
-            let dev = host?.netdev(n)?;
-            Some(Device::new(dev.name.as_str(), Some(dev), None, host?))
-        };
-        let hca = |h: &HcaName| {
-            let hca = host?.hca(h)?;
-            Some(Device::new(hca.name.as_str(), None, Some(hca), host?))
-        };
         plan.narrowed(
-            |n| self.narrowing.forbids(n).is_some(),
-            |n| out(n.as_str(), netdev(n)),
-            |h| self.narrowing.forbids_hca(h.as_str()).is_some() || out(h.as_str(), hca(h)),
+            |name| self.narrowing.forbids(name).is_some(),
+            |name| {
+                let dev = host.and_then(|host| Some((host.netdev(name)?, host)));
+                let device = |(dev, seen)| Device::new(name.as_str(), Some(dev), None, seen);
+                self.leaves_out(name.as_str(), dev.map(device))
+            },
+            |name| {
+                let hca = host.and_then(|host| Some((host.hca(name)?, host)));
+                let device = |(hca, seen)| Device::new(name.as_str(), None, Some(hca), seen);
+                self.narrowing.forbids_hca(name.as_str()).is_some()
+                    || self.leaves_out(name.as_str(), hca.map(device))
+            },
             host,
         )
         .for_release(release)
+    }
+
+    /// Whether annotations exclude that name, or the policy forbids it: what is not on the host is
+    /// judged by its name alone.
+    fn leaves_out(&self, name: &str, device: Option<Device>) -> bool {
+        let policy = &self.host.policy;
+        let denied = match device {
+            Some(device) => policy.forbids(&device),
+            None => policy.forbids_name(name),
+        };
+        denied.is_some() || self.narrowing.excludes(name).is_some()
     }
 }
 

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use rdma_model::drift::Drift;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::{HcaName, IfName};
+use rdma_model::ids::{Guid, HcaName, IfName};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
@@ -191,32 +191,24 @@ pub fn restore_renamed(held: &[MovedNic], host: &Snapshot, inside: Option<&Snaps
         let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else {
             continue;
         };
-        let known = |s: &Snapshot| s.hca(name).is_some();
-        let its = |d: &&Hca| {
-            d.node_guid == Some(guid) && !held.iter().any(|h| h.nic.hca.as_ref() == Some(&d.name))
-        };
-        let alike = |s: &'_ Snapshot| {
-            s.hcas
-                .iter()
-                .filter(its)
-                .map(|d| d.name.clone())
-                .collect::<Vec<_>>()
-        };
-        if guid.0 == 0 || known(host) || inside.is_some_and(known) {
+        let is_known = [Some(host), inside]
+            .into_iter()
+            .flatten()
+            .any(|side| side.hca(name).is_some());
+        if guid.0 == 0 || is_known {
             continue;
         }
-        let found = match (
-            alike(host).as_slice(),
-            inside.map(alike).unwrap_or_default().as_slice(),
-        ) {
-            ([only], _) => only.clone(),
+        let there = inside.map(|inside| namesakes(guid, held, inside));
+        let there = there.unwrap_or_default();
+        let found = match (namesakes(guid, held, host).as_slice(), there.as_slice()) {
+            ([only], _) => (*only).clone(),
             ([], [only]) => {
                 steps.push(Step::RdmaMove {
                     from: Side::Inside,
-                    hca: only.clone(),
+                    hca: (*only).clone(),
                     uverbs: None,
                 });
-                only.clone()
+                (*only).clone()
             }
             _ => continue,
         };
@@ -259,6 +251,17 @@ pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
         .collect()
 }
 
+/// HCAs with that GUID that no NIC is known by.
+fn namesakes<'s>(guid: Guid, held: &[MovedNic], side: &'s Snapshot) -> Vec<&'s HcaName> {
+    let known: Vec<&HcaName> = held.iter().filter_map(|h| h.nic.hca.as_ref()).collect();
+    side.hcas
+        .iter()
+        .filter(|d| d.node_guid == Some(guid))
+        .map(|d| &d.name)
+        .filter(|name| !known.contains(name))
+        .collect()
+}
+
 /// HCAs that are not where they belong: inside, and not on the host any more.
 pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
     let names = plan
@@ -266,19 +269,21 @@ pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
         .iter()
         .filter_map(|n| n.hca.as_ref())
         .chain(&plan.ib);
-    let wrong = |name: &&HcaName| inside.hca(name).is_none() || host.hca(name).is_some();
-    let place = |name: &HcaName| match (inside.hca(name), host.hca(name)) {
-        (Some(_), Some(_)) => Some("in both namespaces".to_owned()),
-        (None, Some(_)) => Some("on the host".to_owned()),
-        _ => None,
+    let drift = |name: &HcaName| {
+        let observed = match (inside.hca(name), host.hca(name)) {
+            (Some(_), None) => return None,
+            (Some(_), Some(_)) => Some("in both namespaces".to_owned()),
+            (None, Some(_)) => Some("on the host".to_owned()),
+            (None, None) => None,
+        };
+        Some(Drift {
+            dev: name.to_string(),
+            field: "namespace".into(),
+            expected: Some("the container's alone".into()),
+            observed,
+        })
     };
-    let drift = |name: &HcaName| Drift {
-        dev: name.to_string(),
-        field: "namespace".into(),
-        expected: Some("the container's alone".into()),
-        observed: place(name),
-    };
-    names.filter(wrong).map(drift).collect()
+    names.filter_map(drift).collect()
 }
 
 fn number(hca: &Hca) -> u32 {

@@ -143,8 +143,9 @@ fn obstacle(
     if let Some(name) = interface {
         return Some(format!("{name} does not come along"));
     }
-    let is_foreign = |kind: &u16| !MEANT_ANYWHERE.contains(kind) && !LATER.contains(kind);
-    if rule.flags & INVERT != 0 || rule.other.keys().any(is_foreign) {
+    let mut kinds = rule.other.keys();
+    let is_foreign = kinds.any(|kind| !MEANT_ANYWHERE.contains(kind) && !LATER.contains(kind));
+    if rule.flags & INVERT != 0 || is_foreign {
         return Some("what it goes by has another meaning in a container, or none".to_owned());
     }
     let others = || {

@@ -204,34 +204,40 @@ fn ports_of<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Po
 /// addresses does (VLAN and macvlan children, bonds); else an IPoIB netdev sits on that port of the
 /// same function.
 fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
-    let by_port = |_: &Hca, p: &Port| p.netdev.as_ref() == Some(&netdev.name);
-    let owned = |g: &Gid| netdev.addresses.iter().any(|a| a.address == g.ip());
-    let by_gid = |_: &Hca, p: &Port| {
-        p.gids
-            .iter()
-            .any(|g| g.netdev.as_ref() == Some(&netdev.name) && owned(g))
-    };
-    let by_function = |h: &Hca, p: &Port| {
-        let port = netdev
-            .dev_port
-            .map_or(h.ports.len() == 1, |d| d.checked_add(1) == Some(p.number));
-        netdev.link_type == INFINIBAND
-            && is_ib_port(p)
-            && h.pci.is_some()
-            && h.pci == netdev.pci
-            && port
-    };
-    let all = |fits: &dyn Fn(&Hca, &Port) -> bool| -> Option<Vec<(&'a Hca, &'a Port)>> {
+    let rules: [fn(&Hca, &Port, &Netdev) -> bool; 3] = [names_netdev, has_its_gid, is_below_ipoib];
+    for belongs in rules {
         let pairs = snapshot
             .hcas
             .iter()
             .flat_map(|h| h.ports.iter().map(move |p| (h, p)));
-        Some(pairs.filter(|(h, p)| fits(h, p)).collect()).filter(|found: &Vec<_>| !found.is_empty())
-    };
-    all(&by_port)
-        .or_else(|| all(&by_gid))
-        .or_else(|| all(&by_function))
-        .unwrap_or_default()
+        let found: Vec<_> = pairs.filter(|(h, p)| belongs(h, p, netdev)).collect();
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+fn names_netdev(_: &Hca, port: &Port, netdev: &Netdev) -> bool {
+    port.netdev.as_ref() == Some(&netdev.name)
+}
+
+fn has_its_gid(_: &Hca, port: &Port, netdev: &Netdev) -> bool {
+    port.gids.iter().any(|g| {
+        let mut addresses = netdev.addresses.iter();
+        g.netdev.as_ref() == Some(&netdev.name) && addresses.any(|a| a.address == g.ip())
+    })
+}
+
+fn is_below_ipoib(hca: &Hca, port: &Port, netdev: &Netdev) -> bool {
+    let is_its_port = netdev.dev_port.map_or(hca.ports.len() == 1, |d| {
+        d.checked_add(1) == Some(port.number)
+    });
+    netdev.link_type == INFINIBAND
+        && is_ib_port(port)
+        && hca.pci.is_some()
+        && hca.pci == netdev.pci
+        && is_its_port
 }
 
 /// The name of a port's netdev that is not here: a record knows it, or the port still tells it.

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use rdma_model::snapshot::{Gid, GidKind, Port};
+use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
 
 use super::candidates::{Context, counts};
 use super::{Drop, DropCode, Verdict};
@@ -95,23 +95,27 @@ fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
         let netdev = context.snapshot.netdev(v.netdev.as_ref()?)?;
         let hca = context.snapshot.hca(v.hca.as_ref()?)?;
         let port = hca.ports.iter().find(|p| Some(p.number) == v.port)?;
-        let own = |family: Family| {
-            let made_from = |g: &&Gid| {
-                let mut addresses = netdev.addresses.iter();
-                g.kind == Some(GidKind::RoceV2)
-                    && g.netdev.as_ref() == Some(&netdev.name)
-                    && addresses.any(|a| counts(a, family) && a.address == g.ip())
-            };
-            port.gids.iter().filter(made_from).min_by_key(|g| g.index)
-        };
         Some(Rail {
             at,
             port,
-            four: own(Family::V4),
-            six: own(Family::V6),
+            four: own_gid(port, netdev, Family::V4),
+            six: own_gid(port, netdev, Family::V6),
         })
     };
     verdicts.iter().enumerate().filter_map(rail).collect()
+}
+
+/// The first GID of RoCE v2 that is made from an address of that family.
+fn own_gid<'a>(port: &'a Port, netdev: &Netdev, family: Family) -> Option<&'a Gid> {
+    let own = port
+        .gids
+        .iter()
+        .filter(|g| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(&netdev.name))
+        .filter(|g| {
+            let mut addresses = netdev.addresses.iter();
+            addresses.any(|a| counts(a, family) && a.address == g.ip())
+        });
+    own.min_by_key(|g| g.index)
 }
 
 /// Whether one NCCL_IB_GID_INDEX is right on all, as `nccl_env` then sets it.

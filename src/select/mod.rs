@@ -298,36 +298,29 @@ fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String
 /// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that
 /// rxe2 precedes rxe10.
 fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
-    let named = |name: &IfName| context.request.select.ifaces.iter().position(|n| n == name);
-    let placeholder = verdict
-        .netdev
-        .as_ref()
-        .filter(|_| context.blind())
-        .and_then(named);
+    let request = context.request;
+    let (netdev, hca) = (verdict.netdev.as_ref(), verdict.hca.as_ref());
+    let placeholder = netdev.filter(|_| context.blind());
+    let placeholder = placeholder.and_then(|name| place(&request.select.ifaces, name));
+    let agreed = match (netdev, hca) {
+        (Some(netdev), _) => place(&request.agreed, netdev),
+        (None, Some(hca)) => place(request.agreed_ib.as_deref().unwrap_or_default(), hca),
+        (None, None) => None,
+    };
     let label = verdict.label();
-    // What comes along with an agreed one is in no list.
-    let agreed = |name: &IfName| context.request.agreed.iter().position(|n| n == name);
-    let agreed_ib = |name: &HcaName| {
-        context
-            .request
-            .agreed_ib
-            .iter()
-            .flatten()
-            .position(|n| n == name)
-    };
-    let agreed = match (&verdict.netdev, &verdict.hca) {
-        (Some(netdev), _) => agreed(netdev),
-        (None, hca) => hca.as_ref().and_then(agreed_ib),
-    };
-    let agreed = agreed.unwrap_or(usize::MAX);
     (
-        agreed,
+        // What comes along with an agreed one is in no list.
+        agreed.unwrap_or(usize::MAX),
         placeholder,
         verdict.pci.is_none(),
         verdict.pci,
         natural::key(&label),
         label,
     )
+}
+
+fn place<T: PartialEq>(list: &[T], name: &T) -> Option<usize> {
+    list.iter().position(|n| n == name)
 }
 
 /// A name that does not exist is a mistake, and the list of what does exist its cure.

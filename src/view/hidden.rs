@@ -2,10 +2,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
 use rdma_model::ids::{BusId, HcaName, IfName};
-use rdma_model::snapshot::{CharDevice, Netdev, PciFunction, Snapshot};
+use rdma_model::snapshot::{Netdev, PciFunction, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
 
-use super::{Keep, end, joined};
+use super::{Keep, end, joined, mads};
 
 const FUNCTIONS: &str = "bus/pci/devices";
 
@@ -52,14 +52,7 @@ impl Hidden {
                 .iter()
                 .filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name))
         };
-        let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
-        let mads: BTreeSet<String> = kept()
-            .flat_map(|h| {
-                h.umad
-                    .iter()
-                    .flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten())
-            })
-            .collect();
+        let mads: BTreeSet<String> = kept().flat_map(mads).collect();
         let verbs: BTreeSet<String> = kept()
             .filter_map(|h| Some(h.uverbs.as_ref()?.name.clone()))
             .collect();
@@ -252,24 +245,21 @@ pub(super) fn is_top(path: &str) -> bool {
 }
 
 fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<BusId> {
-    let own = |n: &Netdev| {
+    let of_netdev = seen.netdevs.iter().filter_map(|n| {
         n.pci
             .filter(|id| functions.get(id).is_none_or(|f| is_of(n, f)))
-    };
-    let known = seen
-        .hcas
+    });
+    let of_hca = seen.hcas.iter().filter_map(|h| h.pci);
+    let mut nics: BTreeSet<BusId> = of_hca.chain(of_netdev).collect();
+    let drivers: BTreeSet<&str> = nics
         .iter()
-        .filter_map(|h| h.pci)
-        .chain(seen.netdevs.iter().filter_map(own));
-    let mut nics: BTreeSet<BusId> = known.collect();
-    let driver_of = |f: &PciFunction| f.driver.clone().filter(|d| !SHARED.contains(&d.as_str()));
-    let drivers: BTreeSet<String> = nics
-        .iter()
-        .filter_map(|id| driver_of(functions.get(id)?))
+        .filter_map(|id| own_driver(functions.get(id)?))
         .collect();
-    let is_nic =
-        |f: &&PciFunction| is_network(f) || driver_of(f).is_some_and(|d| drivers.contains(&d));
-    nics.extend(seen.pci.iter().filter(is_nic).map(|f| f.address));
+    for function in &seen.pci {
+        if is_network(function) || own_driver(function).is_some_and(|d| drivers.contains(d)) {
+            nics.insert(function.address);
+        }
+    }
     // A VF is what its PF is, whatever drives the one or the other.
     let pairs = || seen.pci.iter().filter_map(|f| Some((f.address, f.physfn?)));
     let pfs: Vec<BusId> = pairs()
@@ -284,6 +274,11 @@ fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<
     nics.extend(vfs);
     nics.retain(|id| functions.get(id).is_none_or(|f| f.class >> 16 != 0x06));
     nics
+}
+
+/// Its driver, unless that drives functions of any kind.
+fn own_driver(function: &PciFunction) -> Option<&str> {
+    function.driver.as_deref().filter(|d| !SHARED.contains(d))
 }
 
 /// Whether a netdev is of its function itself. That of a USB adapter is below the function of a USB

@@ -138,12 +138,11 @@ fn is_final(rule: &Rule) -> bool {
 /// the plain ones, not against them, so each such class has its own winners. One that a blackhole
 /// or a dead link keeps from being used now counts all the same.
 fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> Result<Guarded> {
-    let open = |r: &&Route| tables.contains(&(family(r), r.table));
     let defaults: Vec<&Route> = snapshot
         .routes
         .iter()
         .filter(|r| is_default(r))
-        .filter(open)
+        .filter(|r| tables.contains(&(family(r), r.table)))
         .collect();
     let class = |r: &Route| (r.table, r.destination, r.source, r.tos);
     let metric = |r: &Route| r.metric.unwrap_or(0);
