@@ -62,7 +62,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
         .collect();
     let mut notes = rule_carry::carry(&mut states, host, Some(inside));
     // In rail order still: it decides who gets which table.
-    rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
+    rails::configure(plan.arp, &plan.rails, &mut states, inside)?;
     notes.extend(rails::carry_default(
         plan.default_route,
         &mut states,

@@ -39,7 +39,7 @@ pub struct Spec {
     pub cdi_version: String,
     pub kind: String,
     #[serde(default)]
-    pub devices: Vec<Device>,
+    pub devices: Vec<CdiDevice>,
     /// What each container with a device gets once, however many devices it has.
     #[serde(default)]
     pub container_edits: Edits,
@@ -47,7 +47,7 @@ pub struct Spec {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Device {
+pub struct CdiDevice {
     pub name: String,
     #[serde(default)]
     pub container_edits: Edits,
@@ -59,16 +59,16 @@ pub struct Edits {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub device_nodes: Vec<Node>,
+    pub device_nodes: Vec<CdiNode>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<CdiHook>,
 }
 
 /// A device node. Its numbers are written here, not looked up by the engine: soft-RoCE gets its
 /// node inside when its link is made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Node {
+pub struct CdiNode {
     pub path: String,
     #[serde(rename = "type", default)]
     pub kind: String,
@@ -89,7 +89,7 @@ pub struct Node {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Hook {
+pub struct CdiHook {
     pub hook_name: Stage,
     pub path: String,
     #[serde(default)]
@@ -104,7 +104,7 @@ impl Spec {
     /// which rails. Rails whose name cannot be a device's are in [`ALL`] alone: the second value
     /// says so.
     pub fn from_rails(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
-        let (mut devices, mut notes): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
+        let (mut devices, mut notes): (Vec<CdiDevice>, Vec<String>) = (Vec::new(), Vec::new());
         for rail in rails {
             let name = rail.name.as_str();
             match unfit(name, devices.iter().any(|d| d.name == name)) {
@@ -159,7 +159,7 @@ impl Spec {
     }
 }
 
-impl Device {
+impl CdiDevice {
     /// The rails that its hook names.
     pub fn rails(&self) -> Vec<RailName> {
         self.container_edits
@@ -189,7 +189,7 @@ impl Device {
 }
 
 /// createRuntime alone: what knows devices of this interface knows that stage.
-fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
+fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> CdiDevice {
     let mut edits = Edits::default();
     for rail in rails {
         // A name with `=` could not be read again: it would end there.
@@ -202,7 +202,7 @@ fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
         for node in &rail.nodes {
             let path = format!("/dev/infiniband/{}", node.name);
             if !edits.device_nodes.iter().any(|n| n.path == path) {
-                edits.device_nodes.push(Node {
+                edits.device_nodes.push(CdiNode {
                     path,
                     kind: "c".to_owned(),
                     major: node.major,
@@ -226,15 +226,15 @@ fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
         .filter(|h| h.stage == Stage::CreateRuntime)
         .map(|h| hook(h, &words))
         .collect();
-    Device {
+    CdiDevice {
         name: name.to_owned(),
         container_edits: edits,
     }
 }
 
-fn hook(edit: &HookEdit, more: &[String]) -> Hook {
+fn hook(edit: &HookEdit, more: &[String]) -> CdiHook {
     let args = edit.args.iter().chain(more).cloned().collect();
-    Hook {
+    CdiHook {
         hook_name: edit.stage,
         path: edit.path.clone(),
         args,
@@ -263,8 +263,8 @@ fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
 }
 
 /// Before 0.5.0, a device's name began with a letter.
-fn version(devices: &[Device]) -> &'static str {
-    let digit = |d: &Device| d.name.starts_with(|c: char| c.is_ascii_digit());
+fn version(devices: &[CdiDevice]) -> &'static str {
+    let digit = |d: &CdiDevice| d.name.starts_with(|c: char| c.is_ascii_digit());
     if devices.iter().any(digit) {
         "0.5.0"
     } else {

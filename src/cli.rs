@@ -43,7 +43,7 @@ pub use nccl_settings::NcclSettingsArgs;
 pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
-pub use test_bootstrap::{CheckCommand, TestBootstrapArgs};
+pub use test_bootstrap::TestBootstrapArgs;
 
 /// Gives a container its RDMA NICs and returns them to the host unchanged
 ///
@@ -148,9 +148,6 @@ pub enum Command {
     /// Explain what NCCL does with its settings, and test its bootstrap
     #[command(subcommand)]
     Nccl(NcclCommand),
-    /// The old name of `nccl test-bootstrap`
-    #[command(subcommand, hide = true)]
-    Check(Box<CheckCommand>),
     /// Look for known failures: what was seen, why it matters, and the fix
     ///
     /// Changes nothing. Examines the NICs that `prepare` would choose, and those that only a port
@@ -172,7 +169,6 @@ pub enum Command {
     /// Show which nodes of a job have published their rails, and which are missing
     ///
     /// Reads the store of `prepare --rendezvous`, and changes nothing in it.
-    #[command(alias = "peers")]
     JobStatus(Box<JobStatusArgs>),
     /// Register rdmaprep with podman, CRI-O, Docker, containerd, systemd
     ///

@@ -154,8 +154,8 @@ pub fn check_taken(
     Ok(())
 }
 
-/// The same for a node that others wait for: it may be that no NIC is left, and a plan without any
-/// is never stored.
+/// A plan for a node that others wait for: it may be that no NIC is left, and a plan without any is
+/// never stored.
 pub fn plan_of_any(
     request: &Request,
     name: &str,

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::attach::attach;
-use rdmaprep::cdi::{Device, RailName};
+use rdmaprep::cdi::{CdiDevice, RailName};
 use rdmaprep::cli::{Cli, Command};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
@@ -17,7 +17,7 @@ use rdmaprep::store::records::Records;
 
 /// What the device's hook asks for. Nothing of a hook that this version does not understand: its
 /// own will say why.
-pub fn asked(device: &Device, rail: &RailName, config: &Config) -> Option<Result<Request>> {
+pub fn asked(device: &CdiDevice, rail: &RailName, config: &Config) -> Option<Result<Request>> {
     let hook = device.container_edits.hooks.first()?;
     let cli = Cli::read(&hook.args).ok()?;
     let Command::Hook(args) = &cli.command else {

@@ -80,55 +80,40 @@ pub struct Rail {
 impl Rail {
     /// The rails of a plan, in its order. `host` is where an HCA without a netdev has its node.
     pub fn rails_of_plan(plan: &Plan, host: &Snapshot) -> Vec<Rail> {
-        let cm = plan.devices.iter().find(|d| d.name == "rdma_cm");
-        let rail = |name, hca: Option<String>, verbs: Vec<CharDevice>, pci| {
-            let nodes = if verbs.is_empty() {
-                Vec::new()
-            } else {
-                verbs.into_iter().chain(cm.cloned()).collect()
-            };
-            Rail {
-                name,
-                hca,
-                nodes,
-                pci,
-            }
-        };
-        let nic = |nic: &Nic| {
-            let its = |n: &&Nic| {
-                upper_lower::moved_root(n, &plan.nics).identity.name == nic.identity.name
-            };
-            let verbs = plan
-                .nics
-                .iter()
-                .filter(its)
-                .filter_map(|n| n.uverbs.clone())
-                .collect();
-            let hca = nic.hca.as_ref().map(|hca| {
-                nic.port
-                    .map_or(hca.to_string(), |port| format!("{hca}:{port}"))
-            });
-            rail(
-                RailName::Netdev(nic.identity.name.clone()),
-                hca,
-                verbs,
-                nic.identity.pci,
-            )
-        };
-        let ib = |name: &HcaName| {
-            let hca = host.hca(name);
-            let verbs = hca.and_then(|h| h.uverbs.clone()).into_iter().collect();
-            rail(
-                RailName::Hca(name.clone()),
-                Some(name.to_string()),
-                verbs,
-                hca.and_then(|h| h.pci),
-            )
-        };
-        plan.rails()
-            .map(nic)
-            .chain(plan.ib.iter().map(ib))
-            .collect()
+        let nics = plan.rails().map(|nic| Rail::of_nic(plan, nic));
+        let ib = plan.ib.iter().map(|name| Rail::of_hca(plan, name, host));
+        nics.chain(ib).collect()
+    }
+
+    /// With the nodes of what comes along with it.
+    fn of_nic(plan: &Plan, nic: &Nic) -> Rail {
+        let own = &nic.identity;
+        let verbs = plan
+            .nics
+            .iter()
+            .filter(|n| upper_lower::moved_root(n, &plan.nics).identity.name == own.name)
+            .filter_map(|n| n.uverbs.clone());
+        let hca = nic.hca.as_ref().map(|hca| {
+            nic.port
+                .map_or(hca.to_string(), |port| format!("{hca}:{port}"))
+        });
+        Rail {
+            name: RailName::Netdev(own.name.clone()),
+            hca,
+            nodes: with_rdma_cm(verbs.collect(), plan),
+            pci: own.pci,
+        }
+    }
+
+    fn of_hca(plan: &Plan, name: &HcaName, host: &Snapshot) -> Rail {
+        let hca = host.hca(name);
+        let verbs = hca.and_then(|h| h.uverbs.clone());
+        Rail {
+            name: RailName::Hca(name.clone()),
+            hca: Some(name.to_string()),
+            nodes: with_rdma_cm(verbs.into_iter().collect(), plan),
+            pci: hca.and_then(|h| h.pci),
+        }
     }
 
     pub fn rank(&self) -> impl Ord + use<> {
@@ -139,4 +124,12 @@ impl Rail {
             self.name.clone(),
         )
     }
+}
+
+fn with_rdma_cm(mut verbs: Vec<CharDevice>, plan: &Plan) -> Vec<CharDevice> {
+    if !verbs.is_empty() {
+        let cm = plan.devices.iter().find(|d| d.name == "rdma_cm");
+        verbs.extend(cm.cloned());
+    }
+    verbs
 }

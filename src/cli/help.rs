@@ -72,7 +72,7 @@ fn one_line(arg: Arg) -> Arg {
     }
 }
 
-/// The same command, whose help names the global options in one line.
+/// The command with a help that names the global options in one line.
 fn without_global(command: clap::Command, global: &[Arg]) -> clap::Command {
     let pointer = "Global options: rdmaprep --help";
     let text = command

@@ -123,19 +123,11 @@ fn read_plain(args: &[OsString]) -> Option<Cli> {
     };
     let text = |name| said.get(name).map(|value| (*value).to_owned());
     let path = |name| said.get(name).map(PathBuf::from);
-    let seconds = |name| match said.get(name) {
-        Some(value) => value
-            .parse()
-            .ok()
-            .filter(|s| (1..=3600).contains(s))
-            .map(Some),
-        None => Some(None),
-    };
     let hook = HookArgs {
         stage: Stage::WITH_GOFER.into_iter().find(|s| s.name() == stage)?,
         plan: text("plan"),
-        deadline: seconds("deadline")?,
-        hook_timeout: seconds("hook-timeout")?,
+        deadline: seconds(said.get("deadline"))?,
+        hook_timeout: seconds(said.get("hook-timeout"))?,
         wait: None,
         agreed: text("agreed"),
         handles: Vec::new(),
@@ -151,6 +143,15 @@ fn read_plain(args: &[OsString]) -> Option<Cli> {
         global,
         command: Command::Hook(Box::new(hook)),
     })
+}
+
+/// Of an option that is not said, nothing; of what clap would refuse, no answer.
+fn seconds(said: Option<&&str>) -> Option<Option<u32>> {
+    let Some(text) = said else {
+        return Some(None);
+    };
+    let number = text.parse().ok().filter(|s| (1..=3600).contains(s))?;
+    Some(Some(number))
 }
 
 fn is_of_an_option(variable: &OsStr) -> bool {

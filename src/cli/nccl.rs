@@ -115,10 +115,10 @@ impl Unused for TopoUnused {
 #[group(multiple = false)]
 pub struct TopoOutput {
     /// Print a file for NCCL_TOPO_FILE: the kept NICs, all GPUs
-    #[arg(long, alias = "xml", env = "RDMAPREP_XML", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "RDMAPREP_XML", value_parser = BoolishValueParser::new())]
     pub nccl_xml: bool,
     /// Draw the tree as SVG; `-` is stdout
-    #[arg(long, alias = "svg", env = "RDMAPREP_SVG", value_name = "FILE")]
+    #[arg(long, env = "RDMAPREP_SVG", value_name = "FILE")]
     pub draw: Option<PathBuf>,
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
@@ -128,7 +128,6 @@ pub struct TopoOutput {
     // subprocess does, loses it.
     #[arg(
         long,
-        alias = "exec",
         env = "RDMAPREP_EXEC",
         requires = "program",
         value_parser = BoolishValueParser::new()

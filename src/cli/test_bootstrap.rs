@@ -1,14 +1,7 @@
+use clap::Args;
 use clap::builder::BoolishValueParser;
-use clap::{Args, Subcommand};
 
 use super::nccl_settings::NcclSettingsArgs;
-
-/// `rdmaprep check`, the old name.
-#[derive(Debug, Subcommand)]
-pub enum CheckCommand {
-    /// The old name of `nccl test-bootstrap`
-    Bootstrap(TestBootstrapArgs),
-}
 
 #[derive(Debug, Args)]
 pub struct TestBootstrapArgs {

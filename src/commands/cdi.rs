@@ -10,7 +10,7 @@ use rdma_model::step::Side;
 use serde::Serialize;
 
 use super::{busy_nics, is_stored, request, say, store, warn};
-use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
+use crate::cdi::{ALL, CdiDevice, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
 use crate::config::request::Request;
@@ -278,7 +278,7 @@ fn lines(spec: &Spec, seen: &Snapshot, held: &[BusyNic]) -> Vec<DeviceLine> {
         .collect()
 }
 
-fn line(device: &Device, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
+fn line(device: &CdiDevice, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
     let rails = device.rails();
     let nodes = &device.container_edits.device_nodes;
     let mut now: Vec<String> = rails

@@ -77,11 +77,3 @@ pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf
     let config = read(named.as_deref(), |file| file.shim())?;
     Ok((config, files::followed(named, Path::new(CONFIG))))
 }
-
-/// What a shim reads of a config file that is no TOML, as far as one of its lines says which
-/// runtime is meant.
-pub(super) fn salvaged_config(global: &Global) -> Option<(ShimConfig, Option<PathBuf>)> {
-    let named = shim_file(global);
-    let config = read(named.as_deref(), |file| Ok(file.salvaged_runtime())).ok()??;
-    Some((config, files::followed(named, Path::new(CONFIG))))
-}

@@ -35,9 +35,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
-use crate::cli::{
-    CheckCommand, Cli, Command, Global, HandleCommand, NcclCommand, SelectArgs, SnapshotArgs,
-};
+use crate::cli::{Cli, Command, Global, HandleCommand, NcclCommand, SelectArgs, SnapshotArgs};
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::disk::files;
@@ -77,10 +75,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(NcclCommand::Explain(args)) => nccl::explain(global, args),
         Command::Nccl(NcclCommand::TestBootstrap(args)) => test_bootstrap::run(args),
-        Command::Check(old) => {
-            let CheckCommand::Bootstrap(args) = &**old;
-            test_bootstrap::run(args)
-        }
         Command::Doctor(args) => doctor::run(global, args),
         Command::TryNodes(args) => doctor::try_nodes(args),
         Command::Topo(args) => topo::run(global, args),

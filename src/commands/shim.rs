@@ -1,14 +1,13 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines whose only hook is the path of a runtime.
 
 use crate::config::sandbox::Sandbox;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use super::config_file::{salvaged_config, shim_config};
+use super::config_file::shim_config;
 use super::spec::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
@@ -33,15 +32,14 @@ const LIKELIEST: &str = "runc";
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let begun = Instant::now();
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
-    // A command that creates no container needs no config file if the link's name or one line of
-    // the file names the runtime: containers can be stopped whatever is wrong with the file.
-    let own = shim_config(global).or_else(|e| {
-        match (shim::read(named, &call.args).config, &call.named) {
-            (None, Some(_)) => Ok((ShimConfig::default(), None)),
-            (None, None) => salvaged(global, &call.args).ok_or(e),
-            (Some(_), _) => Err(e),
+    // A command that creates no container needs no config file if the link's name names the
+    // runtime: containers can be stopped whatever is wrong with the file.
+    let own = match shim_config(global) {
+        Err(_) if call.named.is_some() && shim::read(named, &call.args).config.is_none() => {
+            Ok((ShimConfig::default(), None))
         }
-    });
+        own => own,
+    };
     let known = own.and_then(|(own, config)| {
         let depth = exec::depth()?;
         let program = exec::find(&shim::choose_runtime(
@@ -94,16 +92,6 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
         warn(&taken());
     }
     done
-}
-
-/// What a config file that cannot be read still says, for a command that starts no container.
-fn salvaged(global: &Global, args: &[OsString]) -> Option<(ShimConfig, Option<PathBuf>)> {
-    let (own, named) = salvaged_config(global)?;
-    let program = PathBuf::from(own.runtime.as_deref().unwrap_or(LIKELIEST));
-    shim::read(&program, args)
-        .config
-        .is_none()
-        .then_some((own, named))
 }
 
 struct Edited {

@@ -85,26 +85,6 @@ impl<'t> ConfigFile<'t> {
         })
     }
 
-    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where
-    /// nothing in it looks like one. Where there are several, or that line says something else, it
-    /// is unknown.
-    pub fn salvaged_runtime(&self) -> Option<ShimConfig> {
-        let is_it = |line: &&str| {
-            line.trim_start()
-                .trim_start_matches(['"', '\''])
-                .starts_with("runtime")
-        };
-        let mut lines = self.text.lines().filter(is_it);
-        match (lines.next(), lines.next()) {
-            (None, _) => Some(ShimConfig::default()),
-            (Some(line), None) => ConfigFile::new(line)
-                .shim()
-                .ok()
-                .filter(|shim| shim.runtime.is_some()),
-            (Some(_), Some(_)) => None,
-        }
-    }
-
     pub fn has_plan(&self) -> bool {
         self.value("plan").is_some()
     }

@@ -48,7 +48,7 @@ pub struct Config {
     pub allow: Vec<Pattern>,
     /// Regexes of names that may not be taken; deny wins over allow, here and below.
     pub deny: Vec<Pattern>,
-    /// The same for PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a
+    /// Regexes of PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a
     /// bond's members.
     pub allow_pci: Vec<Pattern>,
     pub deny_pci: Vec<Pattern>,

@@ -46,7 +46,7 @@ pub enum Ask {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Device<'a> {
+pub struct PolicyDevice<'a> {
     name: &'a str,
     pci: Vec<BusId>,
     drivers: Vec<&'a str>,
@@ -71,7 +71,7 @@ impl fmt::Display for Ask {
     }
 }
 
-impl<'a> Device<'a> {
+impl<'a> PolicyDevice<'a> {
     /// A netdev, an HCA, or both of one NIC, under the name that sentences use. What sits on
     /// another device is of that card, and a bond of those of its members.
     pub fn new(
@@ -79,10 +79,10 @@ impl<'a> Device<'a> {
         netdev: Option<&'a Netdev>,
         hca: Option<&'a Hca>,
         seen: &'a Snapshot,
-    ) -> Device<'a> {
-        let mut device = Device {
+    ) -> PolicyDevice<'a> {
+        let mut device = PolicyDevice {
             name,
-            ..Device::default()
+            ..PolicyDevice::default()
         };
         netdev.into_iter().for_each(|dev| device.add(dev, seen));
         hca.into_iter().for_each(|hca| device.add_hca(hca));
@@ -124,7 +124,7 @@ impl Policy {
             .any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
     }
 
-    pub fn forbids(&self, device: &Device) -> Option<String> {
+    pub fn forbids(&self, device: &PolicyDevice) -> Option<String> {
         let pci: Vec<String> = device.pci.iter().map(ToString::to_string).collect();
         let pci: Vec<&str> = pci.iter().map(String::as_str).collect();
         let name = device.name;

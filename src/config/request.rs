@@ -40,7 +40,7 @@ pub struct Request {
     pub release_given: bool,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
-    /// The same of InfiniBand HCAs without a netdev; absent: nothing is agreed yet.
+    /// The InfiniBand HCAs without a netdev among it; absent: nothing is agreed yet.
     pub agreed_ib: Option<Vec<HcaName>>,
     /// The way to the store of the meeting: its interface is not taken.
     pub meeting: Option<StoreRoute>,
@@ -78,7 +78,7 @@ impl Narrowing {
         self.annotated(netdev)
     }
 
-    /// The same of an HCA without a netdev.
+    /// Why they leave an HCA without a netdev out.
     pub fn forbids_hca(&self, name: &str) -> Option<String> {
         let asked = self
             .devices

@@ -8,7 +8,7 @@ use rdma_model::snapshot::Snapshot;
 
 use crate::config::sandbox::Sandbox;
 use crate::disk::files;
-use crate::oci::config::{Config, Device};
+use crate::oci::config::{Config, OciDevice};
 use crate::oci::state::State;
 use crate::plan::{Plan, rdma_proxy};
 
@@ -65,7 +65,7 @@ fn pod_fault(state: &State) -> Result<Option<String>> {
         )));
     };
     let listed =
-        Config::parse(&text).and_then(|config| config.list::<Device>(&["linux", "devices"]));
+        Config::parse(&text).and_then(|config| config.list::<OciDevice>(&["linux", "devices"]));
     let devices = match listed {
         Ok(devices) => devices,
         Err(e) => {

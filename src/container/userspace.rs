@@ -13,7 +13,7 @@ use super::loader::{self, Loader};
 use crate::kernel::mount::mntns::Mntns;
 use crate::kernel::mount::rootfs::Root;
 use crate::oci::bundle::{Bundle, ContainerRoot};
-use crate::oci::config::{Config, Mount};
+use crate::oci::config::{Config, OciMount};
 
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
@@ -167,7 +167,7 @@ pub fn bundle_notes<'h>(
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
 ) -> Vec<String> {
     let config = Config::lenient(text);
-    let is_over = |m: &Mount| FOLDERS.iter().any(|at| m.destination.starts_with(at));
+    let is_over = |m: &OciMount| FOLDERS.iter().any(|at| m.destination.starts_with(at));
     let mounts = config.mounts().unwrap_or_default();
     let own = Bundle::new(&config, bundle, 0, "");
     match own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env))) {

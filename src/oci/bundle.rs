@@ -9,7 +9,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
 use crate::nccl_env::topo_file;
-use crate::oci::config::{Config, Device, Mount, NOT_OCI, Root};
+use crate::oci::config::{Config, NOT_OCI, OciDevice, OciMount, OciRoot};
 use crate::oci::edit::view_name;
 
 /// A container as its config.json describes it, before its runtime changes to its root.
@@ -41,13 +41,13 @@ impl Bundle {
     /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours
     /// lie in `views`.
     pub fn new(config: &Config, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
-        let root: Root = config
+        let root: OciRoot = config
             .part(&["root"])?
             .ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
         let mounts = config.mounts()?;
-        let devices: Vec<Device> = config.list(&["linux", "devices"])?;
+        let devices: Vec<OciDevice> = config.list(&["linux", "devices"])?;
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
-        let ours = |m: &Mount| view_name(m.source.as_deref()?, views).map(str::to_owned);
+        let ours = |m: &OciMount| view_name(m.source.as_deref()?, views).map(str::to_owned);
         let etc = mounts
             .iter()
             .rfind(|m| m.destination.trim_end_matches('/') == "/etc");
@@ -62,7 +62,7 @@ impl Bundle {
             env: config.environment(),
             devices: devices
                 .into_iter()
-                .filter(Device::is_char)
+                .filter(OciDevice::is_char)
                 .map(|d| Ok((d.path, number(d.major)?, number(d.minor)?)))
                 .collect::<Result<_>>()?,
             view: mounts.iter().filter(|m| is_in_sys(m)).find_map(ours),
@@ -83,7 +83,7 @@ impl Bundle {
     }
 }
 
-fn is_in_sys(mount: &Mount) -> bool {
+fn is_in_sys(mount: &OciMount) -> bool {
     mount.destination == "/sys" || mount.destination.starts_with("/sys/")
 }
 

@@ -41,7 +41,7 @@ const HOOK_LISTS: [&str; 6] = [
 pub struct Config(Value);
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Root {
+pub struct OciRoot {
     /// Relative to the bundle.
     pub path: PathBuf,
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct Root {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Mount {
+pub struct OciMount {
     #[serde(default)]
     pub destination: String,
     #[serde(rename = "type")]
@@ -69,7 +69,7 @@ pub struct Rlimit {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Namespace {
+pub struct OciNamespace {
     #[serde(rename = "type")]
     pub kind: String,
     pub path: Option<String>,
@@ -77,7 +77,7 @@ pub struct Namespace {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Device {
+pub struct OciDevice {
     #[serde(default)]
     pub path: String,
     /// `c` and `u` are character devices.
@@ -110,14 +110,14 @@ pub struct DeviceRule {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Hook {
+pub struct OciHook {
     pub path: String,
     pub args: Option<Vec<String>>,
     /// Seconds.
     pub timeout: Option<i64>,
 }
 
-impl Device {
+impl OciDevice {
     pub fn is_char(&self) -> bool {
         matches!(self.kind.as_str(), "c" | "u")
     }
@@ -189,11 +189,11 @@ impl Config {
         self.part(path).map(Option::unwrap_or_default)
     }
 
-    pub fn mounts(&self) -> Result<Vec<Mount>> {
+    pub fn mounts(&self) -> Result<Vec<OciMount>> {
         self.list(&["mounts"])
     }
 
-    pub fn hooks(&self, stage: &str) -> Result<Vec<Hook>> {
+    pub fn hooks(&self, stage: &str) -> Result<Vec<OciHook>> {
         self.list(&["hooks", stage])
     }
 
@@ -285,8 +285,9 @@ impl Config {
             .iter()
             .filter(|m| m.destination.trim_end_matches('/') == "/sys")
             .peekable();
-        let host =
-            |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
+        let host = |m: &OciMount| {
+            m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys")
+        };
         // Ours, from an earlier edit, lies over the first one.
         if !at.peek().is_some_and(|first| host(first)) {
             return Ok(Some(NoMounts::NoSysfs));
@@ -316,7 +317,7 @@ impl Config {
             .class(ErrorClass::State, NOT_OCI)?;
         self.list::<String>(&["process", "env"])?;
         self.list::<Rlimit>(&["process", "rlimits"])?;
-        self.list::<Device>(&["linux", "devices"])?;
+        self.list::<OciDevice>(&["linux", "devices"])?;
         self.list::<DeviceRule>(&["linux", "resources", "devices"])?;
         self.part::<HashMap<String, IgnoredAny>>(&["hooks"])?;
         HOOK_LISTS
@@ -336,7 +337,7 @@ impl Config {
     /// The container has a network namespace of its own, or joins one, and no other program may
     /// move our NICs into it; or it is on the host's network, where nothing moves.
     pub fn check_network(&self, mode: NetworkMode, netdevs: &[IfName]) -> Result<()> {
-        let namespaces: Option<Vec<Namespace>> = self.part(&["linux", "namespaces"])?;
+        let namespaces: Option<Vec<OciNamespace>> = self.part(&["linux", "namespaces"])?;
         let namespaces = namespaces
             .ok_or_else(|| ErrorClass::State.error("config.json has no linux.namespaces"))?;
         let network = namespaces.iter().find(|n| n.kind == "network");

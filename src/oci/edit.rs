@@ -10,7 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::config::{Config, Mount};
+use super::config::{Config, OciMount};
 pub use super::config::{MAX_BYTES, NoMounts};
 use super::edits::Work;
 pub use super::edits::view_name;
@@ -122,7 +122,7 @@ pub fn has_own_dev(config_json: &str) -> bool {
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
     let mounts = Config::for_edit(config_json)?.mounts()?;
-    let parts = |m: &Mount| -> Option<String> {
+    let parts = |m: &OciMount| -> Option<String> {
         let mut parts = m
             .destination
             .split('/')
@@ -198,7 +198,7 @@ pub fn diff(before: &str, after: &str) -> String {
     file_diff(["config.json", "config.json (prepared)"], before, after)
 }
 
-/// The same for a file of these names before and after.
+/// The change of a file of these names before and after.
 pub fn file_diff(names: [&str; 2], before: &str, after: &str) -> String {
     if before == after {
         return String::new();

@@ -8,7 +8,7 @@ use rdma_model::snapshot::CharDevice;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::config::{Config, Device, DeviceRule, Hook, Mount, NOT_OCI, Rlimit, pairs};
+use super::config::{Config, DeviceRule, NOT_OCI, OciDevice, OciHook, OciMount, Rlimit, pairs};
 use super::wanted::{HookEdit, MountEdit};
 
 const MEMLOCK: &str = "RLIMIT_MEMLOCK";
@@ -16,7 +16,7 @@ const MEMLOCK: &str = "RLIMIT_MEMLOCK";
 pub struct Work {
     env: Vec<String>,
     rlimits: Vec<Rlimit>,
-    devices: Vec<Device>,
+    devices: Vec<OciDevice>,
     rules: Vec<DeviceRule>,
     annotations: HashMap<String, String>,
     pub new: Value,
@@ -118,7 +118,7 @@ impl Work {
     /// Takes the place of an earlier hook of ours for the same stage, wherever it was installed
     /// then; others stay.
     pub fn hook(&mut self, edit: &HookEdit) -> Result<()> {
-        let hook = Hook {
+        let hook = OciHook {
             path: edit.path.clone(),
             args: Some(edit.args.clone()),
             timeout: Some(i64::from(edit.timeout)),
@@ -241,10 +241,10 @@ impl Work {
     }
 }
 
-fn char_node(path: &str, major: i64, minor: i64) -> Device {
+fn char_node(path: &str, major: i64, minor: i64) -> OciDevice {
     let (path, kind) = (path.to_owned(), "c".to_owned());
     // Verbs are for every user inside: the kernel guards each object by the process that made it.
-    Device {
+    OciDevice {
         path,
         kind,
         major,
@@ -278,8 +278,8 @@ pub fn view_name<'s>(source: &'s str, views: &str) -> Option<&'s str> {
     (name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-fn bind(edit: &MountEdit) -> Mount {
-    Mount {
+fn bind(edit: &MountEdit) -> OciMount {
+    OciMount {
         destination: edit.destination.clone(),
         kind: Some("bind".to_owned()),
         source: Some(edit.source.clone()),

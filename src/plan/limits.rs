@@ -7,7 +7,7 @@ use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
 use crate::config::network_mode::NetworkMode;
-use crate::config::policy::{Device, Policy};
+use crate::config::policy::{Policy, PolicyDevice};
 use crate::config::request::{ANNOTATION, Request};
 
 impl Request {
@@ -57,12 +57,12 @@ impl Request {
             |name| self.narrowing.forbids(name).is_some(),
             |name| {
                 let dev = host.and_then(|host| Some((host.netdev(name)?, host)));
-                let device = |(dev, seen)| Device::new(name.as_str(), Some(dev), None, seen);
+                let device = |(dev, seen)| PolicyDevice::new(name.as_str(), Some(dev), None, seen);
                 self.leaves_out(name.as_str(), dev.map(device))
             },
             |name| {
                 let hca = host.and_then(|host| Some((host.hca(name)?, host)));
-                let device = |(hca, seen)| Device::new(name.as_str(), None, Some(hca), seen);
+                let device = |(hca, seen)| PolicyDevice::new(name.as_str(), None, Some(hca), seen);
                 self.narrowing.forbids_hca(name.as_str()).is_some()
                     || self.leaves_out(name.as_str(), hca.map(device))
             },
@@ -73,7 +73,7 @@ impl Request {
 
     /// Whether annotations exclude that name, or the policy forbids it: what is not on the host is
     /// judged by its name alone.
-    fn leaves_out(&self, name: &str, device: Option<Device>) -> bool {
+    fn leaves_out(&self, name: &str, device: Option<PolicyDevice>) -> bool {
         let policy = &self.host.policy;
         let denied = match device {
             Some(device) => policy.forbids(&device),

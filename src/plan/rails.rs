@@ -103,7 +103,7 @@ fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
 
 /// Gives rails, as they come into the container, their profile and, where [`groups`] finds a
 /// reason, their tables and rules. [`ErrorClass::Refused`] where no number is left for a table.
-pub fn lay(
+pub fn configure(
     arp: Option<ArpProfile>,
     how: &Rails,
     rails: &mut [NicState],

@@ -26,7 +26,7 @@ pub enum PhaseName {
     Verify,
     /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is
     /// done beside the moves.
-    Dress,
+    Setup,
     /// Taking back after a failure.
     Undo,
 }

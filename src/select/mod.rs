@@ -236,7 +236,7 @@ pub fn select(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Resul
     Ok(selection)
 }
 
-/// The same for who only looks: it may be that nothing is left.
+/// Judges every NIC of the snapshot, for who only looks: it may be that nothing is left.
 pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;

@@ -6,7 +6,7 @@ mod stacked;
 use rdma_model::snapshot::Netdev;
 use rdma_model::values::Family;
 
-use crate::config::policy::Device;
+use crate::config::policy::PolicyDevice;
 use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
 use crate::select::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};
@@ -143,7 +143,7 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
 }
 
 fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let device = Device::new(
+    let device = PolicyDevice::new(
         candidate.key(),
         candidate.netdev,
         candidate.hca,
@@ -158,7 +158,7 @@ fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 fn policy_forbids(context: &Context, netdev: &Netdev) -> Option<String> {
-    context.request.host.policy.forbids(&Device::new(
+    context.request.host.policy.forbids(&PolicyDevice::new(
         netdev.name.as_str(),
         Some(netdev),
         None,

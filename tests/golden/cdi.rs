@@ -15,7 +15,7 @@ use anyhow::Result;
 use proptest::prelude::*;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::cdi::{ALL, Device, Edits, FLAG, Rail, RailName, Spec};
+use rdmaprep::cdi::{ALL, CdiDevice, Edits, FLAG, Rail, RailName, Spec};
 use rdmaprep::cli::{Cli, Command, Global};
 use rdmaprep::config::device_request::DeviceRequest;
 use rdmaprep::config::host::{Config, Host as Policy};
@@ -32,8 +32,12 @@ use testkit::{Container, Host, sh};
 /// The specification as `spec`, and what `cdi generate` prints besides it as `notes`.
 fn made(case: &Path) -> Result<Value> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
-    let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join(read("snapshot").trim());
-    let snapshot: Snapshot = serde_json::from_str(&fs::read_to_string(snapshot).unwrap()).unwrap();
+    // The file of a snapshot, or the case that has the host.
+    let host = Path::new(env!("CARGO_MANIFEST_DIR")).join(read("snapshot").trim());
+    let snapshot: Snapshot = match host.is_dir() {
+        true => testkit::golden::host(&host),
+        false => serde_json::from_str(&fs::read_to_string(host).unwrap()).unwrap(),
+    };
     let args = read("args");
     let line = ["rdmaprep", "cdi", "generate"]
         .into_iter()
@@ -208,7 +212,7 @@ fn inject(config: &mut Value, spec: &Spec, asked: &[&str]) {
         asked
             .iter()
             .map(device)
-            .map(|d: &Device| &d.container_edits),
+            .map(|d: &CdiDevice| &d.container_edits),
     );
     for Edits {
         env,

@@ -9,7 +9,7 @@ use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::{Config, Host};
-use rdmaprep::config::policy::Device;
+use rdmaprep::config::policy::PolicyDevice;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
@@ -106,15 +106,17 @@ fn all_allowed(request: &Request, plan: &Plan, seen: &Snapshot) -> Result<(), Te
     for nic in &plan.nics {
         let dev = seen.netdev(&nic.identity.name).unwrap();
         prop_assert_eq!(
-            request
-                .host
-                .policy
-                .forbids(&Device::new(dev.name.as_str(), Some(dev), None, seen)),
+            request.host.policy.forbids(&PolicyDevice::new(
+                dev.name.as_str(),
+                Some(dev),
+                None,
+                seen
+            )),
             None
         );
     }
     for name in &plan.ib {
-        let device = Device::new(name.as_str(), None, seen.hca(name), seen);
+        let device = PolicyDevice::new(name.as_str(), None, seen.hca(name), seen);
         prop_assert_eq!(request.host.policy.forbids(&device), None);
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Dressing a container on the real kernel: what it sees then, what it cannot do to it, and what a
-//! hostile image gets.
+//! Mounts into a container on the real kernel: what it sees then, what it cannot do to it, and what
+//! a hostile image gets.
 
 use rdmaprep::oci::bundle::ContainerRoot;
 use rdmaprep::view::Cover;
@@ -62,11 +62,11 @@ fn check_covers(container: &Container) {
             .collect::<Vec<String>>()
     };
     let below = marked("/virtual/mem/");
-    container.dress(&covers());
+    container.set_up(&covers());
     same("the outside", &before, &outside());
     // The other stage of the create finds it done.
     let once = container.mountinfo();
-    container.dress(&covers());
+    container.set_up(&covers());
     same("a second time", &once, &container.mountinfo());
     // They are the same mounts: what the runtime still does to those it holds is done to what is
     // seen.
@@ -157,7 +157,7 @@ fn forty_covers_take_little_time() {
             .collect();
         assert_eq!(covers.len(), 40);
         let start = Instant::now();
-        container.dress(&ContainerMounts {
+        container.set_up(&ContainerMounts {
             covers,
             conf: vars(&[("NCCL_DEBUG", "INFO")]),
             hosts: None,
@@ -291,9 +291,9 @@ fn devices_are_found_by_their_numbers() {
             device("uverbs5", 3),
             device("uverbs7", 7),
         ];
-        let dressed =
+        let applied =
             apply_mounts(&container.root(), &ContainerMounts::default(), &devices).unwrap();
-        assert_eq!(dressed.lacking, devices[1..]);
+        assert_eq!(applied.lacking, devices[1..]);
         let none = Container::new("rmdir dev/infiniband");
         assert_eq!(
             apply_mounts(&none.root(), &ContainerMounts::default(), &devices)
@@ -315,14 +315,14 @@ fn a_folder_of_very_many_names_does_no_harm() {
             minor: 5,
         };
         let start = Instant::now();
-        let dressed = apply_mounts(
+        let applied = apply_mounts(
             &container.root(),
             &ContainerMounts::default(),
             std::slice::from_ref(&device),
         )
         .unwrap();
         assert!(start.elapsed().as_millis() < 500, "{:?}", start.elapsed());
-        assert_eq!(dressed.lacking, [device]);
+        assert_eq!(applied.lacking, [device]);
     });
 }
 
@@ -336,7 +336,7 @@ fn a_bound_sys_of_the_host_is_covered_in_the_container_alone() {
             let before = outside();
             let mut additions = covers();
             let below = additions.covers.pop().unwrap();
-            container.dress(&additions);
+            container.set_up(&additions);
             assert_eq!(container.sh("ls sys/class/net"), "lo\nsub\n");
             same("the outside", &before, &outside());
             assert!(!sh("ls /sys/class/net").contains("sub"));

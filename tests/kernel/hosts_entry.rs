@@ -18,7 +18,7 @@ fn container(lines: &str, more: &str) -> Container {
 /// Gives it the line, and insists that nothing outside of it changed.
 fn name(container: &Container) -> Option<String> {
     let before = outside();
-    let applied = container.dress(&ContainerMounts {
+    let applied = container.set_up(&ContainerMounts {
         hosts: HostsEntry::new("198.51.100.10".parse().unwrap(), "trainer"),
         ..ContainerMounts::default()
     });

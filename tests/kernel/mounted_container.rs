@@ -79,13 +79,13 @@ impl Container {
         }
     }
 
-    pub fn dress(&self, additions: &ContainerMounts) -> AppliedMounts {
+    pub fn set_up(&self, additions: &ContainerMounts) -> AppliedMounts {
         apply_mounts(&self.root(), additions, &[]).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
     /// Gives it these settings and returns what became of them.
     pub fn give(&self, settings: &[(&str, &str)]) -> AppliedMounts {
-        self.dress(&ContainerMounts {
+        self.set_up(&ContainerMounts {
             covers: Vec::new(),
             conf: vars(settings),
             hosts: None,

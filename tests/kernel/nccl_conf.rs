@@ -29,10 +29,10 @@ fn container(lines: &str, more: &str, start: fn(&str) -> Container) -> Container
 fn give(container: &Container) -> AppliedMounts {
     let before = outside();
     let start = Instant::now();
-    let dressed = container.give(OURS);
+    let applied = container.give(OURS);
     assert!(start.elapsed() < Duration::from_secs(2), "it waited");
     same("the outside", &before, &outside());
-    dressed
+    applied
 }
 
 /// In the host's user namespace, and in one of the container's own.
@@ -47,13 +47,13 @@ fn the_images_file_wins_and_is_merged() {
         both(|start| {
             let lines = "printf 'NCCL_DEBUG=WARN' >etc/nccl.conf; chmod 640 etc/nccl.conf";
             let container = container(lines, "", start);
-            let dressed = give(&container);
+            let applied = give(&container);
             assert_eq!(
-                (dressed.conf, dressed.kept),
+                (applied.conf, applied.kept),
                 (ConfOutcome::Merged, vec!["NCCL_DEBUG=WARN".to_owned()])
             );
             assert_eq!(
-                dressed.left,
+                applied.left,
                 ["GLOO_SOCKET_IFNAME: only NCCL reads its config file"]
             );
             assert_eq!(
@@ -172,7 +172,7 @@ fn a_read_only_root_gets_a_read_only_overlay() {
             let mut root = container.root();
             root.readonly = true;
             let before = outside();
-            let dressed = apply_mounts(
+            let applied = apply_mounts(
                 &root,
                 &ContainerMounts {
                     covers: Vec::new(),
@@ -182,7 +182,7 @@ fn a_read_only_root_gets_a_read_only_overlay() {
                 &[],
             )
             .unwrap();
-            assert_eq!(dressed.conf, ConfOutcome::Overlay);
+            assert_eq!(applied.conf, ConfOutcome::Overlay);
             assert_eq!(
                 container.sh("cat etc/nccl.conf etc/hosts etc/ssl/marker"),
                 format!("{LINES}ours\nmarker\n")

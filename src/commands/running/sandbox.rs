@@ -14,7 +14,7 @@ use crate::doctor::facts::{Machine, SandboxFacts};
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::process::{pidfd, program};
 use crate::nccl_env::libraries::is_of_table;
-use crate::oci::config::{Config, Device};
+use crate::oci::config::{Config, OciDevice};
 use crate::record::Record;
 
 pub(in crate::commands) struct SandboxedContainer {
@@ -137,8 +137,8 @@ impl SandboxedContainer {
     }
 
     /// The verbs nodes of config.json, where it has any.
-    fn listed(&self) -> Option<Vec<Device>> {
-        let mut devices: Vec<Device> = self
+    fn listed(&self) -> Option<Vec<OciDevice>> {
+        let mut devices: Vec<OciDevice> = self
             .config
             .as_ref()
             .ok()?

@@ -98,7 +98,7 @@ impl Create<'_> {
         report.lap(begun, PhaseName::Verify);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
-            self.lap(PhaseName::Dress);
+            self.lap(PhaseName::Setup);
         }
         self.lift_memlock(*container);
         if !container.is_running() {
@@ -119,7 +119,7 @@ fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
         .try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
 }
 
-/// The same error, which says that nothing is left of the attempt.
+/// That error with a word that nothing is left of the attempt.
 fn undone_too(e: anyhow::Error) -> anyhow::Error {
     ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
 }

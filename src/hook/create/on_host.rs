@@ -14,8 +14,9 @@ use crate::planner::stored_plan;
 use crate::report::PhaseName;
 
 const REFUSED: &str = "the container shares the host's network namespace: it has all NICs already; \
-    start it with `--network none`, or on a bridge; or let it have its plan there, without a move: \
-    annotation rdmaprep.io/host-network=true, where the host's config file has `host_network = true`";
+    start it with `--network none`, or on a bridge; or let it have its plan there, without a \
+    move: annotation rdmaprep.io/host-network=true, where the host's config file has \
+    `host_network = true`";
 
 impl Create<'_> {
     /// There is no record, as nothing is to be given back.
@@ -47,7 +48,7 @@ impl Create<'_> {
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
-            self.lap(PhaseName::Dress);
+            self.lap(PhaseName::Setup);
         }
         self.lift_memlock(container);
         let has_ended = || ErrorClass::State.error(format!("{} has ended", whose(hook)));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::Address;
+use rdma_model::snapshot::Route;
 use rdma_model::step::NicState;
 
 use super::tables::alone;
@@ -29,84 +29,64 @@ pub enum Why {
     Default(IpNet),
 }
 
-/// Groups rails. A subnet inside another is the same wire; link-local addresses are everybody's; a
-/// NIC that is down has no routes.
-pub fn groups(rails: &[NicState]) -> Vec<Group> {
-    let up = || rails.iter().filter(|s| s.netdev.up);
-    let subnet = |a: &Address| {
-        IpNet::new(a.peer.unwrap_or(a.address), a.prefix)
-            .ok()
-            .map(|n| n.trunc())
-    };
-    let subnets = |s: &NicState| {
-        s.netdev
-            .addresses
-            .iter()
-            .filter(|a| !link_local(a.address))
-            .filter_map(subnet)
-            .collect()
-    };
-    let wires: Vec<_> = up()
-        .map(|s: &NicState| (&s.netdev.name, subnets(s)))
-        .collect();
-    let hosts = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
-    let shared: Vec<(IpNet, Vec<IfName>)> =
-        crowded(&wires).filter(|(net, _)| !hosts(net)).collect();
+/// Networks of a rail.
+type Nets<'a> = (&'a IfName, Vec<IpNet>);
 
-    let routes: Vec<_> = up()
-        .map(|s| {
-            (
-                s,
-                s.routes
-                    .iter()
-                    .filter_map(|r| alone(r, &s.netdev))
-                    .collect::<Vec<_>>(),
-            )
-        })
+/// Groups rails. A subnet inside another is the same wire; a NIC that is down has no routes.
+pub fn groups(rails: &[NicState]) -> Vec<Group> {
+    let up: Vec<&NicState> = rails.iter().filter(|s| s.netdev.up).collect();
+    let wires: Vec<Nets> = up.iter().map(|s| (&s.netdev.name, subnets(s))).collect();
+    let shared: Vec<_> = crowded(&wires)
+        .filter(|(net, _)| net.prefix_len() < net.max_prefix_len())
         .collect();
     let (mut gateways, mut defaults, mut led) = (Vec::new(), Vec::new(), Vec::new());
-    for (state, routes) in &routes {
+    for state in up {
+        let routes = state.routes.iter().filter_map(|r| alone(r, &state.netdev));
         let (everywhere, somewhere): (Vec<_>, Vec<_>) =
-            routes.iter().partition(|r| r.destination.prefix_len() == 0);
+            routes.partition(|r| r.destination.prefix_len() == 0);
         let far = somewhere
             .iter()
             .filter(|r| r.hops.iter().any(|h| h.gateway.is_some()));
         gateways.extend(far.map(|r| r.destination));
-        defaults.push((
-            &state.netdev.name,
-            everywhere
-                .into_iter()
-                .map(|r| r.destination)
-                .collect::<Vec<_>>(),
-        ));
-        led.push((
-            &state.netdev.name,
-            somewhere
-                .into_iter()
-                .map(|r| r.destination)
-                .collect::<Vec<_>>(),
-        ));
+        defaults.push((&state.netdev.name, destinations(&everywhere)));
+        led.push((&state.netdev.name, destinations(&somewhere)));
     }
-    let far = |net: &IpNet| {
-        gateways.iter().any(|g| net.contains(g)) && !shared.iter().any(|(wire, _)| wire == net)
-    };
-    let overlapping: Vec<_> = crowded(&led).filter(|(net, _)| far(net)).collect();
-    let of = |why: fn(IpNet) -> Why| {
-        move |(net, rails)| Group {
-            why: why(net),
-            rails,
-        }
-    };
-    let mut all: Vec<Group> = shared.into_iter().map(of(Why::Subnet)).collect();
-    all.extend(overlapping.into_iter().map(of(Why::Routes)));
-    all.extend(members(&defaults).map(of(Why::Default)));
+    let overlapping: Vec<_> = crowded(&led)
+        .filter(|(net, _)| gateways.iter().any(|gateway| net.contains(gateway)))
+        .filter(|(net, _)| shared.iter().all(|(wire, _)| wire != net))
+        .collect();
+    let mut all = Vec::new();
+    for (net, rails) in shared {
+        let why = Why::Subnet(net);
+        all.push(Group { why, rails });
+    }
+    for (net, rails) in overlapping {
+        let why = Why::Routes(net);
+        all.push(Group { why, rails });
+    }
+    for (net, rails) in members(&defaults) {
+        let why = Why::Default(net);
+        all.push(Group { why, rails });
+    }
     all
 }
 
+/// The subnets of its addresses, but for link-local ones, which are everybody's.
+fn subnets(state: &NicState) -> Vec<IpNet> {
+    let addresses = state.netdev.addresses.iter();
+    addresses
+        .filter(|a| !link_local(a.address))
+        .filter_map(|a| IpNet::new(a.peer.unwrap_or(a.address), a.prefix).ok())
+        .map(|net| net.trunc())
+        .collect()
+}
+
+fn destinations(routes: &[Route]) -> Vec<IpNet> {
+    routes.iter().map(|r| r.destination).collect()
+}
+
 /// The widest networks, each with the rails that have a part of it.
-fn members<'a>(
-    nets: &'a [(&'a IfName, Vec<IpNet>)],
-) -> impl Iterator<Item = (IpNet, Vec<IfName>)> + 'a {
+fn members<'a>(nets: &'a [Nets<'a>]) -> impl Iterator<Item = (IpNet, Vec<IfName>)> + 'a {
     let all: Vec<IpNet> = nets.iter().flat_map(|(_, nets)| nets).copied().collect();
     let mut widest: Vec<IpNet> = all
         .iter()
@@ -123,9 +103,7 @@ fn members<'a>(
     })
 }
 
-fn crowded<'a>(
-    nets: &'a [(&'a IfName, Vec<IpNet>)],
-) -> impl Iterator<Item = (IpNet, Vec<IfName>)> + 'a {
+fn crowded<'a>(nets: &'a [Nets<'a>]) -> impl Iterator<Item = (IpNet, Vec<IfName>)> + 'a {
     members(nets).filter(|(_, rails)| rails.len() > 1)
 }
 

@@ -37,48 +37,46 @@ pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table
         .flat_map(|s| &s.rules)
         .chain(inside.iter().flat_map(|i| &i.rules))
         .collect();
-    let owners = |ip: IpAddr| rails.iter().filter(|s| owns(&s.netdev, ip)).count();
-    let table = |state: &NicState| {
-        let mut routes: Vec<Route> = Vec::new();
-        for route in state.routes.iter().filter_map(|r| alone(r, &state.netdev)) {
-            if !routes.contains(&route) {
-                routes.push(route);
-            }
-        }
-        let routed = |ip: &IpAddr| {
-            routes
-                .iter()
-                .any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4())
-        };
-        let policed = |ip: &IpAddr| {
-            rules
-                .iter()
-                .any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0)
-        };
-        let all = state
-            .netdev
-            .addresses
-            .iter()
-            .filter(|_| state.netdev.up)
-            .map(|a| a.address);
-        let policed = |ip: &IpAddr| policed(ip) || rule_carry::leads(state, *ip, rails);
-        let mut addresses: Vec<IpAddr> = all
-            .filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip))
-            .collect();
-        addresses.sort();
-        addresses.dedup();
-        routes.retain(|r| {
-            addresses
-                .iter()
-                .any(|ip| ip.is_ipv4() == r.destination.addr().is_ipv4())
-        });
-        (!addresses.is_empty()).then(|| Table {
-            rail: state.netdev.name.clone(),
-            addresses,
-            routes,
-        })
-    };
+    let table = |state| table(state, rails, &rules);
     rails.iter().filter_map(table).collect()
+}
+
+fn table(state: &NicState, rails: &[NicState], rules: &[&Rule]) -> Option<Table> {
+    let mut routes: Vec<Route> = Vec::new();
+    for route in state.routes.iter().filter_map(|r| alone(r, &state.netdev)) {
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in state.netdev.addresses.iter().filter(|_| state.netdev.up) {
+        let ip = address.address;
+        let owners = rails.iter().filter(|s| owns(&s.netdev, ip)).count();
+        let is_routed = routes.iter().any(|r| are_of_one_family(r, ip));
+        let is_policed = rules
+            .iter()
+            .any(|r| r.source == Some(IpNet::from(ip)) && r.flags & INVERT == 0);
+        if !link_local(ip)
+            && owners == 1
+            && is_routed
+            && !is_policed
+            && !rule_carry::leads(state, ip, rails)
+        {
+            addresses.push(ip);
+        }
+    }
+    addresses.sort();
+    addresses.dedup();
+    routes.retain(|r| addresses.iter().any(|ip| are_of_one_family(r, *ip)));
+    (!addresses.is_empty()).then(|| Table {
+        rail: state.netdev.name.clone(),
+        addresses,
+        routes,
+    })
+}
+
+fn are_of_one_family(route: &Route, ip: IpAddr) -> bool {
+    route.destination.addr().is_ipv4() == ip.is_ipv4()
 }
 
 fn owns(dev: &Netdev, ip: IpAddr) -> bool {

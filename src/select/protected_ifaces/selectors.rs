@@ -104,35 +104,39 @@ fn any() -> Question {
     Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
+/// The first and the last number of a range, each of that many bytes.
+fn ends(rule: &Rule, kind: u16, size: usize) -> [Option<u32>; 2] {
+    let Some(Hex(bytes)) = rule.other.get(&kind) else {
+        return [None, None];
+    };
+    [bytes.get(..size), bytes.get(size..2 * size)].map(|part| {
+        Some(match *part? {
+            [a, b] => u16::from_ne_bytes([a, b]).into(),
+            [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]),
+            _ => return None,
+        })
+    })
+}
+
+fn port(number: Option<u32>) -> u16 {
+    number
+        .and_then(|port| u16::try_from(port).ok())
+        .unwrap_or(0)
+}
+
 /// Packets that a rule is about, where it looks at marks, types of service, owners, protocols or
 /// ports: of a range its first and its last. A negated rule is about all packets but those, which
 /// another rule decides about: both are asked for.
 fn variants(rule: &Rule) -> Vec<Question> {
-    let ends = |kind: u16, size: usize| {
-        let Some(Hex(bytes)) = rule.other.get(&kind) else {
-            return [None, None];
-        };
-        [bytes.get(..size), bytes.get(size..2 * size)].map(|part| {
-            Some(match *part? {
-                [a, b] => u16::from_ne_bytes([a, b]).into(),
-                [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]),
-                _ => return None,
-            })
-        })
-    };
     let [proto, sport, dport] = FRA_FLOW;
     let protocol = rule
         .other
         .get(&proto)
         .and_then(|Hex(bytes)| bytes.first().copied());
     let is_flow = FRA_FLOW.iter().any(|kind| rule.other.contains_key(kind));
-    let port = |range: [Option<u32>; 2], end: usize| {
-        range[end]
-            .and_then(|port| u16::try_from(port).ok())
-            .unwrap_or(0)
-    };
-    let (sources, destinations, users) = (ends(sport, 2), ends(dport, 2), ends(FRA_UID_RANGE, 4));
-    let mark = ends(FRA_FWMARK, 4)[0].unwrap_or(0);
+    let (sources, destinations) = (ends(rule, sport, 2), ends(rule, dport, 2));
+    let users = ends(rule, FRA_UID_RANGE, 4);
+    let mark = ends(rule, FRA_FWMARK, 4)[0].unwrap_or(0);
     let dscp = rule
         .other
         .get(&FRA_DSCP)
@@ -145,8 +149,8 @@ fn variants(rule: &Rule) -> Vec<Question> {
         uid: users[end].filter(|uid| *uid != u32::MAX),
         flow: is_flow.then(|| Connection {
             protocol: protocol.unwrap_or(IPPROTO_TCP as u8),
-            local_port: port(sources, end),
-            remote_port: port(destinations, end),
+            local_port: port(sources[end]),
+            remote_port: port(destinations[end]),
         }),
         ..any()
     };

@@ -611,36 +611,15 @@ fn whatever_the_config_file_is_containers_are_stopped() {
             }
             with(config, "rdmaprep-runtime-runc", &create).fails(2, &["config.toml"]);
         }
-        // Nor where a line of it does, or none is about that; but not by one of several, or by a
-        // line about something else.
+        // No line of a file that is no TOML is taken for what it looks like.
         let (config, ours) = (linked.to_str().unwrap(), fake.dir.join("runc"));
         for text in [
             format!("x = \nruntime = \"crun\"\nruntime = {ours:?}"),
-            format!("x = \nruntimes = 1\n# runtime = {ours:?}"),
-        ] {
-            fs::write(&linked, text).unwrap();
-            with(config, "rdmaprep-runtime", &["delete", "id"]).fails(2, &["config.toml"]);
-        }
-        let config = linked.to_str().unwrap();
-        for text in [
-            format!(
-                "plan = \n  runtime = {:?}  # ours\n[x",
-                fake.dir.join("runc")
-            ),
+            format!("plan = \n  runtime = {ours:?}  # ours\n[x"),
             "[policy]\ndeny = [".to_owned(),
         ] {
             fs::write(&linked, text).unwrap();
-            for args in [
-                &["kill", "id"][..],
-                &["--root", "/x", "delete", "id"],
-                &["state", "create"],
-            ] {
-                assert_eq!(
-                    with(config, "rdmaprep-runtime", args).code,
-                    Some(37),
-                    "{args:?}"
-                );
-            }
+            with(config, "rdmaprep-runtime", &["delete", "id"]).fails(2, &["config.toml"]);
             with(config, "rdmaprep-runtime", &create).fails(2, &["config.toml"]);
         }
     });
