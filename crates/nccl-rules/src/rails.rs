@@ -85,7 +85,10 @@ mod tests {
             json!({"name": format!("rdma{n}"), "ifindex": n + 2, "up": true, "running": true,
                 "addresses": [{"address": format!("10.0.{n}.1"), "prefix": 24}]})
         };
-        let route = |(destination, dev): &(&str, &str)| json!({"destination": destination, "table": 254, "kind": 1, "hops": [{"dev": dev}]});
+        let route = |(destination, dev): &(&str, &str)| {
+            let hops = json!([{"dev": dev}]);
+            json!({"destination": destination, "table": 254, "kind": 1, "hops": hops})
+        };
         let routes: Vec<Value> = routes.iter().map(route).collect();
         let node = json!({"schema": 1, "netns": 1, "hcas": [hca(0), hca(1)],
             "netdevs": [netdev(0), netdev(1)], "routes": routes});
