@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
-use rdmaprep::record::{Record, salvage};
 use rdmaprep::plan::rails;
+use rdmaprep::record::{Record, salvage};
 use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::verify;
 use serde::Deserialize;

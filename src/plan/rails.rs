@@ -35,7 +35,6 @@ pub struct Rails {
     /// Whether 2/1/0/2 without tables will do where no number is free.
     pub or_loose: bool,
     /// The profile and its reason, and what each table will hold: a line each.
-    #[serde(rename = "told")]
     pub notes: Vec<String>,
 }
 
