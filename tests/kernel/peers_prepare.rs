@@ -300,7 +300,8 @@ fn bare_infiniband_hcas_are_agreed_on_like_nics() {
         said.map(|s| serde_json::from_str::<Value>(&s.ok().out).unwrap()["plan"].clone())
     };
     let (three, two) = (with("three", &[0, 1, 2], true), with("two", &[0, 2], true));
-    let ib: [&[&str]; 2] = [&["--ib"]; 2];
+    // Both link layers, which --ib alone does not keep.
+    let ib: [&[&str]; 2] = [&["--ib", "--hca", "all"]; 2];
     for plan in plans(run("1", &three, &two, ib)) {
         assert_eq!(
             (nics(&plan), &plan["ib"]),
@@ -329,7 +330,7 @@ fn bare_infiniband_hcas_are_agreed_on_like_nics() {
         );
     }
     // A node without --ib lacks the HCAs: all nodes drop them and keep the NICs.
-    for plan in plans(run("2", &three, &two, [&["--ib"], &[]])) {
+    for plan in plans(run("2", &three, &two, [&["--ib", "--hca", "all"], &[]])) {
         assert_eq!((nics(&plan).len(), &plan["ib"]), (2, &json!([])));
         assert!(
             plan["agreement"]["lost"][0]
