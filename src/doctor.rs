@@ -107,7 +107,7 @@ pub struct Finding {
     pub seen: String,
     pub why: String,
     pub fix: String,
-    /// The same as shell commands, where there are such.
+    /// The fix as shell commands, where there are such.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run: Vec<String>,
 }

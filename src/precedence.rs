@@ -194,7 +194,7 @@ impl Precedence {
         Precedence { routes, rules }
     }
 
-    /// The same, with what was added to a group since: each behind what it is behind now.
+    /// Adds what came into a group since: each behind what it is behind now.
     pub fn met(&self, now: &Snapshot) -> Precedence {
         let (here, there) = (routes_of(now), rules_of(now));
         let routes = grouped(self.routes.iter(), key).into_iter();

@@ -99,8 +99,9 @@ pub(super) fn read_alone(args: &[OsString]) -> Option<Cli> {
     })
 }
 
-/// The same without clap: to make its options takes three quarters of the instructions of a hook
-/// for a container that did not opt in. Nothing for a command line that has anything else in it.
+/// Reads a hook's command line without clap: to make its options takes three quarters of the
+/// instructions of a hook for a container that did not opt in. `None` for a command line that has
+/// anything else in it.
 fn read_plain(args: &[OsString]) -> Option<Cli> {
     let mut words = args.iter().skip(1).map(|arg| arg.to_str());
     let (mut plain, mut said) = (Vec::new(), BTreeMap::new());

@@ -30,7 +30,7 @@ pub struct InstallArgs {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
     /// systemd: units that update /etc/cdi/rdmaprep.json
-    // The same without this flag if that file exists.
+    // They do so without this flag, too, if that file exists.
     #[arg(long, env = "RDMAPREP_CDI", value_parser = BoolishValueParser::new())]
     pub cdi: bool,
     #[command(flatten)]

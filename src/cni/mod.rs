@@ -54,7 +54,7 @@ impl Problem {
         }
     }
 
-    /// The same under that code.
+    /// Gives the problem another code.
     pub fn under(self, code: Code) -> Problem {
         Problem {
             code: code as u32,

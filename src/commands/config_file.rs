@@ -36,14 +36,14 @@ pub(super) fn config(global: &Global) -> Result<Config> {
 /// For stop hooks: a config file that was broken since the NICs left must not keep them from
 /// returning.
 pub(super) fn config_or_default(global: &Global) -> Config {
-    homeward(global).unwrap_or_else(|e| {
+    config_for_return(global).unwrap_or_else(|e| {
         warn(&[format!("{e:#}; the defaults are used")]);
         Config::default()
     })
 }
 
 /// For commands that restore NICs: of a config file with errors, only the folders are used.
-pub(super) fn homeward(global: &Global) -> Result<Config> {
+pub(super) fn config_for_return(global: &Global) -> Result<Config> {
     let mut folders = None;
     let config = read(global.config.as_deref(), |file| {
         folders = Some(file.folders());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use super::config_file::{config_or_default, has_plan, homeward};
+use super::config_file::{config_for_return, config_or_default, has_plan};
 use super::{keep_as, lacks_plan, nics, request, stdin, store, warn};
 use crate::cli::{Global, HookArgs};
 use crate::config::device_request::DeviceRequest;
@@ -103,7 +103,7 @@ impl HookCall<'_> {
             // Some runtimes drop what hooks print: if it is known where the log is, that has the
             // error as well.
             Err(e) => {
-                let Ok(config) = homeward(self.global) else {
+                let Ok(config) = config_for_return(self.global) else {
                     return Err(e);
                 };
                 return Ok(Some((Host::new(self.global, &config), Err(e))));

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Netdev;
 
-use super::{homeward, say, store};
+use super::{config_for_return, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, RUN, STATE};
 use crate::disk::files;
@@ -328,7 +328,7 @@ fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
             .clone()
             .unwrap_or_else(|| PathBuf::from(STATE))),
         None => {
-            let named = Host::new(global, &homeward(global)?).state_dir;
+            let named = Host::new(global, &config_for_return(global)?).state_dir;
             // The config file may have come to name another folder since.
             let is_there = |folder: &Path| folder.join(MANIFEST).exists();
             let earlier =
@@ -341,7 +341,7 @@ fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
 /// Fails if containers hold NICs: they need the hooks, the units and the program to return them.
 /// While the lock is held, no hook can move a NIC.
 fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
-    let host = Host::new(global, &homeward(global)?);
+    let host = Host::new(global, &config_for_return(global)?);
     let store = store(&host);
     let lock = match host.run_dir.exists() {
         true => Some(store.lock(Instant::now() + host.lock_timeout)?),

@@ -48,7 +48,7 @@ use crate::shim::Call;
 use crate::store::Store;
 use crate::store::records::Records;
 use crate::verify;
-use config_file::{config, homeward};
+use config_file::{config, config_for_return};
 
 pub fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
@@ -202,7 +202,7 @@ fn keep(report: &Report, host: &Host, store: &Store) {
     keep_as(report.container.as_deref(), report, host, store);
 }
 
-/// The same as the report of that container; of none where its own id is another one's.
+/// Keeps it as the report of that container; of none where its own id is another one's.
 fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
     let message = report
         .message

@@ -5,7 +5,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::container_id::whole_id;
-use super::{homeward, say, store, unrestorable, warn};
+use super::{config_for_return, say, store, unrestorable, warn};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::kernel::process::capabilities;
@@ -19,7 +19,7 @@ use crate::store::records::Records;
 
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     capabilities::shed()?;
-    let host = Host::new(global, &homeward(global)?);
+    let host = Host::new(global, &config_for_return(global)?);
     let store = store(&host);
     if !args.output.dry_run {
         capabilities::require()?;

@@ -18,7 +18,7 @@ use rdma_model::tree::Tree;
 use rdma_model::values::PlanName;
 
 use super::decision::{Decision, decide, for_container, narrowed};
-use super::{homeward, keep, request, store, warn};
+use super::{config_for_return, keep, request, store, warn};
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
@@ -77,7 +77,9 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
 /// is in the hooks' log, and in a report.
 pub(super) fn report(global: &Global, mut report: Report, begun: Instant, refused: &Result<()>) {
     // Where these are is unknown if the config file cannot be read; stderr has it in any case.
-    let Ok(config) = homeward(global) else { return };
+    let Ok(config) = config_for_return(global) else {
+        return;
+    };
     let host = Host::new(global, &config);
     report.finish(refused, begun);
     keep(&report, &host, &store(&host));
@@ -127,7 +129,7 @@ pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Opti
     ready_before(None, global, args, text)
 }
 
-/// The same; `runtime` says whether gVisor runs the container.
+/// Readies a container of which `runtime` says whether gVisor runs it.
 pub(super) fn ready_before(
     runtime: Option<Sandbox>,
     global: &Global,

@@ -168,7 +168,7 @@ fn lost(held: &MovedNic) -> String {
     )
 }
 
-/// As [`forget`], for a record that cannot be read: whatever is still in its namespace is to be
+/// Gives up what a record has that cannot be read: whatever is still in its namespace is to be
 /// taken out by hand first, since a namespace that ends destroys what is no hardware.
 pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Report) -> Result<()> {
     let store = records.store();

@@ -36,8 +36,8 @@ impl HcaSelector {
         }
     }
 
-    /// The same of an HCA that may be away, so that only its name is known; nothing where that does
-    /// not decide.
+    /// Whether it selects an HCA that may be away, so that only its name is known; `None` where the
+    /// name does not decide.
     pub fn fits_name(&self, name: &HcaName, seen: Option<&Hca>) -> Option<bool> {
         match (self, seen) {
             (_, Some(hca)) => Some(self.fits(hca)),

@@ -15,9 +15,10 @@ use crate::config::policy::{Ask, Lists, Policy};
 
 /// The config file that is read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
-/// Where plans, journals, reports, locks and pins are kept by default.
+/// Where plans, records, reports, locks and pins are kept by default.
 pub const RUN: &str = "/run/rdmaprep";
-/// Where records are kept by default: they outlast a reboot, and say which NICs were away.
+/// Where it is kept by default what `install` edited, and reports for which the run folder has no
+/// room.
 pub const STATE: &str = "/var/lib/rdmaprep";
 /// Where hooks write, since runtimes close or drop their stdout and stderr.
 pub const HOOK_LOG: &str = "/var/log/rdmaprep.log";

@@ -100,7 +100,7 @@ pub struct SelectOptions {
     pub peer_address: Option<IpAddr>,
     /// Take uplinks named by --ifaces
     ///
-    /// The same for the bootstrap interface. The host may lose its network.
+    /// And the bootstrap interface. The host may lose its network.
     #[arg(long, env = "ALLOW_BOOTSTRAP_RDMA_IFACE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]

@@ -144,8 +144,8 @@ pub fn notes<'h>(
         .collect()
 }
 
-/// The same of a container whose runtime has mounted everything. For a thread that ends in its
-/// mount namespace.
+/// What a container's image lacks, once its runtime has mounted everything. For a thread that ends
+/// in its mount namespace.
 pub fn container_notes(
     container: &ContainerRoot,
     env: &BTreeMap<String, String>,
@@ -159,8 +159,8 @@ pub fn container_notes(
     }
 }
 
-/// The same of a bundle whose root is there already. Nothing where it mounts something over the
-/// folders of libraries: only the create hook sees what is there then.
+/// What a bundle's image lacks, if its root is there already. Nothing where it mounts something
+/// over the folders of libraries: only the create hook sees what is there then.
 pub fn bundle_notes<'h>(
     bundle: &Path,
     text: &str,

@@ -284,7 +284,7 @@ pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
     )
 }
 
-/// The same by a folder, in which nothing is made for it.
+/// Locks a folder itself: no file is made in it.
 pub fn lock_folder(path: &Path, deadline: Instant) -> Result<Lock> {
     let folder = open_folder(path).with_context(|| format!("opening {}", path.display()))?;
     lock_file(folder, deadline).class(

@@ -70,7 +70,7 @@ pub fn to_write(path: &Path, append: bool) -> Result<File> {
     Ok(file)
 }
 
-/// As [`to_write`], for a log. A link of root's or our own is followed, as an administrator may
+/// Opens a log to append to it. A link of root's or our own is followed, as an administrator may
 /// have put the log elsewhere; another user's is not. `None` where that leads to /dev/null: nothing
 /// is to be kept.
 pub fn log(path: &Path) -> Result<Option<File>> {

@@ -154,7 +154,7 @@ fn lock(folder: &Path, deadline: Instant) -> Result<Lock> {
     files::lock_file(files::open_folder(folder).with_context(doing)?, deadline).with_context(doing)
 }
 
-/// As [`Replacement::under_lock`], with a link.
+/// Replaces what is at `path` by a link, all or nothing. The caller has the lock.
 pub fn link(target: &str, path: &Path) -> Result<()> {
     let doing = doing("writing", path);
     tidy(path)?;
@@ -169,7 +169,7 @@ pub fn link(target: &str, path: &Path) -> Result<()> {
     renamed
 }
 
-/// As [`Replacement::in_shared_folder`], with a folder, unless that is there.
+/// Writes a folder with its files, all or nothing, unless it is there.
 pub fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     let folder = path.parent().context("a folder needs a folder")?;
     if path.exists() {

@@ -106,8 +106,8 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
 
 /// The program that starts jobs, which inherit its limits. Not sshd: there the limits of PAM count.
 const JOBS: &str = "slurmd";
-/// The same for containers, where rails are devices: whatever else gives a container its rails
-/// lifts the limit, too.
+/// Programs that start containers and hand their limits on. They matter where rails are devices:
+/// whatever else gives a container its rails lifts the limit, too.
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {

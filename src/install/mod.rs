@@ -270,7 +270,8 @@ impl Ground<'_> {
         }
     }
 
-    /// The same for a file: a link in its place is none.
+    /// The text of a file, less what an earlier installation put there. A link in its place is an
+    /// error.
     fn text(&self, path: &str) -> Result<Option<String>> {
         match self.base(path)? {
             Some(Content::Text(text)) => Ok(Some(text)),

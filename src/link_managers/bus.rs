@@ -153,7 +153,7 @@ impl Bus {
             .with_context(|| format!("{} of {}", method, callee.name))
     }
 
-    /// The same with a number as its only argument.
+    /// Calls a method whose only argument is a number.
     pub fn call_with_number(
         &mut self,
         callee: Callee,

@@ -57,7 +57,7 @@ pub enum Stage {
     /// Namespaces exist, nothing of the user's runs: attach. Deprecated, yet the only one that
     /// every runtime knows
     Prestart,
-    /// The same moment under its newer name; the second of the two finds the work done
+    /// The moment of prestart under its newer name; the second of the two finds the work done
     CreateRuntime,
     /// In the container's mount namespace. gVisor calls it before the others: mount what they fill
     CreateContainer,

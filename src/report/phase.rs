@@ -16,7 +16,7 @@ pub struct Phase {
 pub enum PhaseName {
     Observe,
     Plan,
-    Journal,
+    Record,
     Lock,
     /// Link messages that change a NIC's namespace, and what makes RDMA links.
     Move,

@@ -13,7 +13,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(String::from_utf8(text)?)
 }
 
-/// The same, written as it is made: for what is large.
+/// Writes such JSON piece by piece: for what is large.
 pub fn write_json(out: impl io::Write, value: &impl Serialize) -> serde_json::Result<()> {
     value.serialize(&mut serde_json::Serializer::with_formatter(
         out,

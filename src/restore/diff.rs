@@ -23,7 +23,7 @@ pub enum Goal<'a> {
     /// What is missing in effect is added, and what the kernel made of it goes where that was not
     /// there, as do rules that are there twice. What another program has added or changed stays.
     Effect,
-    /// The same for a NIC that a manager configures: the kernel's is that one's, too.
+    /// As much for a NIC that a manager configures: what the kernel made is that manager's, too.
     Managed(&'a Managed),
 }
 

@@ -45,7 +45,7 @@ pub fn restore(
     restore_within(machine, records, record, SETTLE)
 }
 
-/// The same where no command asks for it now. A record that was waited for once is not waited for
+/// Restores where no command asks for it now. A record that was waited for once is not waited for
 /// again: not every container shall wait, and what was not there then will hardly come now.
 pub fn restore_again(
     machine: &dyn Namespaces,

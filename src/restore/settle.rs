@@ -37,7 +37,7 @@ const NETWORKD: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(250);
 /// How long a manager's own is awaited. What takes longer, such as a lease, comes after the stop.
 const OWN: Duration = Duration::from_secs(3);
-/// The same without a carrier, which a link has only some time after it goes up.
+/// How long it is awaited without a carrier, which a link has only some time after it goes up.
 const NO_CARRIER: Duration = Duration::from_millis(300);
 /// How often what is missing is put back, if all of it was taken again.
 const TRIES: usize = 3;

@@ -113,7 +113,7 @@ impl Store {
             .try_for_each(|path| files::remove(path))
     }
 
-    /// The same, except of a gofer that lives: the container may have been started again under its
+    /// Spares the file of a gofer that lives: the container may have been started again under its
     /// id, and waits for its NICs.
     pub fn remove_ended_late_conf(&self, id: &str, bundle: &str) -> Result<()> {
         for path in self.late_confs_of(id, bundle)? {

@@ -53,7 +53,7 @@ impl Store {
         }
     }
 
-    /// The same, where a process keeps in memory what is stored: a view as `sysfs`, a topology file
+    /// Reads from the memory of a process what that keeps there: a view as `sysfs`, a topology file
     /// as `topology`.
     pub fn handed(self, handed: BTreeMap<String, Handle>) -> Store {
         Store { handed, ..self }

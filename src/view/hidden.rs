@@ -90,7 +90,7 @@ impl Hidden {
         let stays =
             |id: &BusId| cards.contains(id) || functions.get(id).is_some_and(|f| is_accelerator(f));
         let mut places = HashSet::new();
-        // The same function may be there twice, under two spellings: names are read, not made.
+        // A function may be there twice, under two spellings: names are read, not made.
         for name in tree.names(FUNCTIONS) {
             let Some(id) = name
                 .parse()

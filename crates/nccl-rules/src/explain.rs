@@ -101,7 +101,7 @@ pub fn explain(
     explanation
 }
 
-/// The same by the release that the host's administrator has `named`, else by the newest. What an
+/// Explains by the release that the host's administrator has `named`, else by the newest. What an
 /// image says of its release (NCCL_VERSION) is a word of its author, and another library may run
 /// all the same: where the two differ, nothing is [`Warning::fatal`].
 pub fn explain_named(

@@ -77,7 +77,7 @@ pub fn plugin_names(settings: &Settings) -> Vec<String> {
 }
 
 impl Explanation {
-    /// The same, with what is known of a plugin. One that NCCL_NET does not name has no part in it.
+    /// Adds what is known of a plugin. One that NCCL_NET does not name has no part in it.
     pub fn with_plugin(mut self, settings: &Settings, plugin: &Plugin) -> Explanation {
         let net = settings.get(NET).filter(|name| !name.is_empty());
         let is_own = net.is_some_and(|name| {

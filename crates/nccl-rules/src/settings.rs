@@ -67,7 +67,7 @@ impl Settings {
         }
     }
 
-    /// The same with another value of a variable, or without it.
+    /// A copy with another value of a variable, or without it.
     pub(crate) fn but(&self, name: &str, value: Option<&str>) -> Settings {
         let mut other = self.clone();
         match value {

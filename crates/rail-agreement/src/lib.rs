@@ -87,7 +87,7 @@ pub trait Store {
     /// Sets keys in their order. An error if the store was lost before it had all of them.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
 
-    /// As [`Store::put`], but may return before the store has the keys: a [`Store::get`] follows,
+    /// Sets keys, and may return before the store has them: a [`Store::get`] follows,
     /// which fails if the store is lost.
     fn put_unconfirmed(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.put(pairs)

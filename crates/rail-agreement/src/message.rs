@@ -77,7 +77,7 @@ impl Offer {
         }
     }
 
-    /// The same offer as a refusal: `why` is cut to one line of [`REASON`] bytes.
+    /// Makes it a refusal: `why` is cut to one line of [`REASON`] bytes.
     pub fn refusing(self, why: &str) -> Offer {
         Offer {
             refuses: Some(clip_line(why, REASON)),

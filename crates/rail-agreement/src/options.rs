@@ -102,8 +102,8 @@ impl Options {
         Options::read(set, env, false)
     }
 
-    /// As [`Options::new`], for a process that only reads the store: it needs no rank, and may be
-    /// one of several workers on a node.
+    /// Reads the settings of a process that only reads the store: it needs no rank, and may be one
+    /// of several workers on a node.
     pub fn for_observer(
         set: &Settings,
         env: impl Fn(&str) -> Option<String>,

@@ -15,7 +15,7 @@ use serde_json::{Result, Value};
 /// Refuses JSON that has more than the value.
 pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
     let value: T = serde_json::from_str(json)?;
-    match unheard(json, &value)? {
+    match unknown_keys(json, &value)? {
         places if places.is_empty() => Ok(value),
         places => Err(Error::custom(format!(
             "unknown field `{}`",
@@ -26,7 +26,7 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
 
 /// The places in a JSON text of what the value that was read from it lacks: `held.0.lease`. What
 /// says nothing (`null`, `false`, an empty list) is not counted.
-pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
+pub fn unknown_keys<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
     if is_print(json, value) || is_pretty_print(json, value) {
         return Ok(places);
@@ -48,7 +48,7 @@ pub fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
     serde_json::to_writer(&mut rest, value).is_ok() && rest.0.is_empty()
 }
 
-/// The same of a file for people.
+/// Whether a text is what a value prints for people.
 fn is_pretty_print<T: Serialize>(text: &str, value: &T) -> bool {
     let mut rest = Rest(text.as_bytes());
     serde_json::to_writer_pretty(&mut rest, value).is_ok() && rest.0.is_empty()

@@ -98,7 +98,7 @@ impl Replies {
         is_complete
     }
 
-    /// As [`Replies::feed`], with the type and the payload of each message for `each`.
+    /// Takes one datagram, and gives the type and the payload of each message to `each`.
     pub(crate) fn feed_each(
         &mut self,
         datagram: &[u8],

@@ -38,7 +38,7 @@ const RTA_NH_ID: u16 = 30;
 /// this packet would take.
 const LOOKUP_TABLE: u32 = 0x1000;
 const FIB_MATCH: u32 = 0x2000;
-/// The same of a nexthop object (include/uapi/linux/nexthop.h).
+/// Encapsulation of a nexthop object (include/uapi/linux/nexthop.h).
 const NHA_ENCAP_TYPE: u16 = 7;
 const NHA_ENCAP: u16 = 8;
 /// LWTUNNEL_ENCAP_SEG6 (include/uapi/linux/lwtunnel.h), SEG6_IPTUNNEL_SRH

@@ -136,8 +136,8 @@ impl KernelSocket {
         Ok((messages, interrupted))
     }
 
-    /// As [`KernelSocket::exchange`], with the type and the payload of each answer for `each`: a
-    /// list may be too long to be kept.
+    /// Sends a request, and gives the type and the payload of each answer to `each`: a list may be
+    /// too long to be kept.
     pub fn exchange_each<M: NetlinkSerializable>(
         &mut self,
         message: &M,

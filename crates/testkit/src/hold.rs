@@ -27,7 +27,7 @@ impl Hold {
             .unwrap_or_else(|said| panic!("{said:?}"))
     }
 
-    /// The same for one that may have an end before it is ready.
+    /// Starts one that may end before it is ready.
     pub fn begun(command: &mut Command) -> Result<Hold, Said> {
         let mut child = command
             .stdin(Stdio::null())

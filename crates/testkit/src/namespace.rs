@@ -31,9 +31,9 @@ macro_rules! runner {
             $crate::namespace::alone(env!("CARGO_BIN_EXE_rdmaprep"), body, true);
         }
 
-        /// As [`alone`], but root stays the machine's: it may load BPF programs and set the queues
-        /// of a NIC, which root of a user namespace may not. Other users get a user namespace, and
-        /// the kernel's refusals.
+        /// Runs the body in such namespaces with the machine's own root: it may load BPF
+        /// programs and set the queues of a NIC, which root of a user namespace may not. Other
+        /// users get a user namespace, and the kernel's refusals.
         #[allow(dead_code, reason = "each program uses its part")]
         fn alone_as_root<F: FnOnce(&$crate::Host)>(body: F) {
             let root = $crate::namespace::is_root();

@@ -35,7 +35,7 @@ impl Create<'_> {
         }
         replace_returned(&mut attempt.records, &record)?;
         let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
-        self.lap(PhaseName::Journal);
+        self.lap(PhaseName::Record);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
             mut world,
@@ -80,7 +80,7 @@ impl Create<'_> {
         } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
-        self.lap(PhaseName::Journal);
+        self.lap(PhaseName::Record);
         pinned?;
         let running = setup.map(RunningSetup::begin);
         let (begun, report) = (self.hook.begun, &mut *self.report);

@@ -104,7 +104,8 @@ impl RouteSocket {
         })
     }
 
-    /// As [`RouteSocket::raw_dump`], from the bytes of each message.
+    /// What `read` makes of the type and the bytes of each message; nothing where the kernel has no
+    /// such thing.
     fn payloads<T>(
         &mut self,
         ask: Raw,

@@ -69,8 +69,8 @@ pub fn path(fd: &OwnedFd) -> OsString {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-/// The same open file under the lowest number that a program does not use for its input and output,
-/// open across `execve`.
+/// Gives an open file the lowest number that a program does not use for its input and output, and
+/// leaves it open across `execve`.
 pub fn for_program(fd: OwnedFd) -> Result<(OwnedFd, i32)> {
     let doing = "making room for a program's descriptor";
     let low = fcntl_dupfd_cloexec(&fd, 3).context(doing)?;

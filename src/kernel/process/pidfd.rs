@@ -58,8 +58,9 @@ pub fn parent() -> Option<i32> {
     Some(rustix::process::getppid()?.as_raw_nonzero().get())
 }
 
-/// The same with when it started, as /proc counts: that may be of a pid namespace above ours, as in
-/// gVisor's gofer. Nothing for an init, which may be that of a namespace that others do not see.
+/// The parent and when it started, by the pids of /proc: that may be of a pid namespace above ours,
+/// as in gVisor's gofer. `None` for an init, which may be that of a namespace that others do not
+/// see.
 pub fn parent_in_proc() -> Option<(i32, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let parent = stat

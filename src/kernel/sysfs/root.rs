@@ -152,7 +152,7 @@ impl Root {
         }
     }
 
-    /// The same for another thread: what either reads, both know.
+    /// Makes roots for other threads: what one of them reads, all know.
     pub(super) fn beside(&self) -> Box<dyn Fn() -> Root + Send + Sync> {
         let memory = self.memory.clone();
         Box::new(move || Root {
