@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::config::policy::Device;
+use rdmaprep::config::policy::PolicyDevice;
 use rdmaprep::config::request::{ANNOTATION, Request};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
@@ -95,19 +95,21 @@ fn allowed(request: &Request, plan: &Plan, seen: &Snapshot) {
         let dev = seen
             .netdev(&nic.identity.name)
             .expect("planned from this host");
-        let why =
-            request
-                .host
-                .policy
-                .forbids(&Device::new(dev.name.as_str(), Some(dev), None, seen));
+        let why = request.host.policy.forbids(&PolicyDevice::new(
+            dev.name.as_str(),
+            Some(dev),
+            None,
+            seen,
+        ));
         assert_eq!(why, None, "moved all the same");
     }
     for name in &plan.ib {
-        let why =
-            request
-                .host
-                .policy
-                .forbids(&Device::new(name.as_str(), None, seen.hca(name), seen));
+        let why = request.host.policy.forbids(&PolicyDevice::new(
+            name.as_str(),
+            None,
+            seen.hca(name),
+            seen,
+        ));
         assert_eq!(
             why.or(request.narrowing.excludes(name.as_str())),
             None,

@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
         .collect();
     let text = String::from_utf8_lossy(config.get(2..).unwrap_or_default());
     let file = ConfigFile::new(&text);
-    let _ = (file.config(), file.folders(), file.salvaged_runtime());
+    let _ = (file.config(), file.folders());
     let config = file.shim().unwrap_or_default();
     let call = Call::parse(words.iter().cloned());
     let _ = choose_runtime(
