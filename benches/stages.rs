@@ -80,6 +80,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         held_back: Vec::new(),
         awaits: Vec::new(),
         host_rules: Vec::new(),
+        children_gone: false,
         hold: None,
         held: held.clone(),
         precedence: Precedence::default(),

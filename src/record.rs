@@ -109,6 +109,9 @@ pub struct Record {
     /// link appears.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_rules: Vec<Rule>,
+    /// Whether a restore has seen that none of the container's links are left on the NICs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub children_gone: bool,
     /// The order that the host's equal routes and rules had.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,

@@ -212,6 +212,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
+    devnode_probe::make_way()?;
     if args.settings {
         return say(&report::json(&running::container_settings(args.pid)?)?);
     }

@@ -181,6 +181,7 @@ impl Create<'_> {
             held_back: Vec::new(),
             awaits: Vec::new(),
             host_rules: due_rules(&attempt.records, &held),
+            children_gone: false,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
             precedence,

@@ -41,7 +41,12 @@ fn value(root: &Path, ifindex: u32, key: &str) -> Option<String> {
 }
 
 /// Where networkd looks for files (systemd.network(5)), in the order in which they count.
-pub const FOLDERS: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
+pub const FOLDERS: [&str; 4] = [
+    "usr/lib/systemd",
+    "usr/local/lib/systemd",
+    "run/systemd",
+    "etc/systemd",
+];
 
 /// The files by which it configures a link.
 pub fn profile(root: &Path, ifindex: u32) -> Option<Vec<PathBuf>> {

@@ -41,11 +41,14 @@ pub(super) fn links_owners<'a>(
     steps.iter().filter_map(moved).chain(all).collect()
 }
 
-/// Deletes links on NICs that the container `owned`, and reports the others.
+/// Deletes links on NICs that the container `owned`, and reports the others. Another container's
+/// stay once the container's are known to be gone: a restore that was killed may have left one that
+/// the container put into that other one.
 pub(super) fn delete(
     world: &mut dyn World,
     here: &[MovedNic],
     owned: &BTreeSet<&IfName>,
+    are_gone: bool,
 ) -> Result<Children> {
     let host = world.observe(Side::Host, &Scope::links())?;
     let found = here.iter().filter_map(|h| {
@@ -65,7 +68,7 @@ pub(super) fn delete(
         let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
             continue;
         };
-        if !owned.contains(nic) && child.is_anothers() {
+        if !owned.contains(nic) && are_gone && child.is_anothers() {
             let note = format!("{link} sits on {nic} by now, and is another container's: it stays");
             children.notes.push(note);
             continue;

@@ -165,7 +165,9 @@ fn restore_all(
         world,
         &here,
         &children::links_owners(&done, &record.held, first),
+        record.children_gone,
     )?;
+    record.children_gone = remaining.is_empty();
     remaining.extend(siblings.remaining);
     let back = Returned {
         held: &here,

@@ -375,3 +375,43 @@ fn a_macvlan_of_another_container_stays() {
         );
     });
 }
+
+/// Nothing says then whether the container's links on its NICs had been deleted.
+#[test]
+fn a_killed_restore_excuses_no_link_on_a_nic() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let other = Container::start(
+            "other",
+            std::process::Command::new("unshare").args(["--pid", "--fork", "unshare", "--net"]),
+        );
+        let init = sh(&format!("cat /proc/{0}/task/{0}/children", other.pid()))
+            .trim()
+            .to_owned();
+        sh(&format!(
+            "nsenter -t {c} -n ip link add link r0 name evil type macvlan mode bridge
+            nsenter -t {c} -n ip link set evil netns {init}
+            nsenter -t {c} -n ip link set r0 netns {host}",
+            c = c.pid(),
+            host = std::process::id()
+        ));
+        let path = host.records().remove(0);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let restoring = text.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
+        assert_ne!(restoring, text);
+        std::fs::write(&path, restoring).unwrap();
+
+        for _ in 0..2 {
+            host.rdmaprep(&["restore", "c"])
+                .fails(8, &["evil (macvlan)", "sits on r0: delete it there"]);
+        }
+        sh(&format!("nsenter -t {init} -n ip link delete evil"));
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

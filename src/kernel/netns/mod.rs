@@ -189,7 +189,8 @@ fn processes() -> impl Iterator<Item = i32> {
 }
 
 /// The children of kthreadd, of which all threads of the kernel are (kthreadd() in
-/// kernel/kthread.c). In a PID namespace its number is another process's.
+/// kernel/kthread.c), and programs that the kernel starts, which root of the host alone names
+/// (core_pattern, modprobe). In a PID namespace its number is another process's.
 fn kernel_threads() -> Option<HashSet<i32>> {
     let stat = std::fs::read_to_string("/proc/2/stat").ok()?;
     // Behind the name: state, parent, group, session, terminal, its group, flags.

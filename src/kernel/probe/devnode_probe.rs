@@ -160,11 +160,14 @@ fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
     Ok(heard)
 }
 
+/// For `rdmaprep try-nodes` alone: where memory ends, in a cgroup whose limits are others' or by a
+/// file of the container's, this process is what goes.
+pub fn make_way() -> Result<()> {
+    fs::write("/proc/self/oom_score_adj", b"1000").context("making way for others")
+}
+
 /// The process that enters: for `rdmaprep try-nodes` alone.
 pub fn enter(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Result<Nodes> {
-    // Before it is in a cgroup whose limits are others': where memory ends there, this is what
-    // goes.
-    fs::write("/proc/self/oom_score_adj", b"1000").context("making way for others")?;
     let entered = cgroups(pid).and_then(|all| all.iter().try_for_each(|procs| join(procs)));
     let nodes = below(&top(pid), devices, Some(user));
     Ok(match entered {
