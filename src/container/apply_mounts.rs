@@ -3,8 +3,9 @@
 //! private namespace what is to be put there; put it there. Nothing is written into the image, and
 //! nothing is mounted on the host: what is made lives in file systems of its own and ends with the
 //! container's mount namespace. If anything fails, the container is not to be started; its
-//! namespace takes along what is already there. A container's root decides what is found, never
-//! where: see [`crate::kernel::mount::rootfs`].
+//! namespace takes along what is already there. The hosts file follows in three such steps, and a
+//! container starts without it. A container's root decides what is found, never where: see
+//! [`crate::kernel::mount::rootfs`].
 
 use crate::oci::bundle::ContainerRoot;
 use crate::view::Cover;
@@ -17,7 +18,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 
-use crate::container::hosts::{HostsPlan, plan_hosts};
+use crate::container::hosts;
 use crate::container::mount_point::{KeptMount, MountPoint, mount_point, put};
 use crate::container::mounts::{AppliedMounts, ContainerMounts};
 use crate::container::nccl_conf::{self, ConfPlan};
@@ -31,7 +32,6 @@ struct Inspected<'o> {
     spots: Vec<MountPoint>,
     covers: Vec<&'o Cover>,
     conf: ConfPlan,
-    hosts: HostsPlan,
     lacking: Vec<CharDevice>,
 }
 
@@ -59,28 +59,17 @@ pub fn apply_mounts(
         spots,
         covers,
         conf,
-        hosts,
         lacking,
     } = inside.visit(|| inspect(container, additions, devices))?;
     let label = container.label.as_deref();
-    let is_idle = spots.is_empty() && conf.spot().is_none() && hosts.spot().is_none();
-    let build = || {
-        Ok((
-            sew(&spots, &covers, label)?,
-            conf.build(label),
-            hosts.build(label),
-        ))
-    };
-    let (mut made, given, (hosts_file, hosts_note)) = match is_idle {
+    let is_idle = spots.is_empty() && conf.spot().is_none();
+    let build = || Ok((sew(&spots, &covers, label)?, conf.build(label)));
+    let (mut made, given) = match is_idle {
         true => build()?,
         false => workshop(build)?,
     };
     let mut places: Vec<&MountPoint> = spots.iter().collect();
     if let (Some(spot), Some(mount)) = (conf.spot(), given.mount) {
-        places.push(spot);
-        made.push(mount);
-    }
-    if let (Some(spot), Some(mount)) = (hosts.spot(), hosts_file) {
         places.push(spot);
         made.push(mount);
     }
@@ -92,12 +81,13 @@ pub fn apply_mounts(
                 .try_for_each(|(spot, mount)| put(spot, mount))
         })?;
     }
+    let entry = additions.hosts.as_ref();
     Ok(AppliedMounts {
         conf: given.outcome,
         kept: conf.kept,
         left: conf.left,
         lacking,
-        hosts: hosts_note,
+        hosts: entry.and_then(|entry| hosts::name(&inside, container, entry)),
     })
 }
 
@@ -145,7 +135,6 @@ fn inspect<'o>(
         spots: spots?,
         covers,
         conf,
-        hosts: plan_hosts(&root, &mounts, additions.hosts.as_ref()),
         lacking: lacking(&root, devices),
     })
 }

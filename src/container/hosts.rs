@@ -3,45 +3,50 @@
 //! may be the image's, or an engine's that other containers see as well.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
-use crate::container::mount_point::MountPoint;
+use anyhow::Result;
+
+use crate::container::mount_point::put;
 use crate::container::mounts::HostsEntry;
 use crate::container::nccl_conf::{ImageFile, image_file, laid_over};
-use crate::kernel::mount::mountinfo::Mount;
+use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::rootfs::Root;
+use crate::oci::bundle::ContainerRoot;
 
-const PATH: &str = "etc/hosts";
-
-pub(super) struct HostsPlan {
-    file: Option<ImageFile>,
-    note: Option<String>,
-}
-
-/// Looks at the container's file; to be called in its mount namespace. Nothing is to be done where
-/// the name has an address already.
-pub(super) fn plan_hosts(root: &Root, mounts: &[Mount], entry: Option<&HostsEntry>) -> HostsPlan {
-    let Some(entry) = entry else {
-        return HostsPlan::without(None);
-    };
-    let mut file = match image_file(root, mounts, PATH) {
-        Ok(file) => file,
-        Err(e) => return HostsPlan::without(Some(refusal(&e))),
-    };
-    let text = String::from_utf8_lossy(&file.bytes);
-    if text.lines().any(|line| names(line, &entry.name)) {
-        return HostsPlan::without(None);
-    }
-    // The first line of a name counts, and an engine may have one with a loopback address.
-    let line = format!("{}\t{}\n", entry.address, entry.name);
-    file.bytes.splice(..0, line.into_bytes());
-    HostsPlan {
-        file: Some(file),
-        note: Some(format!(
+/// Names the container whose mount namespace this is, and says what became of it; nothing where the
+/// name has an address already. To be called when all else is mounted: what lies over a file below
+/// an overlay is not seen.
+pub(super) fn name(
+    inside: &Mntns,
+    container: &ContainerRoot,
+    entry: &HostsEntry,
+) -> Option<String> {
+    match lay_over(inside, container, entry) {
+        Ok(true) => Some(format!(
             "/etc/hosts names {} by {}",
             entry.name, entry.address
         )),
+        Ok(false) => None,
+        Err(e) => Some(format!("no line in /etc/hosts: {e:#}")),
     }
+}
+
+fn lay_over(inside: &Mntns, container: &ContainerRoot, entry: &HostsEntry) -> Result<bool> {
+    let ImageFile { spot, bytes, owner } = inside.visit(|| {
+        let root = Root::open(&container.rootfs)?;
+        image_file(&root, &root.mounts()?, "etc/hosts")
+    })?;
+    let own = String::from_utf8_lossy(&bytes);
+    if own.lines().any(|line| names(line, &entry.name)) {
+        return Ok(false);
+    }
+    // The first line of a name counts, and an engine may have one with a loopback address.
+    let mut text = format!("{}\t{}\n", entry.address, entry.name).into_bytes();
+    text.extend(&bytes);
+    let label = container.label.as_deref();
+    let file = workshop(|| laid_over(&text, owner.into(), label, false))?;
+    inside.visit(|| put(&spot, &file))?;
+    Ok(true)
 }
 
 /// Whether a line of hosts(5) gives the name an address that others can reach.
@@ -51,30 +56,6 @@ fn names(line: &str, name: &str) -> bool {
     let address = words.next().and_then(|word| word.parse::<IpAddr>().ok());
     let is_reached = address.is_some_and(|address| !address.to_canonical().is_loopback());
     is_reached && words.any(|word| word.eq_ignore_ascii_case(name))
-}
-
-fn refusal(e: &anyhow::Error) -> String {
-    format!("no line in /etc/hosts: {e:#}")
-}
-
-impl HostsPlan {
-    fn without(note: Option<String>) -> HostsPlan {
-        HostsPlan { file: None, note }
-    }
-
-    pub(super) fn spot(&self) -> Option<&MountPoint> {
-        self.file.as_ref().map(|file| &file.spot)
-    }
-
-    /// Makes the file, which the container may go on writing to; to be called in the workshop.
-    /// Returns what to say of it as well.
-    pub(super) fn build(&self, label: Option<&str>) -> (Option<OwnedFd>, Option<String>) {
-        let make = |file: &ImageFile| laid_over(&file.bytes, file.owner.into(), label, false);
-        match self.file.as_ref().map(make).transpose() {
-            Ok(mount) => (mount, self.note.clone()),
-            Err(e) => (None, Some(refusal(&e))),
-        }
-    }
 }
 
 #[cfg(test)]

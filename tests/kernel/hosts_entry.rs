@@ -1,29 +1,42 @@
 //! The line of a container's own name in its /etc/hosts, whatever is in that file's place.
 
 use crate::alone;
-use crate::mounted_container::{CANARY, Container, ROOTFS, image, outside};
-use rdmaprep::container::mounts::{ContainerMounts, HostsEntry};
+use crate::mounted_container::{CANARY, Container, ROOTFS, image, outside, vars};
+use rdmaprep::container::apply_mounts::apply_mounts;
+use rdmaprep::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts, HostsEntry};
+use rdmaprep::oci::bundle::ContainerRoot;
 use testkit::{same, sh};
 
 const LINE: &str = "198.51.100.10\ttrainer\n";
 
 /// A container whose image has what these shell lines make, run in its root.
 fn container(lines: &str, more: &str) -> Container {
+    container_by(Container::new, lines, more)
+}
+
+fn container_by(start: fn(&str) -> Container, lines: &str, more: &str) -> Container {
     sh(&format!("rm -rf {ROOTFS}"));
     image();
     sh(&format!("cd {ROOTFS}; {lines}"));
-    Container::new(more)
+    start(more)
 }
 
 /// Gives it the line, and insists that nothing outside of it changed.
 fn name(container: &Container) -> Option<String> {
+    give(&container.root(), &[]).hosts
+}
+
+/// Gives it these settings as well.
+fn give(root: &ContainerRoot, settings: &[(&str, &str)]) -> AppliedMounts {
     let before = outside();
-    let applied = container.set_up(&ContainerMounts {
+    let additions = ContainerMounts {
+        conf: vars(settings),
         hosts: HostsEntry::new("198.51.100.10".parse().unwrap(), "trainer"),
         ..ContainerMounts::default()
-    });
+    };
+    let applied = apply_mounts(root, &additions, &[]).unwrap_or_else(|e| panic!("{e:#}"));
     same("the outside", &before, &outside());
-    applied.hosts
+    applied
 }
 
 const NAMED: &str = "/etc/hosts names trainer by 198.51.100.10";
@@ -67,6 +80,39 @@ fn file_that_others_see_is_not_written_to() {
         assert!(container.sh("cat etc/hosts").starts_with(LINE));
         container.sh("echo 192.0.2.1 other >>etc/hosts");
         assert_eq!(sh(&format!("cat {shared}")), "127.0.0.1 localhost\n");
+    });
+}
+
+/// An overlay over /etc brings the settings: what lies over a file below it is not seen.
+#[test]
+fn name_is_seen_beside_the_settings() {
+    const OWN: &str = "127.0.0.1 localhost";
+    const OVERLAY: ConfOutcome = ConfOutcome::Overlay;
+    alone(|_| {
+        let file = format!("echo '{OWN}' >etc/hosts");
+        let inner = format!("echo '{OWN}' >etc/own; ln -s own etc/hosts");
+        let outer = format!("echo '{OWN}' >opt/hosts; ln -s ../opt/hosts etc/hosts");
+        let merged = format!("{file}; touch etc/nccl.conf");
+        let bound = format!("echo '{OWN}' >opt/hosts; touch etc/hosts");
+        for start in [Container::new as fn(&str) -> Container, Container::apart] {
+            for (lines, more, conf) in [
+                (&file, "", OVERLAY),
+                (&inner, "", OVERLAY),
+                (&outer, "", OVERLAY),
+                (&bound, "mount --bind opt/hosts etc/hosts", OVERLAY),
+                (&merged, "", ConfOutcome::Merged),
+            ] {
+                let container = container_by(start, lines, more);
+                let applied = give(&container.root(), &[("NCCL_DEBUG", "INFO")]);
+                assert_eq!(applied.conf, conf, "{lines}");
+                assert_eq!(applied.hosts.as_deref(), Some(NAMED), "{lines}");
+                let seen = container.sh("cat etc/nccl.conf");
+                assert_eq!(seen, "NCCL_DEBUG=INFO\n", "{lines}");
+                let wanted = format!("{LINE}{OWN}\n");
+                assert_eq!(container.sh("cat etc/hosts"), wanted, "{lines}");
+                container.sh("echo 192.0.2.1 other >>etc/hosts");
+            }
+        }
     });
 }
 
