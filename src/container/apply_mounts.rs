@@ -186,7 +186,7 @@ fn sew(spots: &[MountPoint], covers: &[&Cover], label: Option<&str>) -> Result<V
         return Ok(Vec::new());
     }
     let doing = "making the covers";
-    let cloth = fsmount::tmpfs(label, fsmount::PLAIN).class(ErrorClass::Kernel, doing)?;
+    let cloth = fsmount::tmpfs(label, fsmount::PLAIN, None).class(ErrorClass::Kernel, doing)?;
     for (number, (spot, cover)) in spots.iter().zip(covers).enumerate() {
         let dir = fsmount::folder(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing)?;
         let tree = with_room(cover.tree.clone(), &spot.kept)?;

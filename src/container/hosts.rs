@@ -43,8 +43,10 @@ fn lay_over(inside: &Mntns, container: &ContainerRoot, entry: &HostsEntry) -> Re
     // The first line of a name counts, and an engine may have one with a loopback address.
     let mut text = format!("{}\t{}\n", entry.address, entry.name).into_bytes();
     text.extend(&bytes);
+    // The container may go on writing to it, if it could before.
+    let is_frozen = container.hosts_readonly || spot.options.iter().any(|o| o == "ro");
     let label = container.label.as_deref();
-    let file = workshop(|| laid_over(&text, owner.into(), label, false))?;
+    let file = workshop(|| laid_over(&text, owner.into(), label, is_frozen))?;
     inside.visit(|| put(&spot, &file))?;
     Ok(true)
 }

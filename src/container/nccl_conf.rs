@@ -30,6 +30,9 @@ pub(super) const PATH: &str = "etc/nccl.conf";
 /// The largest file of an image that is read; NCCL has some 400 variables.
 const LIMIT: u64 = 64 << 10;
 
+/// The size of a file system for one such file: its pages are the host's memory.
+const ROOM: &str = "1m";
+
 #[derive(Debug)]
 pub(super) struct ConfPlan {
     placement: ConfPlacement,
@@ -256,14 +259,15 @@ impl ConfPlan {
     }
 }
 
-/// A file in a file system of its own, to lie over one of the image.
+/// A file in a file system of its own, to lie over one of the image. It may grow to [`ROOM`] unless
+/// it is frozen.
 pub(super) fn laid_over(
     bytes: &[u8],
     owner: Owner,
     label: Option<&str>,
     is_frozen: bool,
 ) -> Result<OwnedFd> {
-    let cloth = tmpfs(label, fsmount::PLAIN)?;
+    let cloth = tmpfs(label, fsmount::PLAIN, Some(ROOM))?;
     owner.apply(&file(&cloth, "file", bytes)?)?;
     if is_frozen {
         freeze(&cloth).context("making the file read-only")?;
@@ -279,7 +283,7 @@ fn layered(
     options: &[String],
     label: Option<&str>,
 ) -> Result<OwnedFd> {
-    let cloth = tmpfs(label, MountAttrFlags::empty())?;
+    let cloth = tmpfs(label, MountAttrFlags::empty(), None)?;
     let upper = folder(&cloth, "upper")?;
     file(&upper, "nccl.conf", bytes)?;
     let work = folder(&cloth, "work")?;

@@ -22,6 +22,8 @@ pub struct ContainerRoot {
     /// Whether its `/etc` is to be read-only: `root.readonly`, or a mount at `/etc` with the option
     /// `ro`, which crun applies after the hooks only.
     pub readonly: bool,
+    /// The same for `/etc/hosts`.
+    pub hosts_readonly: bool,
     /// `linux.mountLabel`: the SELinux context of what is mounted for it.
     pub label: Option<String>,
 }
@@ -46,17 +48,13 @@ impl Bundle {
             .ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
         let mounts = config.mounts()?;
         let devices: Vec<OciDevice> = config.list(&["linux", "devices"])?;
-        // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
         let ours = |m: &OciMount| view_name(m.source.as_deref()?, views).map(str::to_owned);
-        let etc = mounts
-            .iter()
-            .rfind(|m| m.destination.trim_end_matches('/') == "/etc");
-        let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         Ok(Bundle {
             container: ContainerRoot {
                 pid,
                 rootfs: dir.join(root.path),
-                readonly: etc_readonly.unwrap_or(root.readonly),
+                readonly: readonly(&mounts, &["/etc"]).unwrap_or(root.readonly),
+                hosts_readonly: readonly(&mounts, &["/etc", "/etc/hosts"]).unwrap_or(root.readonly),
                 label: config.mount_label()?,
             },
             env: config.environment(),
@@ -81,6 +79,15 @@ impl Bundle {
         };
         devices.iter().filter(|d| !there(d)).cloned().collect()
     }
+}
+
+/// Whether the last mount at one of the places is to be read-only. crun makes it so after the hooks
+/// only: it does not look so yet.
+fn readonly(mounts: &[OciMount], places: &[&str]) -> Option<bool> {
+    let last = mounts
+        .iter()
+        .rfind(|m| places.contains(&m.destination.trim_end_matches('/')))?;
+    Some(last.options.iter().flatten().any(|o| o == "ro"))
 }
 
 fn is_in_sys(mount: &OciMount) -> bool {

@@ -208,6 +208,20 @@ fn a_bundle_tells_what_its_container_has() {
         (bundle.container.rootfs.as_path(), bundle.container.readonly),
         (Path::new("/b/rootfs"), true)
     );
+    assert!(bundle.container.hosts_readonly);
+    // Docker binds an /etc/hosts that may be written to below a root that may not, and otherwise.
+    for (root, options, readonly) in [
+        (true, json!(["rbind"]), false),
+        (false, json!(["rbind", "ro"]), true),
+    ] {
+        config["root"]["readonly"] = json!(root);
+        config["mounts"] = json!([{"destination": "/etc/hosts", "options": options}]);
+        let container = parse(&config).container;
+        assert_eq!(
+            (container.readonly, container.hosts_readonly),
+            (root, readonly)
+        );
+    }
     for bad in ["", "{}", "[]", "{\"root\": 7}"] {
         let parsed = ConfigJson::parse(bad).and_then(|c| Bundle::new(&c, Path::new("/b"), 7, "/v"));
         assert!(parsed.is_err(), "{bad}");

@@ -116,6 +116,52 @@ fn name_is_seen_beside_the_settings() {
     });
 }
 
+/// The container's own root could undo what only a mount says.
+fn is_frozen(container: &Container) {
+    assert!(container.sh("cat etc/hosts").starts_with(LINE));
+    for remount in ["true", "mount -o remount,bind,rw etc/hosts"] {
+        let said = container.said(&format!("{remount}; echo x >>etc/hosts"));
+        assert!(said.err.contains("Read-only file system"), "{}", said.err);
+    }
+}
+
+#[test]
+fn read_only_file_stays_read_only() {
+    let own = "echo 127.0.0.1 localhost >etc/hosts";
+    let readonly = "mount --bind etc/hosts etc/hosts; mount -o remount,bind,ro etc/hosts";
+    let settings = [("NCCL_DEBUG", "INFO")];
+    alone(|_| {
+        for start in [Container::new as fn(&str) -> Container, Container::apart] {
+            let bound = container_by(start, own, readonly);
+            let applied = give(&bound.root(), &settings);
+            assert_eq!(applied.hosts.as_deref(), Some(NAMED));
+            is_frozen(&bound);
+            // crun makes the root, and what is bound, read-only after the hooks.
+            for conf in [&settings[..], &[]] {
+                let later = container_by(start, own, "");
+                let root = ContainerRoot {
+                    readonly: true,
+                    hosts_readonly: true,
+                    ..later.root()
+                };
+                assert_eq!(give(&root, conf).hosts.as_deref(), Some(NAMED));
+                is_frozen(&later);
+            }
+        }
+    });
+}
+
+/// What the container writes is memory of the host's.
+#[test]
+fn file_of_its_own_takes_little_memory() {
+    alone(|_| {
+        let container = container("echo 127.0.0.1 localhost >etc/hosts", "");
+        assert_eq!(name(&container).as_deref(), Some(NAMED));
+        let said = container.said("head -c 2M /dev/zero >>etc/hosts");
+        assert!(said.err.contains("No space left"), "{}", said.err);
+    });
+}
+
 #[test]
 fn link_in_its_place_leads_out_of_nothing() {
     alone(|_| {

@@ -74,8 +74,7 @@ impl Container {
         ContainerRoot {
             pid,
             rootfs: ROOTFS.into(),
-            readonly: false,
-            label: None,
+            ..ContainerRoot::default()
         }
     }
 

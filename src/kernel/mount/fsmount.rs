@@ -42,10 +42,15 @@ pub fn create(
 
 /// A tmpfs in this thread's private namespace, seen through its descriptor alone: it lies over the
 /// root, which the thread has entered before. Only an attached mount can be copied or be a layer of
-/// an overlay before Linux 6.15.
-pub fn tmpfs(label: Option<&str>, attributes: MountAttrFlags) -> Result<OwnedFd> {
+/// an overlay before Linux 6.15. Without a size it may grow to half of the memory.
+pub fn tmpfs(
+    label: Option<&str>,
+    attributes: MountAttrFlags,
+    size: Option<&str>,
+) -> Result<OwnedFd> {
     let mut settings = vec![("mode", Some("755")), ("source", Some("rdmaprep"))];
     settings.extend(label.map(|label| ("context", Some(label))));
+    settings.extend(size.map(|size| ("size", Some(size))));
     let made = create("tmpfs", &settings, attributes).context("making a tmpfs")?;
     let root =
         openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("opening /")?;
