@@ -18,6 +18,7 @@ use rdma_model::step::Side;
 use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
+use crate::container::budget::Budget;
 use crate::container::userspace::{self, LIBRARY_PATH, Userspace};
 use crate::doctor::collect;
 use crate::kernel::mount::rootfs::{self, Root};
@@ -239,6 +240,7 @@ pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Opti
         &root,
         &env.into_iter().collect(),
         &providers,
+        &Budget::new(None),
     ))
 }
 
@@ -272,7 +274,11 @@ pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     }
     let folders = collect::environment(pid, |name| name == LIBRARY_PATH)?;
     let folders = folders.first().map(|(_, value)| value.as_str());
-    found.plugin = userspace::first(&root, folders, &plugin_names(&found.settings))
-        .map_or(Plugin::Missing, Plugin::Found);
+    let (names, budget) = (plugin_names(&found.settings), Budget::new(None));
+    found.plugin = match userspace::first(&root, folders, &names, &budget) {
+        Some(path) => Plugin::Found(path),
+        None if budget.lasts() => Plugin::Missing,
+        None => Plugin::Unknown,
+    };
     Ok(found)
 }

@@ -3,15 +3,24 @@
 //! of the library that asks is not known here. A root is untrusted: see
 //! [`crate::kernel::mount::rootfs`].
 
+use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
+use rdma_model::escape::is_unsafe;
+
+use super::budget::Budget;
 use crate::kernel::mount::rootfs::{self, Root};
 
 const CACHE: &str = "etc/ld.so.cache";
 const CONF: &str = "etc/ld.so.conf";
-/// What a file may have. libibverbs of distributions has 0.1 to 0.2 MB, a cache no more.
-const LIMIT: u64 = 16 << 20;
+/// What ld.so.conf and the files that it includes may have; they have a line for each package.
+const CONF_BYTES: usize = 1 << 20;
+/// Folders that LD_LIBRARY_PATH may have.
+const FIRST: usize = 64;
+/// PATH_MAX: what is longer names no file.
+const NAME: usize = 4096;
 
 /// The default folders of glibc: Debian's by architecture, then those of others
 /// (sysdeps/unix/sysv/linux/*/ldconfig.h, and Debian's patch local-multiarch).
@@ -48,96 +57,201 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") {
     62
 };
 
-pub(super) struct Loader<'r> {
-    root: &'r Root,
+pub(super) struct Loader<'l> {
+    root: &'l Root,
+    budget: &'l Budget<'l>,
     cache: Vec<u8>,
     /// The folders of LD_LIBRARY_PATH.
-    first: Vec<&'r str>,
+    first: Vec<&'l str>,
 }
 
-impl<'r> Loader<'r> {
-    pub(super) fn new(root: &'r Root, library_path: Option<&'r str>) -> Loader<'r> {
-        let folders = library_path.unwrap_or_default().split([':', ';']);
-        Loader {
-            root,
-            cache: bytes(root, CACHE).unwrap_or_default(),
-            first: folders.filter(|f| f.starts_with('/')).collect(),
+impl<'l> Loader<'l> {
+    pub(super) fn new(
+        root: &'l Root,
+        library_path: Option<&'l str>,
+        budget: &'l Budget<'l>,
+    ) -> Loader<'l> {
+        let first: Vec<&str> = folders(library_path).take(FIRST + 1).collect();
+        if first.len() > FIRST {
+            budget.give_up();
         }
+        let mut loader = Loader {
+            root,
+            budget,
+            cache: Vec::new(),
+            first,
+        };
+        loader.cache = loader.bytes(CACHE).unwrap_or_default();
+        loader
     }
 
     /// Where a library is.
     pub(super) fn find(&self, name: &str) -> Option<(String, OwnedFd)> {
-        let cached = entries(&self.cache).filter(|(key, _)| *key == name);
-        let cached = cached.map(|(_, path)| path.to_owned());
+        let cached = self.entries().filter(|entry| entry.is(name));
+        let cached = cached.filter_map(|entry| entry.path().map(str::to_owned));
         let first = self.first.iter().map(|folder| join(folder, name));
         let last = FOLDERS.iter().map(|folder| join(folder, name));
         first
             .chain(cached)
             .chain(last)
-            .find_map(|path| Some((library(self.root, &path)?, path)))
+            .find_map(|path| Some((self.library(&path)?, path)))
             .map(|(found, path)| (path, found))
     }
 
     /// The folder of ld.so.conf that has a library which the cache lacks: ldconfig was not run.
     pub(super) fn uncached(&self, name: &str) -> Option<String> {
-        let mut folders = configured(self.root).into_iter();
-        folders.find(|folder| library(self.root, &join(folder, name)).is_some())
+        let conf = self.configured();
+        let lines = conf.lines().map(str::trim).filter(|l| l.starts_with('/'));
+        lines
+            .take_while(|_| self.budget.lasts())
+            .filter_map(|line| printable(line.as_bytes()))
+            .find(|folder| self.library(&join(folder, name)).is_some())
+            .map(str::to_owned)
     }
 
     /// The names of this form that [`Loader::find`] may find.
-    pub(super) fn names(&self, prefix: &str, suffix: &str) -> Vec<String> {
-        let cached = entries(&self.cache).map(|(key, _)| key.to_owned());
+    pub(super) fn names(&self, prefix: &str, suffix: &str) -> BTreeSet<String> {
         let folders = self.first.iter().chain(&FOLDERS);
-        let listed = folders.flat_map(|folder| list(self.root, folder));
-        let fits = |name: &String| name.starts_with(prefix) && name.ends_with(suffix);
-        let mut names: Vec<String> = cached.chain(listed).filter(fits).collect();
-        names.sort();
-        names.dedup();
+        let mut names: BTreeSet<String> = folders.flat_map(|folder| self.list(folder)).collect();
+        names.retain(|name| name.starts_with(prefix) && name.ends_with(suffix));
+        for key in self.entries().filter_map(|entry| entry.key()) {
+            let fits = key.starts_with(prefix) && key.ends_with(suffix);
+            if fits && !names.contains(key) {
+                self.budget.take(key.len());
+                names.insert(key.to_owned());
+            }
+        }
         names
     }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        entries(&self.cache).take_while(|_| self.budget.lasts())
+    }
+
+    /// A whole file below the root, if it is a plain one.
+    fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        self.contents(&self.root.find(path).ok()?)
+    }
+
+    /// One that is too large, or cannot be read, ends the look: it might say anything.
+    pub(super) fn contents(&self, found: &OwnedFd) -> Option<Vec<u8>> {
+        if !self.budget.lasts() {
+            return None;
+        }
+        let file = self.root.open_file(found).ok()?;
+        let Ok(bytes) = rootfs::read(&file, self.budget.left() as u64) else {
+            self.budget.give_up();
+            return None;
+        };
+        self.budget.take(bytes.len());
+        Some(bytes)
+    }
+
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        String::from_utf8(self.bytes(path)?).ok()
+    }
+
+    /// The names in a folder below the root.
+    pub(super) fn list(&self, folder: &str) -> Vec<String> {
+        if !self.budget.lasts() {
+            return Vec::new();
+        }
+        let found = self.root.find(folder).and_then(rootfs::names);
+        let names = found.unwrap_or_default();
+        self.budget.take(names.iter().map(String::len).sum());
+        names
+    }
+
+    /// Finds a file that is an ELF file of this machine: the loader passes over others.
+    pub(super) fn library(&self, path: &str) -> Option<OwnedFd> {
+        if !self.budget.lasts() {
+            return None;
+        }
+        let found = self.root.find(path).ok()?;
+        let mut file = self.root.open_file(&found).ok()?;
+        let mut head = [0; 20];
+        file.read_exact(&mut head).ok()?;
+        let is_elf = head.starts_with(b"\x7fELF\x02");
+        let machine = u16::from_le_bytes([head[18], head[19]]);
+        (is_elf && machine == MACHINE).then_some(found)
+    }
+
+    /// What ldconfig reads, without the includes of an included file.
+    fn configured(&self) -> String {
+        let mut all = String::new();
+        self.add_conf(&mut all, CONF);
+        let own = all.clone();
+        let patterns = own.lines().filter_map(|line| line.strip_prefix("include "));
+        for pattern in patterns.take_while(|_| self.budget.lasts()) {
+            let Some((folder, name)) = pattern.trim().rsplit_once('/') else {
+                continue;
+            };
+            let suffix = name.trim_start_matches('*');
+            for name in self.list(folder).iter().filter(|n| n.ends_with(suffix)) {
+                self.add_conf(&mut all, &join(folder, name));
+            }
+        }
+        all
+    }
+
+    fn add_conf(&self, all: &mut String, path: &str) {
+        let text = self.text(path).unwrap_or_default();
+        if all.len() + text.len() > CONF_BYTES {
+            self.budget.give_up();
+            return;
+        }
+        *all += &text;
+        all.push('\n');
+    }
+}
+
+/// The folders that LD_LIBRARY_PATH has.
+fn folders(library_path: Option<&str>) -> impl Iterator<Item = &str> {
+    let words = library_path.unwrap_or_default().split([':', ';']);
+    words.filter(|folder| folder.starts_with('/'))
 }
 
 fn join(folder: &str, name: &str) -> String {
     format!("{}/{name}", folder.trim_end_matches('/'))
 }
 
-/// A whole file below the root, if it is a plain one that is not too large.
-fn bytes(root: &Root, path: &str) -> Option<Vec<u8>> {
-    contents(root, &root.find(path).ok()?)
-}
-
-pub(super) fn contents(root: &Root, found: &OwnedFd) -> Option<Vec<u8>> {
-    rootfs::read(&root.open_file(found).ok()?, LIMIT).ok()
-}
-
-pub(super) fn text(root: &Root, path: &str) -> Option<String> {
-    String::from_utf8(bytes(root, path)?).ok()
-}
-
-/// The names in a folder below the root.
-pub(super) fn list(root: &Root, folder: &str) -> Vec<String> {
-    root.find(folder)
-        .and_then(rootfs::names)
-        .unwrap_or_default()
-}
-
-/// Finds a file that is an ELF file of this machine: the loader passes over others.
-pub(super) fn library(root: &Root, path: &str) -> Option<OwnedFd> {
-    let found = root.find(path).ok()?;
-    let mut file = root.open_file(&found).ok()?;
-    let mut head = [0; 20];
-    file.read_exact(&mut head).ok()?;
-    let is_elf = head.starts_with(b"\x7fELF\x02");
-    let machine = u16::from_le_bytes([head[18], head[19]]);
-    (is_elf && machine == MACHINE).then_some(found)
+/// What can name a file, and be printed.
+fn printable(text: &[u8]) -> Option<&str> {
+    let short = Some(text).filter(|text| text.len() < NAME)?;
+    let text = std::str::from_utf8(short).ok()?;
+    (!text.contains(is_unsafe)).then_some(text)
 }
 
 const OLD: &[u8] = b"ld.so-1.7.0";
 const NEW: &[u8] = b"glibc-ld.so.cache1.1";
 
-/// Names and paths in a cache (sysdeps/generic/dl-cache.h of glibc): a head of 48 bytes, then
-/// entries of 24, whose strings are counted from the head. An older format may come before it.
-fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+/// A library in a cache: where its name and its path begin.
+struct Entry<'c> {
+    cache: &'c [u8],
+    key: usize,
+    path: usize,
+}
+
+impl<'c> Entry<'c> {
+    /// In place: entries may share one name of megabytes.
+    fn is(&self, name: &str) -> bool {
+        let rest = self.cache.get(self.key..).unwrap_or_default();
+        let rest = rest.strip_prefix(name.as_bytes());
+        rest.is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    fn key(&self) -> Option<&'c str> {
+        string(self.cache, self.key)
+    }
+
+    fn path(&self) -> Option<&'c str> {
+        string(self.cache, self.path)
+    }
+}
+
+/// What is in a cache (sysdeps/generic/dl-cache.h of glibc): a head of 48 bytes, then entries of
+/// 24, whose strings are counted from the head. An older format may come before it.
+fn entries(cache: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     let old = || number(cache, OLD.len() + 1).map(|n| (16 + n * 12).next_multiple_of(8));
     let start = match cache.starts_with(OLD) {
         true => old().unwrap_or(cache.len()),
@@ -150,10 +264,11 @@ fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     let count = number(new, NEW.len()).unwrap_or(0).min(new.len() / 24);
     (0..count).filter_map(|at| {
         let at = 48 + at * 24;
-        Some((
-            string(new, number(new, at + 4)?)?,
-            string(new, number(new, at + 8)?)?,
-        ))
+        Some(Entry {
+            cache: new,
+            key: number(new, at + 4)?,
+            path: number(new, at + 8)?,
+        })
     })
 }
 
@@ -163,29 +278,15 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 fn string(bytes: &[u8], at: usize) -> Option<&str> {
-    let text = bytes.get(at..)?.split(|b| *b == 0).next()?;
-    std::str::from_utf8(text).ok()
+    let rest = bytes.get(at..)?;
+    let text = CStr::from_bytes_until_nul(&rest[..rest.len().min(NAME)]);
+    printable(text.ok()?.to_bytes())
 }
 
-/// The folders that ldconfig reads, without those of an include inside an included file.
-fn configured(root: &Root) -> Vec<String> {
-    let text_of = |path: &str| text(root, path).unwrap_or_default();
-    let own = text_of(CONF);
-    let mut all = own.clone();
-    for pattern in own.lines().filter_map(|line| line.strip_prefix("include ")) {
-        let Some((folder, name)) = pattern.trim().rsplit_once('/') else {
-            continue;
-        };
-        let suffix = name.trim_start_matches('*');
-        for name in list(root, folder).iter().filter(|n| n.ends_with(suffix)) {
-            all += &format!("\n{}", text_of(&join(folder, name)));
-        }
-    }
-    all.lines()
-        .map(str::trim)
-        .filter(|line| line.starts_with('/'))
-        .map(str::to_owned)
-        .collect()
+/// The strings of a file, as strings(1) finds them.
+pub(super) fn strings(file: &[u8]) -> impl Iterator<Item = &str> {
+    let texts = file.split(|b| *b == 0).filter(|text| !text.is_empty());
+    texts.filter_map(printable)
 }
 
 #[cfg(test)]
@@ -211,20 +312,72 @@ mod tests {
         bytes
     }
 
+    fn read(cache: &[u8]) -> Vec<(&str, &str)> {
+        entries(cache)
+            .filter_map(|entry| Some((entry.key()?, entry.path()?)))
+            .collect()
+    }
+
     #[test]
     fn a_cache_is_read_in_both_formats() {
         let libraries = [("liba.so.1", "/opt/a/liba.so.1"), ("libb.so", "/b/libb.so")];
         let new = cache(&libraries);
-        assert_eq!(entries(&new).collect::<Vec<_>>(), libraries);
+        assert_eq!(read(&new), libraries);
         let mut old = [OLD, b"\0", &1_u32.to_le_bytes(), &[7; 12]].concat();
         old.resize(old.len().next_multiple_of(8), 0);
         let both = [old, new.clone()].concat();
-        assert_eq!(entries(&both).collect::<Vec<_>>(), libraries);
+        assert_eq!(read(&both), libraries);
         for cut in 0..new.len() {
-            let _ = entries(&new[..cut]).count();
+            let _ = read(&new[..cut]);
         }
+        let names = entries(&new).map(|entry| (entry.is("liba.so.1"), entry.is("liba.so")));
+        assert_eq!(Vec::from_iter(names), [(true, false), (false, false)]);
         let mut wild = new;
         wild[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(entries(&wild).count() < 20, "no more than there is room");
+        assert!(
+            entries(&wild).count() < 20,
+            "no more than there is room for"
+        );
+    }
+
+    #[test]
+    fn a_name_is_short_and_printable() {
+        let long = "a".repeat(NAME);
+        let libraries = [
+            (long.as_str(), "/liba.so"),
+            ("lib\nb.so", "/libb.so"),
+            ("libc.so", "/libc.so"),
+        ];
+        assert_eq!(read(&cache(&libraries)), libraries[2..]);
+        let file = [long.as_bytes(), b"\0\0/a\x1b\0\xff\0/b"].concat();
+        assert_eq!(strings(&file).collect::<Vec<_>>(), ["/b"]);
+    }
+
+    /// 16 MiB: entries that share one name, and one path, of half of it.
+    #[test]
+    fn a_cache_of_one_long_name_is_read_at_once() {
+        let image = tempfile::tempdir().unwrap();
+        let half = 8 << 20;
+        let count = (half - 48) / 24;
+        let mut bytes = [NEW, &(count as u32).to_le_bytes()].concat();
+        bytes.resize(48, 0);
+        let long = 48 + count as u32 * 24;
+        for _ in 0..count {
+            for number in [0x0303, long, long, 0, 0, 0] {
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+        bytes.extend(b"libibverbs.so");
+        bytes.resize(2 * half - 8, b'a');
+        std::fs::create_dir(image.path().join("etc")).unwrap();
+        std::fs::write(image.path().join(CACHE), bytes).unwrap();
+        let root = Root::open(image.path()).unwrap();
+        let budget = Budget::new(None);
+        let began = std::time::Instant::now();
+        let loader = Loader::new(&root, None, &budget);
+        assert_eq!(loader.entries().next().unwrap().key, long as usize);
+        assert!(loader.find("libibverbs.so").is_none());
+        assert!(loader.names("lib", ".so").is_empty());
+        assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     }
 }

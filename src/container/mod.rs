@@ -1,4 +1,5 @@
 pub mod apply_mounts;
+pub mod budget;
 pub mod facts;
 mod hosts;
 pub mod late_conf;

@@ -9,12 +9,14 @@ use nccl_rules::conf::merge;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 
+use super::budget::Budget;
 use super::setup::{SetupContext, SetupNotes, SetupPlan};
 use super::userspace;
 use crate::config::sysfs_mode::SysfsMode;
 use crate::container::apply_mounts::apply_mounts;
 use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use crate::nccl_env::format::{self, Format};
+use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 
 pub struct RunningSetup {
@@ -24,7 +26,7 @@ pub struct RunningSetup {
     lacks: Receiver<Vec<String>>,
     /// Its end lets the thread end: one that ends beside moves makes them slower
     /// (docs/performance.md).
-    _moves: Sender<()>,
+    moves: Sender<()>,
 }
 
 /// How long a container waits for a look at its libraries, which is for a note alone.
@@ -44,22 +46,21 @@ impl RunningSetup {
         let running = setup.clone();
         std::thread::spawn(move || {
             drop(sender.send(running.apply()));
-            drop(lacking.send(running.lacking_libraries()));
+            drop(lacking.send(running.lacking_libraries(&Budget::new(Some(&ended)))));
             let _ = ended.recv();
         });
         RunningSetup {
             setup,
             done,
             lacks,
-            _moves: moves,
+            moves,
         }
     }
 
     /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that
     /// can be given in no other way.
     pub fn end(self, context: &SetupContext, netns: u64) -> (SetupNotes, Result<()>) {
-        let rest = context.deadline.saturating_duration_since(Instant::now());
-        let applied = self.done.recv_timeout(rest).unwrap_or_else(|e| {
+        let applied = self.done.recv_timeout(rest(context)).unwrap_or_else(|e| {
             Err(match e {
                 RecvTimeoutError::Timeout => {
                     ErrorClass::Timeout.error("looking at the container's root took too long")
@@ -67,17 +68,26 @@ impl RunningSetup {
                 RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
             })
         });
-        let mut notes = SetupNotes::default();
-        match self.lacks.recv_timeout(rest.min(LOOK)) {
-            Ok(lacks) => notes.notes.extend(lacks),
-            Err(_) => notes
-                .notes
-                .push("the libraries of the image do not answer".into()),
-        }
+        let mut notes = SetupNotes {
+            notes: heard(&self.lacks, rest(context).min(LOOK)),
+            ..SetupNotes::default()
+        };
+        // The look ends here at the latest.
+        drop(self.moves);
         let result =
             applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
         (notes, result)
     }
+}
+
+fn rest(context: &SetupContext) -> Duration {
+    context.deadline.saturating_duration_since(Instant::now())
+}
+
+fn heard(lacks: &Receiver<Vec<String>>, patience: Duration) -> Vec<String> {
+    lacks
+        .recv_timeout(patience)
+        .unwrap_or_else(|_| vec!["the libraries of the image were not read in time".to_owned()])
 }
 
 impl SetupPlan {
@@ -114,11 +124,12 @@ impl SetupPlan {
     }
 
     /// In the container's mount namespace, where this thread stays.
-    fn lacking_libraries(&self) -> Vec<String> {
+    fn lacking_libraries(&self, budget: &Budget) -> Vec<String> {
         if self.sandboxed || self.drivers.is_empty() {
             return Vec::new();
         }
-        userspace::container_notes(&self.bundle.container, &self.bundle.env, &self.drivers)
+        let Bundle { container, env, .. } = &self.bundle;
+        userspace::container_notes(container, env, &self.drivers, budget)
     }
 
     fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {
@@ -229,4 +240,19 @@ fn flags(lacking: &[CharDevice]) -> Option<String> {
         )
     };
     (!lacking.is_empty()).then(|| lacking.iter().map(flag).collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_is_late_says_nothing_of_the_image() {
+        let (lacking, lacks) = mpsc::sync_channel(1);
+        let late = ["the libraries of the image were not read in time"];
+        assert_eq!(heard(&lacks, Duration::ZERO), late);
+        // A budget that is spent.
+        lacking.send(Vec::new()).unwrap();
+        assert!(heard(&lacks, LOOK).is_empty());
+    }
 }

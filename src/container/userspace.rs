@@ -9,6 +9,7 @@ use std::path::Path;
 use rdma_model::ids::HcaName;
 use serde::{Deserialize, Serialize};
 
+use super::budget::Budget;
 use super::loader::{self, Loader};
 use crate::kernel::mount::mntns::Mntns;
 use crate::kernel::mount::rootfs::Root;
@@ -87,45 +88,30 @@ pub struct Userspace {
 }
 
 /// Looks below a container's root for what HCAs of these providers need. `env`: its environment.
-/// Nothing where glibc's loader is not there: then nothing that loads libibverbs can run.
-pub fn look(root: &Root, env: &BTreeMap<String, String>, wanted: &[&str]) -> Option<Userspace> {
-    loader::library(root, loader::PROGRAM)?;
-    let loader = Loader::new(root, env.get(LIBRARY_PATH).map(String::as_str));
+/// Nothing where glibc's loader is not there: then nothing that loads libibverbs can run. Nothing
+/// either where the budget is spent.
+pub fn look(
+    root: &Root,
+    env: &BTreeMap<String, String>,
+    wanted: &[&str],
+    budget: &Budget,
+) -> Option<Userspace> {
+    let loader = Loader::new(root, env.get(LIBRARY_PATH).map(String::as_str), budget);
+    loader.library(loader::PROGRAM)?;
     let mut found = Userspace {
-        os: os(root),
+        os: os(&loader),
         verbs: library(&loader, VERBS),
         rdmacm: library(&loader, RDMACM),
         gdrdrv: root.find("dev/gdrdrv").is_ok(),
         ..Userspace::default()
     };
-    let Some((_, library)) = loader.find(VERBS) else {
-        return Some(found);
-    };
-    let strings = loader::contents(root, &library).unwrap_or_default();
-    let strings: Vec<&str> = strings
-        .split(|b| *b == 0)
-        .filter_map(|s| std::str::from_utf8(s).ok())
-        .collect();
-    let patterns = strings.iter().filter_map(|s| pattern(s));
-    for (folder, abi) in patterns {
-        found.abi = Some(abi);
-        found.folder = found
-            .folder
-            .or((!folder.is_empty()).then(|| folder.to_owned()));
+    if let Some((_, verbs)) = loader.find(VERBS) {
+        let file = loader.contents(&verbs).unwrap_or_default();
+        found.read_verbs(loader::strings(&file).take_while(|_| budget.lasts()));
+        found.look_for_names(&loader, env, wanted);
+        found.look_for_providers(&loader, wanted);
     }
-    let is_config = |s: &&&str| s.starts_with('/') && s.ends_with("/libibverbs.d");
-    found.config = strings.iter().find(is_config).map(|s| (*s).to_owned());
-    for name in found.config.iter().flat_map(|dir| loader::list(root, dir)) {
-        let dir = found.config.as_deref().unwrap_or_default();
-        let text = loader::text(root, &format!("{dir}/{name}")).unwrap_or_default();
-        found.named.extend(text.lines().filter_map(named));
-    }
-    for list in ["RDMAV_DRIVERS", "IBV_DRIVERS"].map(|name| env.get(name)) {
-        let names = list.map_or("", String::as_str).split([':', ';']);
-        found.named.extend(names.map(str::to_owned));
-    }
-    found.look_for_providers(root, &loader, wanted);
-    Some(found)
+    budget.lasts().then_some(found)
 }
 
 /// What NCCL lacks there for HCAs of these drivers, in a sentence each.
@@ -133,9 +119,10 @@ pub fn notes<'h>(
     root: &Root,
     env: &BTreeMap<String, String>,
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
+    budget: &Budget,
 ) -> Vec<String> {
     let wanted: BTreeSet<&str> = hcas.clone().filter_map(|(_, d)| provider(d)).collect();
-    let found = look(root, env, &Vec::from_iter(wanted));
+    let found = look(root, env, &Vec::from_iter(wanted), budget);
     let lacks = found.map(|found| found.lacks(hcas)).unwrap_or_default();
     lacks
         .iter()
@@ -150,11 +137,12 @@ pub fn container_notes(
     container: &ContainerRoot,
     env: &BTreeMap<String, String>,
     drivers: &[(HcaName, String)],
+    budget: &Budget,
 ) -> Vec<String> {
     let entered = Mntns::of_process(container.pid).and_then(|inside| inside.enter());
     let hcas = drivers.iter().map(|(hca, driver)| (hca, driver.as_str()));
     match entered.and_then(|()| Root::open(&container.rootfs)) {
-        Ok(root) => notes(&root, env, hcas),
+        Ok(root) => notes(&root, env, hcas, budget),
         Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
     }
 }
@@ -171,16 +159,23 @@ pub fn bundle_notes<'h>(
     let mounts = config.mounts().unwrap_or_default();
     let own = Bundle::new(&config, bundle, 0, "");
     match own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env))) {
-        Ok((root, env)) if !mounts.iter().any(is_over) => notes(&root, &env, hcas),
+        Ok((root, env)) if !mounts.iter().any(is_over) => {
+            notes(&root, &env, hcas, &Budget::new(None))
+        }
         _ => Vec::new(),
     }
 }
 
 /// Where the first of these libraries is that the loader finds.
-pub fn first(root: &Root, library_path: Option<&str>, names: &[String]) -> Option<String> {
-    let loader = Loader::new(root, library_path);
+pub fn first(
+    root: &Root,
+    library_path: Option<&str>,
+    names: &[String],
+    budget: &Budget,
+) -> Option<String> {
+    let loader = Loader::new(root, library_path, budget);
     let found = |name: &String| match name.starts_with('/') {
-        true => loader::library(root, name).map(|_| name.clone()),
+        true => loader.library(name).map(|_| name.clone()),
         false => loader.find(name).map(|(path, _)| path),
     };
     names.iter().find_map(found)
@@ -195,17 +190,20 @@ fn library(loader: &Loader, name: &str) -> Library {
     }
 }
 
-fn os(root: &Root) -> Vec<String> {
+fn os(loader: &Loader) -> Vec<String> {
     let text = ["etc/os-release", "usr/lib/os-release"]
         .iter()
-        .find_map(|path| loader::text(root, path))
+        .find_map(|path| loader.text(path))
         .unwrap_or_default();
     let ids = text.lines().filter_map(|line| {
         line.strip_prefix("ID=")
             .or_else(|| line.strip_prefix("ID_LIKE="))
     });
     let words = ids.flat_map(|ids| ids.trim_matches(['"', '\'']).split(' '));
-    words.map(str::to_owned).collect()
+    words
+        .take(16)
+        .map(|word| word.chars().take(64).collect())
+        .collect()
 }
 
 /// The folder and the number in a format of libibverbs, `/usr/lib64/libibverbs/lib%s-rdmav34.so`;
@@ -224,16 +222,47 @@ fn provider_file(name: &str) -> Option<(&str, u32)> {
 }
 
 /// The provider of a line `driver NAME` (`read_config_file`).
-fn named(line: &str) -> Option<String> {
+fn named(line: &str) -> Option<&str> {
     let mut words = line.split_ascii_whitespace();
-    (words.next()? == "driver").then(|| words.next().map(str::to_owned))?
+    (words.next()? == "driver").then(|| words.next())?
 }
 
 impl Userspace {
+    /// What libibverbs says of itself in its file.
+    fn read_verbs<'s>(&mut self, strings: impl Iterator<Item = &'s str>) {
+        for text in strings {
+            if let Some((folder, abi)) = pattern(text) {
+                self.abi = Some(abi);
+                let named = (!folder.is_empty()).then(|| folder.to_owned());
+                self.folder = self.folder.take().or(named);
+            }
+            let is_config = text.starts_with('/') && text.ends_with("/libibverbs.d");
+            if is_config && self.config.is_none() {
+                self.config = Some(text.to_owned());
+            }
+        }
+    }
+
+    /// Which of the wanted providers its configuration and the environment name.
+    fn look_for_names(&mut self, loader: &Loader, env: &BTreeMap<String, String>, wanted: &[&str]) {
+        let dir = self.config.as_deref().unwrap_or_default();
+        let files = loader.list(dir).into_iter();
+        for text in files.filter_map(|name| loader.text(&format!("{dir}/{name}"))) {
+            let names = text.lines().filter_map(named);
+            let names = names.filter(|name| wanted.contains(name));
+            self.named.extend(names.map(str::to_owned));
+        }
+        for list in ["RDMAV_DRIVERS", "IBV_DRIVERS"].map(|name| env.get(name)) {
+            let names = list.map_or("", String::as_str).split([':', ';']);
+            let names = names.filter(|name| wanted.contains(name));
+            self.named.extend(names.map(str::to_owned));
+        }
+    }
+
     /// By their names; of the wanted ones libibverbs' own is opened.
-    fn look_for_providers(&mut self, root: &Root, loader: &Loader, wanted: &[&str]) {
+    fn look_for_providers(&mut self, loader: &Loader, wanted: &[&str]) {
         let folder = self.folder.clone().unwrap_or_default();
-        let mut files = loader::list(root, &folder);
+        let mut files = loader.list(&folder);
         files.extend(loader.names("lib", ".so"));
         for (provider, abi) in files.iter().filter_map(|name| provider_file(name)) {
             let abis = self.providers.entry(provider.to_owned()).or_default();
@@ -242,7 +271,7 @@ impl Userspace {
         for provider in wanted {
             let abi = self.abi.unwrap_or_default();
             let name = format!("lib{provider}-rdmav{abi}.so");
-            let is_there = loader::library(root, &format!("{folder}/{name}")).is_some()
+            let is_there = loader.library(&format!("{folder}/{name}")).is_some()
                 || loader.find(&name).is_some();
             if let Some(abis) = self.providers.get_mut(*provider).filter(|_| !is_there) {
                 abis.remove(&abi);
@@ -306,6 +335,7 @@ impl Userspace {
         if !there.contains(&abi) {
             let theirs: Vec<String> = there
                 .iter()
+                .take(8)
                 .map(|abi| format!("lib{name}-rdmav{abi}.so"))
                 .collect();
             let theirs = theirs.join(", ");

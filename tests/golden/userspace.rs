@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use rdma_model::ids::HcaName;
-use rdmaprep::container::userspace::{self, look};
+use rdmaprep::container::budget::Budget;
+use rdmaprep::container::userspace::{self, Userspace, look};
 use rdmaprep::kernel::mount::rootfs::Root;
 
 const LIB: &str = "usr/lib/x86_64-linux-gnu";
@@ -108,16 +109,20 @@ impl Image {
         fs::write(self.at("etc/ld.so.cache"), [bytes, strings].concat()).unwrap();
     }
 
+    /// With a budget of its own.
+    fn look(&self, env: &[(&str, &str)], wanted: &[&str]) -> Option<Userspace> {
+        let env = env
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()));
+        let root = Root::open(self.0.path()).unwrap();
+        look(&root, &env.collect(), wanted, &Budget::new(None))
+    }
+
     fn lacks(&self, hcas: &[(&str, &str)], env: &[(&str, &str)]) -> Vec<String> {
         let names: Vec<HcaName> = hcas.iter().map(|(name, _)| name.parse().unwrap()).collect();
         let drivers = hcas.iter().map(|(_, driver)| *driver);
         let wanted: Vec<&str> = drivers.clone().filter_map(userspace::provider).collect();
-        let env: BTreeMap<String, String> = env
-            .iter()
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect();
-        let root = Root::open(self.0.path()).unwrap();
-        let found = look(&root, &env, &wanted).expect("a loader");
+        let found = self.look(env, &wanted).expect("a loader");
         found
             .lacks(names.iter().zip(drivers))
             .into_iter()
@@ -233,7 +238,7 @@ fn a_plugin_is_where_the_loader_finds_it() {
     let root = Root::open(image.0.path()).unwrap();
     let first = |folders, names: &[&str]| {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        userspace::first(&root, folders, &names)
+        userspace::first(&root, folders, &names, &Budget::new(None))
     };
     let own = ["libnccl-net.so", "librccl-net.so"];
     assert_eq!(first(None, &own), None);
@@ -273,8 +278,7 @@ fn only_the_images_own_libraries_count() {
     assert_eq!(image.lacks(&[CX], &[]).len(), 1, "a FIFO");
     let none = Image::debian();
     none.remove(LOADER);
-    let root = Root::open(none.0.path()).unwrap();
-    assert_eq!(look(&root, &BTreeMap::new(), &["mlx5"]), None, "no loader");
+    assert_eq!(none.look(&[], &["mlx5"]), None, "no loader");
 }
 
 /// `prepare --bundle` and the create hook say the same, without librdmacm: NCCL does without it.
@@ -307,4 +311,37 @@ fn a_bundle_is_looked_at_before_it_starts() {
     let bound = r#"{"destination": "/usr/lib64/libibverbs.so.1", "source": "/x"}"#;
     assert!(notes(&config(bound)).is_empty(), "only the hook sees it");
     assert!(notes("{").is_empty());
+}
+
+/// An image's author decides how much there is to look at: what is not looked at to the end is not
+/// known.
+#[test]
+fn a_look_has_an_end() {
+    let image = Image::bare("debian");
+    let folders = |count: usize| (0..count).map(|n| format!("/{n}")).collect::<Vec<_>>();
+    let of_path = |count| image.look(&[("LD_LIBRARY_PATH", &folders(count).join(":"))], &[]);
+    assert!(of_path(64).is_some());
+    assert_eq!(of_path(65), None, "folders");
+
+    // 1 MiB of ld.so.conf in all of its files.
+    image.text("opt/long", &" ".repeat(600 << 10));
+    image.link("etc/ld.so.conf.d/1.conf", "/opt/long");
+    assert!(image.look(&[], &[]).is_some());
+    image.link("etc/ld.so.conf.d/2.conf", "/opt/long");
+    assert_eq!(image.look(&[], &[]), None, "ld.so.conf");
+
+    let image = Image::debian();
+    image.text("opt/long", &" ".repeat(1 << 20));
+    image.link("etc/libibverbs.d/x", "/opt/long");
+    assert!(image.look(&[], &[]).is_some());
+    for name in 0..16 {
+        image.link(&format!("etc/libibverbs.d/{name}.driver"), "/opt/long");
+    }
+    assert_eq!(image.look(&[], &[]), None, "16 MiB in all");
+
+    let image = Image::debian();
+    let root = Root::open(image.0.path()).unwrap();
+    let budget = Budget::new(None);
+    budget.give_up();
+    assert_eq!(look(&root, &BTreeMap::new(), &[], &budget), None, "time");
 }

@@ -13,6 +13,7 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host as Policy};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
+use rdmaprep::container::budget::Budget;
 use rdmaprep::container::userspace::container_notes;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::oci::bundle::Bundle;
@@ -413,13 +414,13 @@ fn an_image_is_looked_at_in_its_own_namespace() {
             let container = start(&lines);
             assert!(!Path::new(ROOTFS).join(loader).exists());
             let root = container.root();
-            let look = || container_notes(&root, &BTreeMap::new(), &drivers);
+            let look = || container_notes(&root, &BTreeMap::new(), &drivers, &Budget::new(None));
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             let lack = "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
                 ibverbs-providers in the image";
             assert_eq!(notes, [lack]);
             let gone = rdmaprep::oci::bundle::ContainerRoot { pid: 0, ..root };
-            let look = || container_notes(&gone, &BTreeMap::new(), &drivers);
+            let look = || container_notes(&gone, &BTreeMap::new(), &drivers, &Budget::new(None));
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             assert!(
                 notes[0].starts_with("the libraries of the image are unknown"),
