@@ -206,7 +206,7 @@ impl<'l> Loader<'l> {
 }
 
 /// The folders that LD_LIBRARY_PATH has.
-fn folders(library_path: Option<&str>) -> impl Iterator<Item = &str> {
+pub(super) fn folders(library_path: Option<&str>) -> impl Iterator<Item = &str> {
     let words = library_path.unwrap_or_default().split([':', ';']);
     words.filter(|folder| folder.starts_with('/'))
 }

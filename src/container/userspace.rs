@@ -4,7 +4,7 @@
 //! the two, IBVERBS_PABI_VERSION: `libmlx5-rdmav34.so`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rdma_model::ids::HcaName;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
 
 /// Where a mount may bring libraries, or the files that name providers.
-const FOLDERS: [&str; 4] = ["/usr", "/lib", "/opt", "/etc/l"];
+const FOLDERS: [&str; 5] = ["/usr", "/lib", "/opt", "/etc/ld.so", "/etc/libibverbs.d"];
 
 /// Providers by the driver of the PCI function that an HCA sits on, or of the software device.
 const PROVIDERS: [(&str, &str); 19] = [
@@ -155,15 +155,29 @@ pub fn bundle_notes<'h>(
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
 ) -> Vec<String> {
     let config = Config::lenient(text);
-    let is_over = |m: &OciMount| FOLDERS.iter().any(|at| m.destination.starts_with(at));
     let mounts = config.mounts().unwrap_or_default();
     let own = Bundle::new(&config, bundle, 0, "");
-    match own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env))) {
-        Ok((root, env)) if !mounts.iter().any(is_over) => {
-            notes(&root, &env, hcas, &Budget::new(None))
-        }
-        _ => Vec::new(),
+    let Ok((root, env)) = own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env)))
+    else {
+        return Vec::new();
+    };
+    let budget = Budget::new(None);
+    let own = loader::folders(env.get(LIBRARY_PATH).map(String::as_str));
+    let mut folders = FOLDERS.into_iter().chain(own);
+    let is_over = |folder| mounts.iter().any(|mount| hides(mount, folder));
+    match folders.any(|folder| !budget.lasts() || is_over(folder)) {
+        true => Vec::new(),
+        false => notes(&root, &env, hcas, &budget),
     }
+}
+
+/// Whether a mount is in a folder, or over all of it.
+fn hides(mount: &OciMount, folder: &str) -> bool {
+    // A destination may be relative, and have more slashes than it needs.
+    let at = Path::new("/").join(&mount.destination);
+    let at: PathBuf = at.components().collect();
+    let is_in = at.to_str().is_some_and(|at| at.starts_with(folder));
+    is_in || Path::new(folder).starts_with(&at)
 }
 
 /// Where the first of these libraries is that the loader finds.

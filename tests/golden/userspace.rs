@@ -308,8 +308,17 @@ fn a_bundle_is_looked_at_before_it_starts() {
             ibverbs-providers in the image"
         ]
     );
-    let bound = r#"{"destination": "/usr/lib64/libibverbs.so.1", "source": "/x"}"#;
-    assert!(notes(&config(bound)).is_empty(), "only the hook sees it");
+    for at in ["/usr/lib64/libibverbs.so.1", "/etc", "/usr/", "//", "lib64"] {
+        let bound = format!(r#"{{"destination": "{at}", "source": "/x"}}"#);
+        assert!(notes(&config(&bound)).is_empty(), "the hook sees it: {at}");
+    }
+    let elsewhere = r#"{"destination": "/etc/hosts"}, {"destination": "/etc/localtime"}"#;
+    assert_eq!(notes(&config(elsewhere)).len(), 1);
+    // Over a folder of LD_LIBRARY_PATH.
+    let bound = r#"{"destination": "/work"}"#;
+    assert_eq!(notes(&config(bound)).len(), 1);
+    let env = "LD_LIBRARY_PATH=/work/lib:/x";
+    assert!(notes(&config(bound).replace("PATH=/bin", env)).is_empty());
     assert!(notes("{").is_empty());
 }
 
