@@ -194,7 +194,7 @@ case_an_infiniband_device() {
   roce_is ACTIVE roce1
   rdmaprep snapshot --normal > /run/cases/roce.before
   mkdir -p /tmp/ctr
-  rdmaprep prepare --plan ib --ifaces "${roce_nics[0]}" --ib > /tmp/ctr/ib.prepared
+  rdmaprep prepare --plan ib --ifaces "${roce_nics[0]}" --ib --hca all > /tmp/ctr/ib.prepared
   said=$(cat /tmp/ctr/ib.prepared)
   says "roce0, roce1 move, too"
   sandbox ib
