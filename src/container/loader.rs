@@ -186,9 +186,15 @@ impl<'l> Loader<'l> {
             let Some((folder, name)) = pattern.trim().rsplit_once('/') else {
                 continue;
             };
+            // A relative one is below the file's own folder (parse_conf_include() in glibc's
+            // elf/ldconfig.c), as the Red Hat family has it.
+            let folder = match folder.starts_with('/') {
+                true => folder.to_owned(),
+                false => format!("/etc/{folder}"),
+            };
             let suffix = name.trim_start_matches('*');
-            for name in self.list(folder).iter().filter(|n| n.ends_with(suffix)) {
-                self.add_conf(&mut all, &join(folder, name));
+            for name in self.list(&folder).iter().filter(|n| n.ends_with(suffix)) {
+                self.add_conf(&mut all, &join(&folder, name));
             }
         }
         all

@@ -198,7 +198,11 @@ fn what_an_image_lacks_is_told_with_its_package() {
     let run = "which /etc/ld.so.cache lacks: run ldconfig in the image";
     let uncached = |name: &str| format!("{name} of the image is in /opt/own/lib, {run}");
     let both = ["libibverbs.so.1", "librdmacm.so.1"].map(uncached);
-    assert_eq!(image.lacks(&[CX], &[]), both);
+    // As Debian has it, and as the Red Hat family does.
+    for folder in ["/etc/ld.so.conf.d", "ld.so.conf.d"] {
+        image.text("etc/ld.so.conf", &format!("include {folder}/*.conf\n"));
+        assert_eq!(image.lacks(&[CX], &[]), both);
+    }
 
     let folder = format!("/{LIB}/libibverbs");
     let image = Image::debian();
