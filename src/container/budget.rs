@@ -19,9 +19,17 @@ pub struct Budget<'w> {
 impl Budget<'_> {
     pub fn new(waiter: Option<&Receiver<()>>) -> Budget<'_> {
         Budget {
-            end: Instant::now() + TIME,
-            left: Cell::new(BYTES),
             waiter,
+            ..Budget::of(TIME)
+        }
+    }
+
+    /// A budget of that time, for a look that no channel ends.
+    pub fn of(time: Duration) -> Budget<'static> {
+        Budget {
+            end: Instant::now() + time,
+            left: Cell::new(BYTES),
+            waiter: None,
         }
     }
 
@@ -53,18 +61,18 @@ mod tests {
 
     #[test]
     fn a_budget_ends_by_time_by_bytes_and_with_its_waiter() {
-        let late = Budget {
-            end: Instant::now(),
-            ..Budget::new(None)
-        };
-        assert!(!late.lasts());
-        let read = Budget::new(None);
+        const LONG: Duration = Duration::from_secs(3600);
+        assert!(!Budget::of(Duration::ZERO).lasts());
+        let read = Budget::of(LONG);
         read.take(BYTES - 1);
         assert!(read.lasts());
         read.take(2);
         assert!(!read.lasts());
         let (waits, waiter) = mpsc::channel();
-        let awaited = Budget::new(Some(&waiter));
+        let awaited = Budget {
+            waiter: Some(&waiter),
+            ..Budget::of(LONG)
+        };
         assert!(awaited.lasts());
         drop(waits);
         assert!(!awaited.lasts());

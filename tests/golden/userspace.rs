@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdma_model::ids::HcaName;
 use rdmaprep::container::budget::Budget;
 use rdmaprep::container::userspace::{self, Userspace, look};
 use rdmaprep::kernel::mount::rootfs::Root;
 
+/// For a look, on a machine however busy.
+const PATIENT: Duration = Duration::from_secs(3600);
 const LIB: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = match cfg!(target_arch = "aarch64") {
     true => "lib/ld-linux-aarch64.so.1",
@@ -115,7 +118,7 @@ impl Image {
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_string()));
         let root = Root::open(self.0.path()).unwrap();
-        look(&root, &env.collect(), wanted, &Budget::new(None))
+        look(&root, &env.collect(), wanted, &Budget::of(PATIENT))
     }
 
     fn lacks(&self, hcas: &[(&str, &str)], env: &[(&str, &str)]) -> Vec<String> {
@@ -242,7 +245,7 @@ fn a_plugin_is_where_the_loader_finds_it() {
     let root = Root::open(image.0.path()).unwrap();
     let first = |folders, names: &[&str]| {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        userspace::first(&root, folders, &names, &Budget::new(None))
+        userspace::first(&root, folders, &names, &Budget::of(PATIENT))
     };
     let own = ["libnccl-net.so", "librccl-net.so"];
     assert_eq!(first(None, &own), None);
@@ -319,9 +322,9 @@ fn a_bundle_is_looked_at_before_it_starts() {
     let elsewhere = r#"{"destination": "/etc/hosts"}, {"destination": "/etc/localtime"}"#;
     assert_eq!(notes(&config(elsewhere)).len(), 1);
     // Over a folder of LD_LIBRARY_PATH.
-    let bound = r#"{"destination": "/work"}"#;
+    let bound = r#"{"destination": "/data"}"#;
     assert_eq!(notes(&config(bound)).len(), 1);
-    let env = "LD_LIBRARY_PATH=/work/lib:/x";
+    let env = "LD_LIBRARY_PATH=/data/lib:/x";
     assert!(notes(&config(bound).replace("PATH=/bin", env)).is_empty());
     assert!(notes("{").is_empty());
 }
@@ -354,7 +357,7 @@ fn a_look_has_an_end() {
 
     let image = Image::debian();
     let root = Root::open(image.0.path()).unwrap();
-    let budget = Budget::new(None);
+    let budget = Budget::of(PATIENT);
     budget.give_up();
     assert_eq!(look(&root, &BTreeMap::new(), &[], &budget), None, "time");
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::alone;
 use crate::mounted_container::{Container as Mounted, ROOTFS, image};
@@ -409,18 +410,20 @@ fn an_image_is_looked_at_in_its_own_namespace() {
             "mkdir {folder}; mount -t tmpfs tmpfs {folder}
             head -c 4096 /bin/mount >{loader}; echo ID=debian >etc/os-release"
         );
+        // On a machine however busy.
+        const PATIENT: Duration = Duration::from_secs(3600);
         let drivers = [("mlx5_0".parse().unwrap(), "mlx5_core".to_owned())];
         for start in [Mounted::new, Mounted::apart] {
             let container = start(&lines);
             assert!(!Path::new(ROOTFS).join(loader).exists());
             let root = container.root();
-            let look = || container_notes(&root, &BTreeMap::new(), &drivers, &Budget::new(None));
+            let look = || container_notes(&root, &BTreeMap::new(), &drivers, &Budget::of(PATIENT));
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             let lack = "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
                 ibverbs-providers in the image";
             assert_eq!(notes, [lack]);
             let gone = rdmaprep::oci::bundle::ContainerRoot { pid: 0, ..root };
-            let look = || container_notes(&gone, &BTreeMap::new(), &drivers, &Budget::new(None));
+            let look = || container_notes(&gone, &BTreeMap::new(), &drivers, &Budget::of(PATIENT));
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             assert!(
                 notes[0].starts_with("the libraries of the image are unknown"),
