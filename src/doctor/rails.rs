@@ -398,7 +398,7 @@ fn is_frozen(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
     drop.code == DropCode::FiniteLifetime && name.any(|name| context.plans(name))
 }
 
-/// What nobody asked for, and is not taken for a reason that no other check reports.
+/// A NIC that no request names, and that is refused for a reason which no other check reports.
 fn passed_over(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
     let is_reported = matches!(
         drop.code,

@@ -276,7 +276,7 @@ pub(super) fn restore_names(
     steps
 }
 
-/// Gives back the alternative names that a NIC has lost.
+/// Restores the alternative names that a NIC has lost.
 pub(super) fn lost_altnames(was: &Netdev, now: &Netdev) -> impl Iterator<Item = Step> {
     let lost = was.altnames.iter().filter(|a| !now.altnames.contains(a));
     lost.map(|altname| Step::AltnameAdd {
