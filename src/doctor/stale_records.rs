@@ -97,10 +97,6 @@ fn held_back(t: &super::facts::Trace) -> Option<(String, &'static str)> {
     (tried && !t.held_back.is_empty()).then_some((seen, why))
 }
 
-/// The kernel's own tables, and those that hold what has no rule: default, main, local.
-const OWN: std::ops::RangeInclusive<u32> = 253..=255;
-/// FR_ACT_TO_TBL.
-const TO_TABLE: u8 = 1;
 /// What makes a rule one of a tunnel, a VRF or a policy of the administrator's: FRA_IIFNAME,
 /// FRA_FWMARK, FRA_TUN_ID, FRA_OIFNAME, FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE
 /// and FRA_DPORT_RANGE of include/uapi/linux/fib_rules.h.
@@ -143,10 +139,12 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
 
 fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     // A captured tree tells no routes.
-    let plain = rule.action == TO_TABLE && rule.table > 0 && !OWN.contains(&rule.table);
     // One of an address has one: of whose it is nothing is known, such as a pod's, but rails have
     // such rules.
-    if !plain || rule.source.is_none() || OTHERS.iter().any(|kind| rule.other.contains_key(kind)) {
+    if !rule.leads_to_own_table()
+        || rule.source.is_none()
+        || OTHERS.iter().any(|kind| rule.other.contains_key(kind))
+    {
         return None;
     }
     let v6 = rule.family == 6;

@@ -35,7 +35,7 @@ use choose::Chosen;
 use entered::{Entered, member};
 use fit::Fitted;
 use join::Joined;
-use returned::{are_configured, due_rules, take_over};
+use returned::{are_configured, due_rules, set_manager, take_over};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -149,7 +149,7 @@ impl Create<'_> {
         are_configured(plan, host, &mut managers)?;
         let mut attach = attach(plan, host, within)?;
         for held in &mut attach.held {
-            held.managed = managers.managed(&held.before);
+            set_manager(held, host, &mut managers);
             take_over(&attempt.records, held, host);
         }
         self.report.notes.append(&mut attach.notes);

@@ -16,7 +16,7 @@ use hmac_sha256::Hash as Sha256;
 use rdma_model::ids::{Hex, IfName};
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed};
-use rdma_model::snapshot::Netdev;
+use rdma_model::snapshot::{Netdev, Rule};
 use rdma_model::step::NicState;
 
 use crate::disk::files;
@@ -243,13 +243,20 @@ impl Managers {
         let bus = self.bus.as_mut()?;
         match by {
             Manager::Networkd => {
-                if self.rules.is_none() {
-                    self.rules = networkd::rules(bus).ok();
-                }
-                networkd::foreign(bus, state, self.rules.as_ref()?).ok()
+                let rules = known(&mut self.rules, bus)?;
+                networkd::foreign(bus, state, rules).ok()
             }
             Manager::NetworkManager => network_manager::foreign(bus, state).ok(),
             Manager::Udev => None,
+        }
+    }
+
+    /// Whether networkd has made a rule. Where it cannot be asked, that is what RTPROT_STATIC says.
+    pub fn is_of_networkd(&mut self, rule: &Rule) -> bool {
+        let bus = self.bus.as_mut();
+        match bus.and_then(|bus| known(&mut self.rules, bus)) {
+            Some(rules) => rules.has(rule),
+            None => rule.is_static(),
         }
     }
 
@@ -301,6 +308,17 @@ impl Managers {
             _ => Word::Unseen,
         }
     }
+}
+
+/// networkd's rules, asked for once.
+fn known<'a>(
+    rules: &'a mut Option<networkd::Rules>,
+    bus: &mut bus::Bus,
+) -> Option<&'a networkd::Rules> {
+    if rules.is_none() {
+        *rules = networkd::rules(bus).ok();
+    }
+    rules.as_ref()
 }
 
 /// A file of the host by its path there.

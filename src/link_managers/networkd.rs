@@ -258,6 +258,13 @@ fn net(bytes: &Option<Vec<u8>>, length: Option<u8>) -> Option<IpNet> {
 /// The rules of the whole host that it knows.
 pub struct Rules(Vec<DescribedRule>);
 
+impl Rules {
+    /// Whether it has made that rule.
+    pub fn has(&self, rule: &Rule) -> bool {
+        self.0.iter().any(|own| own.owns(rule))
+    }
+}
+
 pub fn rules(bus: &mut Bus) -> Result<Rules> {
     let interface = "org.freedesktop.network1.Manager";
     let manager: Manager = describe(
@@ -292,10 +299,7 @@ pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign
         .routes
         .iter()
         .filter(|r| !link.routes.iter().any(|own| own.owns(r)));
-    let rules = state
-        .rules
-        .iter()
-        .filter(|r| !rules.0.iter().any(|own| own.owns(r)));
+    let rules = state.rules.iter().filter(|r| !rules.has(r));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: routes.cloned().collect(),

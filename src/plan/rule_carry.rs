@@ -9,12 +9,11 @@ use ipnet::IpNet;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{
     Address, FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN,
-    Netdev, Route, Rule, Snapshot,
+    KERNEL_TABLES, Netdev, Route, Rule, Snapshot, TO_TABLE,
 };
 use rdma_model::step::NicState;
 
-/// FR_ACT_TO_TBL and FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
-const TO_TABLE: u8 = 1;
+/// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
 const INVERT: u32 = 0x02;
 /// FRA_SUPPRESS_IFGROUP, FRA_DSCP, and the masks of ports and DSCP.
 const LATER: [u16; 5] = [13, 25, 28, 29, 30];
@@ -26,8 +25,6 @@ const MEANT_ANYWHERE: [u16; 5] = [
     FRA_SPORT_RANGE,
     FRA_DPORT_RANGE,
 ];
-/// default, main and local: every namespace has these, with rules of its own.
-const OWN: std::ops::RangeInclusive<u32> = 253..=255;
 const LOCAL: u32 = 255;
 /// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
 const UNICAST: u8 = 1;
@@ -50,7 +47,7 @@ fn tables(rails: &[NicState]) -> BTreeMap<Table, BTreeSet<usize>> {
         for route in rail
             .routes
             .iter()
-            .filter(|r| is_over(r, &rail.netdev) && !OWN.contains(&r.table))
+            .filter(|r| is_over(r, &rail.netdev) && !KERNEL_TABLES.contains(&r.table))
         {
             tables
                 .entry((route.table, route.destination.addr().is_ipv6()))

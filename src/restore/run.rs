@@ -119,7 +119,8 @@ fn restore_all(
     record.phase = Phase::Restoring;
     // One that was killed may have left NICs on the host, and rules deleted.
     if managers.may_delete_rules() && record.host_rules.is_empty() {
-        record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
+        let host = world.observe(Side::Host, &Scope::links())?;
+        record.host_rules = host_rules(&record, &host, &mut managers);
     }
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
@@ -256,13 +257,14 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
 
 /// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
 /// record's NICs.
-fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
+fn host_rules(record: &Record, host: &Snapshot, managers: &mut Managers) -> Vec<Rule> {
     let of_nics = |rule: &Rule| record.held.iter().any(|h| h.before.rules.contains(rule));
-    let others = host
-        .rules
+    host.rules
         .iter()
-        .filter(|rule| !rule.is_of_kernel() && !rule.is_static() && !of_nics(rule));
-    others.cloned().collect()
+        .filter(|rule| !rule.is_of_kernel() && !of_nics(rule))
+        .filter(|rule| !managers.is_of_networkd(rule))
+        .cloned()
+        .collect()
 }
 
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing

@@ -53,6 +53,7 @@ def case(
 
 FOREIGN = """
 ip rule add from 198.51.100.0/24 lookup 500 priority 900
+ip rule add from 198.51.101.0/24 lookup 500 priority 901 proto static
 ip -6 rule add from 2001:db8:f::/48 lookup 500 priority 900
 ip route add 203.0.113.0/24 via 192.0.2.1 dev m0
 ip route add 203.0.114.0/24 via 192.0.2.1 dev m0 proto static
@@ -153,6 +154,22 @@ def netplan_rules_without_priority(h):
 
 @case("trixie", "bookworm", "forky", udev=True, rails=3, shared_subnet=True)
 def netplan_one_subnet_with_tables(h):
+    one_subnet_with_tables(h)
+
+
+@case(
+    "bookworm",
+    "trixie",
+    quick=True,
+    rails=3,
+    shared_subnet=True,
+    run=steps.manager_ended_while_away,
+)
+def netplan_rules_and_networkd_ends_while_away(h):
+    one_subnet_with_tables(h)
+
+
+def one_subnet_with_tables(h):
     """Three ports in one subnet: a table for each, rules with priority, ARP settings by an
     administrator."""
     h.m0_by_hand()

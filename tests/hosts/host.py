@@ -118,6 +118,8 @@ class Networkd:
         """`failed` is final, too: networkd 252 ends so at times when a link goes down and up within
         some ms, by ip alone as well. What it lacks then is seen in the state.
         """
+        if self.daemon.process is None:
+            return []
         return [
             f"networkd: {nic} is {state}"
             for nic in self.nics

@@ -63,6 +63,23 @@ def reconfigured_while_away(judge, drop, gone, back):
         judge.expect_back(f"{step}, and then with the earlier profile")
 
 
+def manager_ended_while_away(judge):
+    """What a manager deletes as its NICs leave, it makes again as they return; where it has ended
+    meanwhile, or fails then, rdmaprep does."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        for manager in judge.host.managers:
+            manager.daemon.stop()
+        judge.expect_code(container.stop(), 0, step)
+        judge.expect_back(f"{step}, without its manager")
+        for manager in judge.host.managers:
+            manager.daemon.start()
+        judge.until_nothing_is_left()
+        judge.expect_back(f"{step}, and then with its manager")
+
+
 def another_profile(judge):
     """The plan names the addresses of the moment, so it is made each time."""
     for number in range(judge.rounds + 1):

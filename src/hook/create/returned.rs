@@ -36,6 +36,23 @@ pub(super) fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Manage
     Ok(())
 }
 
+/// Who configures the NIC. That one deletes the rules that it made for the NIC's tables when the
+/// NIC leaves: they are the NIC's, whatever network they are for.
+pub(super) fn set_manager(held: &mut MovedNic, host: &Snapshot, managers: &mut Managers) {
+    let of_tables = held.before.rules_to_tables(host);
+    let mut all = held.before.clone();
+    all.rules.extend(of_tables.iter().cloned());
+    held.managed = managers.managed(&all);
+    let Some(managed) = &held.managed else {
+        return;
+    };
+    let made = |r: &Rule| match managed.foreign {
+        Some(_) => managed.owns_rule(r),
+        None => r.is_static(),
+    };
+    held.before.rules.extend(of_tables.into_iter().filter(made));
+}
+
 /// Takes over what an earlier restore has yet to add to a NIC.
 pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
     let name = &held.nic.identity.name;

@@ -70,7 +70,6 @@ const ACTIONS: Names<u8> = &[
     (7, "unreachable"),
     (8, "prohibit"),
 ];
-const TO_TABLE: u8 = 1;
 const GOTO: u8 = 2;
 /// FIB_RULE_INVERT.
 const INVERT: u32 = 0x02;

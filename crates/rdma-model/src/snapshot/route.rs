@@ -134,6 +134,12 @@ pub struct Rule {
     pub other: BTreeMap<u16, Hex>,
 }
 
+/// default, main and local: every namespace has these, with rules of its own.
+pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
+
+/// FR_ACT_TO_TBL (include/uapi/linux/fib_rules.h).
+pub const TO_TABLE: u8 = 1;
+
 /// What a router says of a route: whether another one is to be preferred.
 pub const RTA_PREF: u16 = 20;
 
@@ -166,5 +172,10 @@ impl Rule {
     /// RTPROT_STATIC, which networkd and NetworkManager give to their own.
     pub fn is_static(&self) -> bool {
         self.protocol() == 4
+    }
+
+    /// Whether it leads to a table of its own, apart from the kernel's.
+    pub fn leads_to_own_table(&self) -> bool {
+        self.action == TO_TABLE && self.table > 0 && !KERNEL_TABLES.contains(&self.table)
     }
 }

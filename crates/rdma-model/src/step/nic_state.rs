@@ -57,6 +57,22 @@ impl NicState {
             rules,
         })
     }
+
+    /// Rules that lead to a table of its routes by something else than its name or an address of
+    /// it.
+    pub fn rules_to_tables(&self, host: &Snapshot) -> Vec<Rule> {
+        let tables: HashSet<(u32, bool)> = self
+            .routes
+            .iter()
+            .map(|r| (r.table, r.destination.addr().is_ipv6()))
+            .collect();
+        host.rules
+            .iter()
+            .filter(|r| r.leads_to_own_table() && tables.contains(&(r.table, r.family == 6)))
+            .filter(|r| !self.rules.contains(r))
+            .cloned()
+            .collect()
+    }
 }
 
 /// A set, since root in a container can add as many addresses, routes and rules as it likes.
