@@ -92,6 +92,7 @@ pub fn explain(
         pitfalls::warnings(settings, snapshot, &candidates, &found, &explanation);
     let gids = port_gids::warnings(settings, snapshot, &explanation);
     explanation.warnings.extend(gids);
+    port_gids::switch_off(&mut explanation);
     let networks = networks::warnings(settings, &explanation);
     explanation.warnings.extend(networks);
     let names = known::warnings(settings, &explanation);

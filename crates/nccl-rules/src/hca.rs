@@ -85,11 +85,14 @@ pub(crate) fn judge(
     let merged = merged(settings, version, &taken);
     let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
     let crash = crash.or_else(|| refused_plane(version, &patterns, &taken));
-    let is_refused = crash.as_ref().is_some_and(|w| w.trap == Trap::Planes);
-    let all = match is_refused {
-        true => Vec::new(),
-        false => taken.iter().map(Taken::name).collect(),
-    };
+    let mut all: Vec<String> = taken.iter().map(Taken::name).collect();
+    if crash.as_ref().is_some_and(|w| w.trap == Trap::Planes) {
+        all.clear();
+        for port in judged.iter_mut().filter(|port: &&mut Judged| port.taken) {
+            port.taken = false;
+            port.why = "NCCL refuses the planes of NCCL_IB_HCA".to_owned();
+        }
+    }
     Hcas {
         taken: all,
         judged,

@@ -116,6 +116,20 @@ pub(crate) fn warnings(
         .collect()
 }
 
+/// A port's table that ends before the index ends NET/IB for all ports.
+pub(crate) fn switch_off(explained: &mut Explanation) {
+    let mut warnings = explained.warnings.iter();
+    if warnings.all(|w| w.trap != Trap::GidTable) {
+        return;
+    }
+    explained.hcas.clear();
+    explained.merged.clear();
+    for port in explained.ports.iter_mut().filter(|port| port.taken) {
+        port.taken = false;
+        port.why = format!("{INDEX} is beyond the GID table of a port: NCCL uses no HCA");
+    }
+}
+
 fn said(
     flaw: &Flaw,
     labels: &[&str],
