@@ -309,6 +309,8 @@ impl fmt::Display for Check {
 fn lenient(examination: &Examination) -> Request {
     let mut request = without_unknown(examination.request, examination.snapshot, examination.held);
     request.select.no_auto_skip = false;
+    // What this shell sets for containers that are to come is no fault of a NIC.
+    request.passed_on.clear();
     if examination.container.is_some() {
         // These are the host's.
         (

@@ -349,7 +349,9 @@ pub(super) fn narrowed(
     runtime: Option<Sandbox>,
 ) -> Result<Request> {
     let annotations = edit::annotations(config);
-    let mut request = request.narrow(&annotations)?;
+    let mut request = request
+        .narrow(&annotations)?
+        .for_environment(&edit::environment(config));
     let said = Sandbox::of_annotations(&annotations);
     show_within(&mut request, Sandbox::of_both(runtime, &annotations));
     if said == Some(Sandbox::RdmaProxy) && runtime != said {

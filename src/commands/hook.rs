@@ -163,6 +163,9 @@ impl HookCall<'_> {
             agreed,
             ..ContainerFacts::read(state)?
         };
+        if let Some(bundle) = &facts.bundle {
+            request = request.for_environment(&bundle.config.environment());
+        }
         let config = facts.bundle.as_ref().map(|bundle| &bundle.config);
         if args.rail.is_empty() {
             let by_devices = config.is_some_and(DeviceRequest::any);

@@ -48,7 +48,17 @@ pub struct Request {
     pub host_ifname: Option<String>,
     /// [`HOST_ENV`], as far as the host's environment sets them.
     pub passed_on: BTreeMap<String, String>,
+    /// What the container's own environment has of [`GID_SETTINGS`]; it comes first.
+    pub own_gids: BTreeMap<String, String>,
 }
+
+/// By which NCCL chooses the GID of a RoCE port.
+const GID_SETTINGS: [&str; 4] = [
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_ADDR_RANGE",
+    "NCCL_IB_ROCE_VERSION_NUM",
+];
 
 /// What a container's annotations, and the devices that it asks for, take away from what the host
 /// gives.
@@ -142,6 +152,7 @@ impl Request {
                 .iter()
                 .filter_map(|n| Some(((*n).to_owned(), env(n)?)))
                 .collect(),
+            own_gids: BTreeMap::new(),
             host,
         })
     }
@@ -156,6 +167,25 @@ impl Request {
     pub fn release(&self, own: Option<Version>) -> Option<Version> {
         let asked = self.select.nccl_version;
         asked.filter(|_| self.release_given).or(own).or(asked)
+    }
+
+    /// This request for a container with that environment.
+    pub fn for_environment(mut self, env: &BTreeMap<String, String>) -> Request {
+        let own = GID_SETTINGS
+            .iter()
+            .filter_map(|name| env.get_key_value(*name));
+        self.own_gids = own.map(|(n, value)| (n.clone(), value.clone())).collect();
+        self
+    }
+
+    /// What is set of NCCL's choice of GIDs, by the container or by the host. Of the host's an
+    /// empty value is none: it is not passed on.
+    pub fn gid_settings(&self) -> BTreeMap<String, String> {
+        let is_theirs =
+            |(n, v): &(&String, &String)| GID_SETTINGS.contains(&n.as_str()) && !v.is_empty();
+        let theirs = self.passed_on.iter().filter(is_theirs);
+        let all = theirs.chain(&self.own_gids);
+        all.map(|(n, value)| (n.clone(), value.clone())).collect()
     }
 
     pub fn job(&self) -> JobAddresses {

@@ -24,7 +24,7 @@ use crate::select::candidates::counts;
 use crate::select::protected_ifaces;
 
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
-const FABRIC: usize = 9;
+const FABRIC: usize = 12;
 
 const OF_HOST: &str = "set in the host's environment";
 

@@ -16,6 +16,9 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
         let (Some(hca), Some(gid)) = (&nic.hca, &nic.gid) else {
             continue;
         };
+        if gid.kind == Some(GidKind::IbRoceV1) {
+            return Err("RoCE v1 is asked for".to_owned());
+        }
         let port = seen
             .hca(hca)
             .and_then(|h| h.ports.iter().find(|p| Some(p.number) == nic.port));
@@ -40,11 +43,7 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
 /// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones
 /// by default (src/transport/net_ib/connect.cc:268 in 2.30.7).
 pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
-    let mut gids = nics
-        .iter()
-        .filter_map(|n| n.gid.as_ref())
-        .filter(|g| g.kind == Some(GidKind::RoceV2))
-        .peekable();
+    let mut gids = nics.iter().filter_map(|n| n.gid.as_ref()).peekable();
     gids.peek().is_some() && gids.all(|g| g.ip().is_ipv6())
 }
 

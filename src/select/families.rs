@@ -12,31 +12,53 @@ use super::{Drop, DropCode, Verdict};
 use rdma_model::values::Family;
 
 /// The GIDs of a kept rail, by family.
-struct Rail<'a> {
-    at: usize,
-    port: &'a Port,
+pub(super) struct Rail<'a> {
+    pub(super) at: usize,
+    pub(super) netdev: &'a Netdev,
+    pub(super) port: &'a Port,
     four: Option<&'a Gid>,
     six: Option<&'a Gid>,
 }
 
-/// Gives each rail the GID of the family that all have, IPv4 first. Where none is common, and no
-/// index of the table is right on all, those without IPv4 are left out.
+/// Gives each rail the GID of the family that all have: the one that is set, else IPv4 first. Where
+/// none is common, and no index of the table is right on all, those without it are left out.
 pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
     if context.request.select.family != Family::Any {
         return;
     }
+    let set = context.request.gid_settings();
+    let first = match set.get("NCCL_IB_ADDR_FAMILY").map(String::as_str) {
+        Some("AF_INET6") => Family::V6,
+        _ => Family::V4,
+    };
     let rails = rails(context, verdicts);
-    let has_four = rails.iter().all(|r| r.four.is_some());
-    let has_six = rails.iter().all(|r| r.six.is_some());
-    if !has_four && !has_six {
+    let has_first = rails.iter().all(|r| r.gid(first).is_some());
+    let has_other = rails.iter().all(|r| r.gid(other(first)).is_some());
+    if !has_first && !has_other {
         if !is_one_index(&rails) {
-            leave_out(&rails, verdicts);
+            leave_out(&rails, first, verdicts);
         }
         return;
     }
+    let family = if has_first { first } else { other(first) };
     for rail in &rails {
-        let gid = if has_four { rail.four } else { rail.six };
-        verdicts[rail.at].gid = gid.cloned();
+        verdicts[rail.at].gid = rail.gid(family).cloned();
+    }
+}
+
+fn other(family: Family) -> Family {
+    match family {
+        Family::V6 => Family::V4,
+        _ => Family::V6,
+    }
+}
+
+impl<'a> Rail<'a> {
+    fn gid(&self, family: Family) -> Option<&'a Gid> {
+        match family {
+            Family::V6 => self.six,
+            _ => self.four,
+        }
     }
 }
 
@@ -46,7 +68,7 @@ pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
 pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
     const INDEX: &str = "NCCL_IB_GID_INDEX";
     let request = context.request;
-    let is_set = request.passed_on.get(INDEX).is_some_and(|v| !v.is_empty());
+    let is_set = request.gid_settings().contains_key(INDEX);
     let old = request.release(None).filter(|version| !version.finds_gid());
     let Some(release) = old.filter(|_| !is_set) else {
         return;
@@ -89,7 +111,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
     }
 }
 
-fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
+pub(super) fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
     let rail = |(at, v): (usize, &Verdict)| {
         v.gid.as_ref().filter(|_| v.dropped.is_none())?;
         let netdev = context.snapshot.netdev(v.netdev.as_ref()?)?;
@@ -97,6 +119,7 @@ fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
         let port = hca.ports.iter().find(|p| Some(p.number) == v.port)?;
         Some(Rail {
             at,
+            netdev,
             port,
             four: own_gid(port, netdev, Family::V4),
             six: own_gid(port, netdev, Family::V6),
@@ -119,26 +142,31 @@ fn own_gid<'a>(port: &'a Port, netdev: &Netdev, family: Family) -> Option<&'a Gi
 }
 
 /// Whether one NCCL_IB_GID_INDEX is right on all, as `nccl_env` then sets it.
-fn is_one_index(rails: &[Rail]) -> bool {
+pub(super) fn is_one_index(rails: &[Rail]) -> bool {
     let mut indexes = rails.iter().map(|r| r.four.or(r.six).map(|g| g.index));
     let first = indexes.next();
     indexes.all(|index| Some(index) == first) && rails.iter().all(|r| is_certain(r.port))
 }
 
-fn leave_out(rails: &[Rail], verdicts: &mut [Verdict]) {
+fn leave_out(rails: &[Rail], first: Family, verdicts: &mut [Verdict]) {
+    let (has, lacks) = match first {
+        Family::V6 => ("IPv4", "IPv6"),
+        _ => ("IPv6", "IPv4"),
+    };
     for rail in rails {
         let verdict = &mut verdicts[rail.at];
-        if rail.four.is_some() {
-            verdict.gid = rail.four.cloned();
+        if let Some(gid) = rail.gid(first) {
+            verdict.gid = Some(gid.clone());
             continue;
         }
         let drop = Drop {
             code: DropCode::NoGid,
             also: Vec::new(),
-            why: "it has IPv6 alone and another NIC IPv4 alone: NCCL looks for one family, and \
+            why: format!(
+                "it has {has} alone and another NIC {lacks} alone: NCCL looks for one family, and \
                 would take a link-local GID here"
-                .to_owned(),
-            fix: "give it an IPv4 address, or all NICs IPv6 ones".to_owned(),
+            ),
+            fix: format!("give it an {lacks} address, or all NICs {has} ones"),
         };
         (verdict.dropped, verdict.note, verdict.gid) = (Some(drop), None, None);
     }

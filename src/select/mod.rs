@@ -6,6 +6,7 @@ pub mod families;
 mod link_layers;
 pub mod protected_ifaces;
 mod rules;
+mod taken_gids;
 
 use std::fmt;
 
@@ -249,6 +250,7 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     fabrics::leave_out_slower(&context, &mut verdicts);
     link_layers::leave_one(&context, &mut verdicts);
     families::agree(&context, &mut verdicts);
+    taken_gids::follow(&context, &mut verdicts);
     families::share_index(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };

@@ -1,8 +1,8 @@
 //! Selection, by golden folders: `tests/cases/select/<name>/{host.json,args}` and, where the case
-//! needs them, `config.toml`, `annotations.json`, `held.json`. `host.json` says what is different
-//! from a host of `tests/cases/hosts` (`testkit::golden::host`); `snapshot.json` in its place is a
-//! whole host. What comes out is `expected.json`, or `expected.txt` with the exit code and the
-//! message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
+//! needs them, `config.toml`, `annotations.json`, `held.json`, `env`. `host.json` says what is
+//! different from a host of `tests/cases/hosts` (`testkit::golden::host`); `snapshot.json` in its
+//! place is a whole host. What comes out is `expected.json`, or `expected.txt` with the exit code
+//! and the message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,6 +40,11 @@ fn arguments(args: &[&str]) -> (cli::Global, PrepareArgs) {
 }
 
 fn request(args: &[&str], config: &str) -> Result<Request> {
+    request_with(args, config, "")
+}
+
+/// With a host's environment of such lines.
+fn request_with(args: &[&str], config: &str, env: &str) -> Result<Request> {
     let (global, prepare) = arguments(args);
     let config = ConfigFile::new(config).config()?;
     Request::new(
@@ -47,7 +52,10 @@ fn request(args: &[&str], config: &str) -> Result<Request> {
         &prepare.select,
         Host::new(&global, &config),
         config.select,
-        |_| None,
+        |name| {
+            let mut pairs = env.lines().filter_map(|line| line.split_once('='));
+            pairs.find(|(n, _)| *n == name).map(|(_, v)| v.to_owned())
+        },
     )
 }
 
@@ -62,8 +70,12 @@ fn run(case: &Path) -> Result<Selection> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let args = read("args");
     let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
-    let request =
-        request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
+    let request = request_with(
+        &args.lines().collect::<Vec<_>>(),
+        &read("config.toml"),
+        &read("env"),
+    )?
+    .narrow(&annotations)?;
     let snapshot: Snapshot = testkit::golden::host(case);
     let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
     select(&request, &snapshot, &held)
