@@ -124,6 +124,9 @@ pub struct Diagnosis {
     pub checked: Checked,
     /// The worst first.
     pub findings: Vec<Finding>,
+    /// What may help, and is no fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// Checks that were not made, as what they look at is not here: a live machine, its network, or
     /// NICs that containers have.
     pub not_checked: Vec<Check>,
@@ -366,6 +369,7 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         },
         not_checked: skipped.iter().map(|r| r.check).collect(),
         findings,
+        hint: nccl::hint(&context),
     })
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, Trap, explain_named};
+use nccl_rules::rails;
 use nccl_rules::settings::Settings;
 use rdma_model::escape::shell_word;
 use rdma_model::snapshot::{Gid, Netdev};
@@ -57,6 +58,16 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     found.extend(other_gid(context, &explained));
     found.extend(bridged(context, &explained.bootstrap));
     found
+}
+
+/// Of the rails that one job has together. Settings that are not known may keep to one rail.
+pub(super) fn hint(context: &CheckContext) -> Option<String> {
+    let settings = context.of.settings.ok()?;
+    let of_job = |rails: Vec<Rail>| {
+        let netdevs: Vec<&Netdev> = rails.iter().map(|rail| rail.netdev).collect();
+        rails::hint(settings, context.of.snapshot, &netdevs)
+    };
+    context.jobs().into_iter().find_map(of_job)
 }
 
 /// In a container: a GID of another address than the plan's. What is no address of a rail's is

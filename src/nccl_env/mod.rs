@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use nccl_rules::explain::may_crash;
+use nccl_rules::rails::{CROSS_NIC, hint};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::ids::{HcaName, IfName};
@@ -124,6 +125,7 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
             "every node has these NICs: another number is an error, not a slower job",
         );
     }
+    made.unset.extend(cross_nic(nics, seen, options));
     for name in &HOST_ENV[..FABRIC] {
         env.extend(options.host(name).map(|v| var(name, v, OF_HOST)));
     }
@@ -141,6 +143,18 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
     made
 }
 
+/// What to know of rails that do not reach each other: whether to set it is the job's to say.
+fn cross_nic(nics: &[Nic], seen: &Snapshot, options: &Options) -> Option<String> {
+    let set = options.host_env.iter();
+    let settings = Settings::of(set.map(|(n, value)| (n.clone(), value.clone())), OF_HOST);
+    let rails = nics.iter().filter(|n| n.hca.is_some());
+    let rails: Vec<_> = rails
+        .filter_map(|n| seen.netdev(&n.identity.name))
+        .collect();
+    let hint = hint(&settings, seen, &rails)?;
+    Some(format!("{CROSS_NIC}: {hint}"))
+}
+
 /// Names fewer HCAs in an environment that was made for more; and they are not those any more that
 /// the peers have.
 pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
@@ -153,6 +167,14 @@ pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     }
     if let (Some(at), Some(list)) = (at, hca_list(&nics.iter().collect::<Vec<_>>(), ib)) {
         env.insert(at, list);
+    }
+}
+
+/// Without a word on several rails where one is left.
+pub fn renew_unset(unset: &mut Vec<String>, nics: &[Nic]) {
+    let rails = nics.iter().filter(|n| n.hca.is_some());
+    if rails.count() < 2 {
+        unset.retain(|line| !line.starts_with(CROSS_NIC));
     }
 }
 

@@ -348,6 +348,7 @@ impl Plan {
             self.devices.clear();
         }
         nccl_env::renew(&mut self.env, &self.nics, &self.ib);
+        nccl_env::renew_unset(&mut self.unset, &self.nics);
         if self.nics.is_empty() && self.gid_index.take().is_some() {
             self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
         }

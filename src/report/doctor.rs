@@ -1,7 +1,7 @@
 use comfy_table::{ColumnConstraint, Width};
 
 use super::printable;
-use super::tables::bare;
+use super::tables::{bare, remarks};
 use crate::doctor::{Checked, Diagnosis, Finding};
 use crate::record::short_id;
 
@@ -17,6 +17,9 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
                 .collect::<Vec<_>>()
                 .join("\n"),
         );
+    }
+    if let Some(hint) = &d.hint {
+        parts.push(remarks(vec![("hint".to_owned(), hint.clone())]));
     }
     if !d.not_checked.is_empty() {
         let names: Vec<String> = d.not_checked.iter().map(ToString::to_string).collect();

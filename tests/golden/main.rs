@@ -21,6 +21,7 @@ mod layers;
 mod nccl;
 mod record;
 mod report;
+mod reports;
 mod sandbox;
 mod select;
 mod settings;

@@ -98,7 +98,7 @@ pub fn explain(
     let names = known::warnings(settings, &explanation);
     explanation.warnings.extend(names);
     explanation.warnings.extend(hcas.crash);
-    explanation.hint = rails::hint(settings, snapshot, &explanation);
+    explanation.hint = rails::hint(settings, snapshot, &rails::taken(snapshot, &explanation));
     explanation
 }
 

@@ -19,7 +19,7 @@ pub mod levels;
 mod networks;
 mod pitfalls;
 mod port_gids;
-mod rails;
+pub mod rails;
 pub mod settings;
 mod socket;
 pub mod topology_xml;

@@ -8,16 +8,19 @@ use rdma_model::snapshot::{Netdev, Route, Snapshot};
 use super::explanation::Explanation;
 use super::settings::Settings;
 
-/// In a sentence; nothing where NCCL_CROSS_NIC keeps to one rail, or no route is known.
-pub(crate) fn hint(
-    settings: &Settings,
-    snapshot: &Snapshot,
-    explained: &Explanation,
-) -> Option<String> {
-    if settings.get("NCCL_CROSS_NIC") == Some("0") {
+pub const CROSS_NIC: &str = "NCCL_CROSS_NIC";
+
+/// What to know of rails on these netdevs, in a sentence; nothing where NCCL_CROSS_NIC keeps to one
+/// rail. A netdev without a route is passed over: its routes are not known.
+pub fn hint(settings: &Settings, snapshot: &Snapshot, rails: &[&Netdev]) -> Option<String> {
+    if settings.get(CROSS_NIC) == Some("0") {
         return None;
     }
-    let rails = rails(snapshot, explained);
+    let rails: Vec<&Netdev> = rails
+        .iter()
+        .copied()
+        .filter(|dev| has_route(snapshot, dev))
+        .collect();
     let mut pairs = rails
         .iter()
         .flat_map(|from| rails.iter().map(move |to| (*from, *to)));
@@ -29,8 +32,8 @@ pub(crate) fn hint(
     ))
 }
 
-/// The netdevs of the ports that are taken, if they have an address and a route each.
-fn rails<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<&'a Netdev> {
+/// The netdevs of the ports that are taken.
+pub(crate) fn taken<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<&'a Netdev> {
     let mut rails: Vec<&Netdev> = Vec::new();
     for hca in &snapshot.hcas {
         for port in &hca.ports {
@@ -41,11 +44,12 @@ fn rails<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<&'a Netdev>
             rails.extend(name.and_then(|name| snapshot.netdev(name)));
         }
     }
-    rails.retain(|dev| {
-        let mut routes = snapshot.routes.iter().flat_map(|route| &route.hops);
-        routes.any(|hop| hop.dev.as_ref() == Some(&dev.name))
-    });
     rails
+}
+
+fn has_route(snapshot: &Snapshot, dev: &Netdev) -> bool {
+    let mut hops = snapshot.routes.iter().flat_map(|route| &route.hops);
+    hops.any(|hop| hop.dev.as_ref() == Some(&dev.name))
 }
 
 /// Whether a route over one netdev leads to an address of the other, if that has any.
