@@ -18,10 +18,10 @@ use rdma_model::effect::missing_addresses;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::manager::is_daemon;
-use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
+use rdma_model::snapshot::{Address, Gid, Netdev, Route, Snapshot};
 use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, configure, connect, generated, hears_routers,
-    kernel_address, leave_groups, move_all,
+    Leaving, NicState, Side, Step, VirtualLink, chosen_by_manager, configure, connect, generated,
+    hears_routers, kernel_address, leave_groups, move_all,
 };
 use rdma_model::upper_lower;
 
@@ -243,15 +243,8 @@ fn check(
     if !same_nic(&now, &nic.identity) {
         return refuse(plan, format!("{name} is another NIC now"));
     }
-    // Kernel-made addresses come and go with the carrier: a NIC that is just back from a container
-    // may lack them.
-    let normal = |addresses: &[Address]| {
-        let settings = addresses
-            .iter()
-            .filter(|a| !kernel_address(a, &before.netdev) && !generated(a));
-        settings.cloned().collect::<Vec<_>>()
-    };
-    let (now, planned) = (normal(&before.netdev.addresses), normal(&nic.addresses));
+    let now = lasting_addresses(&before.netdev.addresses, &before.netdev, nic);
+    let planned = lasting_addresses(&nic.addresses, &before.netdev, nic);
     // A manager may set the metric, the lifetime or a flag of an address at any time.
     let gone = missing_addresses(&planned, &now)
         .first()
@@ -319,6 +312,19 @@ fn check(
         managed: None,
         beside,
     })
+}
+
+/// Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may
+/// lack them. A manager's link-local address counts only where it is the planned GID.
+fn lasting_addresses(addresses: &[Address], dev: &Netdev, nic: &Nic) -> Vec<Address> {
+    let gid = nic.gid.as_ref().map(Gid::ip);
+    let is_of_kernel = |a: &Address| kernel_address(a, dev) || generated(a);
+    addresses
+        .iter()
+        .filter(|a| !is_of_kernel(a))
+        .filter(|a| !chosen_by_manager(a, dev) || Some(a.address) == gid)
+        .cloned()
+        .collect()
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in

@@ -36,6 +36,10 @@ PASSING = {
 # Of a link's flags, those that are set and not found out.
 SET_FLAGS = {"UP", "NOARP", "ALLMULTI", "PROMISC", "MULTICAST"}
 MAIN_PRIORITY = 32766
+# NetworkManager takes a link-local address that goes as its link goes down for one that another host
+# has, and the next one of its list in its place (nm-l3-ipv6ll.c of 1.42, "did not complete DAD"). It
+# keeps that where the NIC is back before it has noticed that it was away.
+CHOSEN = "a link-local address of NetworkManager's choice"
 # Written by the kernel, or never readable.
 UNREAD_SYSCTLS = ("/stable_secret", "/mc_forwarding", "/base_reachable_time", "/retrans_time")
 
@@ -108,7 +112,8 @@ def _links_and_addresses(prefix):
             pending = "".join(
                 f" {flag}" for flag in ("tentative", "dadfailed") if address.get(flag)
             )
-            effect = f"address {to}{peer} dev {name}{pending}"
+            seen = CHOSEN if address.get("noprefixroute") and _is_link_local(to) else to
+            effect = f"address {seen}{peer} dev {name}{pending}"
             rest = _words(
                 {
                     k: v
@@ -120,6 +125,10 @@ def _links_and_addresses(prefix):
                 Item("address", name, f"address {to}{peer} dev {name}{pending} {rest}", effect)
             )
     return items, links
+
+
+def _is_link_local(address):
+    return address.startswith("fe80::") and not address.startswith("fe80::/")
 
 
 def _leg(leg):
@@ -139,7 +148,11 @@ def _routes(family, prefix):
         kind = "" if route.get("type", "unicast") == "unicast" else route["type"] + " "
         way = " nexthop ".join(sorted(_leg(leg) for leg in legs)) if "dev" in legs[0] else ""
         source = f" src {route['prefsrc']}" if "prefsrc" in route else ""
-        effect = f"route {family} {kind}{route['dst']} {way}{source} table {table}"
+        to = route["dst"]
+        # It follows from the address.
+        seen = CHOSEN if kind == "local " and _is_link_local(to) else to
+        way = f"{way}{source} table {table}"
+        effect = f"route {family} {kind}{seen} {way}"
         rest = {
             k: v
             for k, v in route.items()
@@ -151,7 +164,7 @@ def _routes(family, prefix):
             Item(
                 "route",
                 nics,
-                f"{effect} {_words(rest)}",
+                f"route {family} {kind}{to} {way} {_words(rest)}",
                 effect,
                 route.get("protocol") not in DAEMONS,
             )

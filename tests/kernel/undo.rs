@@ -155,6 +155,26 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
     });
 }
 
+/// As NetworkManager does when it misses its link-local address for a moment.
+#[test]
+fn a_link_local_address_that_its_manager_chose_anew_is_no_change() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip("link set r0 addrgenmode none\naddress flush dev r0 scope link");
+        host.ip("address add fe80::1234:5/64 dev r0 noprefixroute nodad");
+        host.prepare(&rails);
+        host.ip("address delete fe80::1234:5/64 dev r0");
+        host.ip("address add fe80::1234:6/64 dev r0 noprefixroute nodad");
+        let before = host.look();
+        let mut c = Container::new("new");
+        c.create(host).ok();
+        assert!(c.sh("ip -br address").contains("fe80::1234:6"));
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
     alone(|host| {

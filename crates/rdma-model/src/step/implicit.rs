@@ -164,6 +164,13 @@ pub fn generated(address: &Address) -> bool {
     by_kernel && is_link_local(address)
 }
 
+/// Whether a manager made this link-local address in the kernel's place, as NetworkManager does. It
+/// takes another one when this one goes for a moment (nm-l3-ipv6ll.c of 1.42).
+pub fn chosen_by_manager(address: &Address, dev: &Netdev) -> bool {
+    let is_subnet_free = address.flags & IFA_F_NOPREFIXROUTE != 0;
+    is_link_local(address) && is_subnet_free && addr_gen_mode(dev) == ADDR_GEN_NONE
+}
+
 fn is_link_local(address: &Address) -> bool {
     matches!(address.address, IpAddr::V6(v6) if (v6.segments()[0] & 0xffc0) == 0xfe80)
 }
