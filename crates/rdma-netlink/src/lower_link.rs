@@ -16,29 +16,59 @@ pub struct Below {
 }
 
 /// Numbers of attributes by kind (include/uapi/linux/if_link.h, if_tunnel.h, amt.h).
-struct Numbers {
+#[derive(Default)]
+pub struct Numbers {
     /// IFLA_*_LINK; of HSR SLAVE1, SLAVE2 and INTERLINK.
-    devices: &'static [u16],
-    local: &'static [u16],
-    remote: &'static [u16],
+    pub devices: &'static [u16],
+    pub local: &'static [u16],
+    /// The other end; none where it is no tunnel.
+    pub remote: &'static [u16],
+    /// The port of UDP that packets go to.
+    pub port: Option<u16>,
+    /// Packets name their other ends themselves.
+    pub external: Option<u16>,
+    pub mark: Option<u16>,
 }
 
-fn numbers(kind: &str) -> Option<Numbers> {
-    let (devices, local, remote): (&[u16], &[u16], &[u16]) = match kind {
-        "vxlan" => (&[3], &[4, 17], &[2, 16]),
-        "geneve" => (&[], &[], &[2, 7]),
-        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => (&[1], &[6], &[7]),
-        "ipip" | "sit" | "ip6tnl" => (&[1], &[2], &[3]),
-        "vti" | "vti6" => (&[1], &[4], &[5]),
-        "amt" => (&[4], &[5], &[6]),
-        "xfrm" => (&[1], &[], &[]),
-        "hsr" => (&[1, 2, 8], &[], &[]),
-        _ => return None,
-    };
-    Some(Numbers {
+fn ends(devices: &'static [u16], local: &'static [u16], remote: &'static [u16]) -> Numbers {
+    Numbers {
         devices,
         local,
         remote,
+        ..Numbers::default()
+    }
+}
+
+pub fn numbers(kind: &str) -> Option<Numbers> {
+    Some(match kind {
+        "vxlan" => Numbers {
+            port: Some(15),
+            external: Some(25),
+            ..ends(&[3], &[4, 17], &[2, 16])
+        },
+        "geneve" => Numbers {
+            port: Some(5),
+            external: Some(6),
+            ..ends(&[], &[], &[2, 7])
+        },
+        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => Numbers {
+            external: Some(18),
+            mark: Some(20),
+            ..ends(&[1], &[6], &[7])
+        },
+        "ipip" | "sit" | "ip6tnl" => Numbers {
+            external: Some(19),
+            mark: Some(20),
+            ..ends(&[1], &[2], &[3])
+        },
+        "vti" | "vti6" => Numbers {
+            mark: Some(6),
+            ..ends(&[1], &[4], &[5])
+        },
+        "amt" => ends(&[4], &[5], &[6]),
+        "xfrm" => ends(&[1], &[], &[]),
+        "hsr" => ends(&[1, 2, 8], &[], &[]),
+        _ => return None,
     })
 }
 

@@ -1,7 +1,8 @@
-//! Tunnels of a network namespace: what each is tied to, and where its other ends are.
-//! IFLA_INFO_DATA by kind (include/uapi/linux/if_link.h, if_tunnel.h), and the remote ends of a
-//! VXLAN's forwarding table.
+//! Tunnels of a network namespace: what each is tied to, and where its other ends are, by
+//! IFLA_INFO_DATA, and the remote ends of a VXLAN's forwarding table.
 
+use rdma_netlink::lower_link::Numbers;
+use rdma_netlink::lower_link::numbers;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,69 +23,16 @@ const NDMSG: usize = 12;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_DATA: u16 = 2;
+const IFLA_AMT_DISCOVERY_IP: u16 = 7;
 const NDA_DST: u16 = 1;
 const NDA_PORT: u16 = 6;
 const NDA_IFINDEX: u16 = 8;
 const NDA_NH_ID: u16 = 13;
 
-struct Layout {
-    link: Option<u16>,
-    local: &'static [u16],
-    remote: &'static [u16],
-    /// The port of UDP that its packets go to.
-    port: Option<u16>,
-    /// Its packets name their other ends themselves.
-    external: u16,
-    mark: Option<u16>,
-    /// Without a remote end it sends to the route's gateway (ip_tunnel_xmit() in
-    /// net/ipv4/ip_tunnel.c).
-    by_gateway: bool,
-}
-
-const fn layout(
-    link: Option<u16>,
-    local: &'static [u16],
-    remote: &'static [u16],
-    external: u16,
-    mark: Option<u16>,
-) -> Layout {
-    Layout {
-        link,
-        local,
-        remote,
-        port: None,
-        external,
-        mark,
-        by_gateway: mark.is_some(),
-    }
-}
-
-const fn over_udp(port: u16, layout: Layout) -> Layout {
-    Layout {
-        port: Some(port),
-        ..layout
-    }
-}
-
-fn layout_of(kind: &str) -> Option<Layout> {
-    Some(match kind {
-        "vxlan" => over_udp(15, layout(Some(3), &[4, 17], &[2, 16], 25, None)),
-        "geneve" => over_udp(5, layout(None, &[], &[2, 7], 6, None)),
-        "ipip" | "sit" | "ip6tnl" => layout(Some(1), &[2], &[3], 19, Some(20)),
-        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => {
-            layout(Some(1), &[6], &[7], 18, Some(20))
-        }
-        "vti" | "vti6" => layout(Some(1), &[4], &[5], u16::MAX, Some(6)),
-        "amt" => layout(Some(4), &[5], &[7, 6], u16::MAX, None),
-        _ => return None,
-    })
-}
-
 fn is_tunnel(netdev: &Netdev) -> bool {
-    netdev
-        .kind
-        .as_deref()
-        .is_some_and(|kind| kind == "wireguard" || layout_of(kind).is_some())
+    let kind = netdev.kind.as_deref();
+    let numbers = kind.and_then(numbers);
+    kind == Some("wireguard") || numbers.is_some_and(|n| !n.remote.is_empty())
 }
 
 /// All tunnels of the host. Most hosts have none, and are not asked.
@@ -118,7 +66,7 @@ fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, Tu
     let index = word(link.get(4..8)?)?;
     let netdev = netdevs.iter().find(|n| n.ifindex == index)?;
     let kind = netdev.kind.as_deref()?;
-    let layout = layout_of(kind)?;
+    let numbers = numbers(kind)?;
     let all = attributes(link.get(IFINFOMSG..)?).ok()?;
     if all.contains_key(&IFLA_LINK_NETNSID) {
         return Some((true, TunnelFacts::of(&netdev.name)));
@@ -128,7 +76,7 @@ fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, Tu
         .and_then(|info| Some(attributes(&info.0).ok()?.remove(&IFLA_INFO_DATA)?.0));
     let data = data.and_then(|data| attributes(&data).ok());
     let facts = match data {
-        Some(data) => facts(&netdev.name, kind, &layout, &data, host),
+        Some(data) => facts(&netdev.name, kind, &numbers, &data, host),
         None => TunnelFacts {
             unknown: Some(format!("the kernel tells nothing of this {kind}")),
             ..TunnelFacts::of(&netdev.name)
@@ -140,22 +88,25 @@ fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, Tu
 fn facts(
     link: &IfName,
     kind: &str,
-    layout: &Layout,
+    numbers: &Numbers,
     data: &Attributes,
     host: &Snapshot,
 ) -> TunnelFacts {
-    let below = layout.link.and_then(|at| number(data, at));
+    let below = numbers.devices.first().and_then(|at| number(data, *at));
     let below = below.filter(|index| *index != 0);
     // A flag in some kinds, a byte in others.
-    let external = data
-        .get(&layout.external)
-        .is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
-    let remote = address(data, layout.remote);
+    let external = numbers.external.and_then(|at| data.get(&at));
+    let external = external.is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
+    let discovery = match kind {
+        "amt" => address(data, &[IFLA_AMT_DISCOVERY_IP]),
+        _ => None,
+    };
+    let remote = discovery.or_else(|| address(data, numbers.remote));
     let packets = Question {
-        from: address(data, layout.local),
+        from: address(data, numbers.local),
         oif: below,
-        mark: layout.mark.and_then(|at| number(data, at)).unwrap_or(0),
-        flow: layout
+        mark: numbers.mark.and_then(|at| number(data, at)).unwrap_or(0),
+        flow: numbers
             .port
             .and_then(|at| Some(udp_to(port(&data.get(&at)?.0)?))),
         ..Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
@@ -171,7 +122,9 @@ fn facts(
             )
         }),
         packets,
-        by_gateway: layout.by_gateway && remote.is_none() && !external,
+        // Without a remote end it sends to the route's gateway (ip_tunnel_xmit() in
+        // net/ipv4/ip_tunnel.c).
+        by_gateway: numbers.mark.is_some() && remote.is_none() && !external,
         unknown: external.then(|| format!("this {kind} learns its other ends from each packet")),
         ..TunnelFacts::of(link)
     };
