@@ -2,6 +2,7 @@
 //! release from which on it holds; no other module compares numbers. The releases were found by
 //! running the published libraries (`tests/interop/nccl_judge.rs`), or in the sources of the tags.
 
+use rdma_model::escape::is_plain;
 use std::fmt;
 use std::str::FromStr;
 
@@ -186,7 +187,7 @@ fn is_number(text: &str) -> bool {
 
 /// What may stand behind `-` or `+`.
 fn is_word(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+    !text.is_empty() && is_plain(text, b".")
 }
 
 impl FromStr for Version {

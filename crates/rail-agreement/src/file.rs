@@ -22,6 +22,8 @@ use record::{Next, next, record};
 
 /// The most bytes of our keys and values in memory: what [`crate::MAX_NODES`] nodes write.
 const MOST: usize = 256 << 20;
+/// What an entry takes beside its key and its value.
+const EACH: usize = 64;
 /// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A
 /// longer file is an error, as all nodes wait while one reads.
 const LONGEST: u64 = 1 << 30;
@@ -179,16 +181,15 @@ impl FileStore {
     }
 
     fn learn(&mut self, key: Vec<u8>, value: Value) -> Result<()> {
-        let cost = |key: usize, value: usize| key + value + 64;
         let (gone, key) = match key.strip_prefix(b"-") {
             Some(rest) => (true, rest.to_vec()),
             None => (false, key),
         };
         if let Some(old) = self.known.remove(&key) {
-            self.size -= cost(key.len(), old.len());
+            self.size -= key.len() + old.len() + EACH;
         }
         if !gone {
-            self.size += cost(key.len(), value.len());
+            self.size += key.len() + value.len() + EACH;
             ensure!(
                 self.size <= MOST,
                 "{} holds more than {MOST} bytes of ours",

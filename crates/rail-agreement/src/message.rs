@@ -29,19 +29,15 @@ checked_text! {
 impl HostName {
     /// From the kernel's host name: other characters become `_`.
     pub fn sanitized(name: &str) -> HostName {
-        let good = |c: char| {
-            if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') {
-                c
-            } else {
-                '_'
-            }
-        };
-        let name: String = name.chars().take(64).map(good).collect();
-        HostName(if name.is_empty() {
-            "_".to_owned()
-        } else {
-            name
-        })
+        let mut good = String::new();
+        for c in name.chars().take(64) {
+            let is_good = c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+            good.push(if is_good { c } else { '_' });
+        }
+        if good.is_empty() {
+            good.push('_');
+        }
+        HostName(good)
     }
 }
 
@@ -258,14 +254,13 @@ pub fn ranks(all: &[u32]) -> String {
             _ => spans.push((*rank, *rank)),
         }
     }
-    let span = |(a, b): &(u32, u32)| {
-        if a == b {
-            a.to_string()
-        } else {
-            format!("{a}-{b}")
-        }
-    };
-    let named: Vec<String> = spans.iter().take(16).map(span).collect();
+    let mut named = Vec::new();
+    for (first, last) in spans.iter().take(16) {
+        named.push(match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        });
+    }
     let more = if spans.len() > 16 { ", …" } else { "" };
     format!(
         "{} {}{more}",

@@ -136,10 +136,9 @@ const NAMED: usize = 8;
 /// Intersects all offers; the first one is rank 0's.
 pub fn common_rails(offers: &[Offer]) -> CommonRails {
     let mut count: HashMap<&RailKey, usize> = HashMap::new();
-    offers
-        .iter()
-        .flat_map(|o| &o.rails)
-        .for_each(|Rail(key, _)| *count.entry(key).or_default() += 1);
+    for Rail(key, _) in offers.iter().flat_map(|o| &o.rails) {
+        *count.entry(key).or_default() += 1;
+    }
     let all = |key: &RailKey| count.get(key) == Some(&offers.len());
     let first = offers
         .first()

@@ -24,14 +24,7 @@ impl Drift {
 
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_nothing = |v: &Option<String>| v.clone().unwrap_or_else(|| "nothing".into());
-        write!(
-            f,
-            "{} {}: {} instead of {}",
-            self.dev,
-            self.field,
-            or_nothing(&self.observed),
-            or_nothing(&self.expected)
-        )
+        let [is, was] = [&self.observed, &self.expected].map(|v| v.as_deref().unwrap_or("nothing"));
+        write!(f, "{} {}: {is} instead of {was}", self.dev, self.field)
     }
 }

@@ -37,15 +37,13 @@ fn legs(route: &Route) -> Vec<(Option<&IfName>, Option<IpAddr>)> {
 }
 
 pub fn same_rule(a: &Rule, b: &Rule) -> bool {
-    let plain = |rule: &Rule| {
-        let mut plain = Rule {
-            priority: u32::from(rule.priority > MAIN),
-            ..rule.clone()
-        };
+    let [a, b] = [a, b].map(|rule| {
+        let mut plain = rule.clone();
+        plain.priority = u32::from(rule.priority > MAIN);
         plain.other.remove(&FRA_PROTOCOL);
         plain
-    };
-    plain(a) == plain(b)
+    });
+    a == b
 }
 
 /// Whether a rule that other traffic of theirs may take comes between two that do the same.
@@ -137,18 +135,17 @@ impl<'a> Chooser<'a> {
     }
 
     fn stands_for(self, other: &Rule, want: &Rule, all: &[Rule]) -> bool {
-        let is_behind = || is_between(other, want, all);
-        match self {
-            Chooser::Manager(managed) if managed.may_choose_rule(want) => same_rule(other, want),
-            Chooser::Anyone => same_rule(other, want) && !is_behind(),
+        let may_be = match self {
+            Chooser::Manager(managed) if managed.may_choose_rule(want) => {
+                return same_rule(other, want);
+            }
+            Chooser::Anyone => true,
             // A manager marks its own.
             Chooser::Manager(_) | Chooser::Maker => {
-                same_rule(other, want)
-                    && other.protocol() == want.protocol()
-                    && !other.is_static()
-                    && !is_behind()
+                other.protocol() == want.protocol() && !other.is_static()
             }
-        }
+        };
+        may_be && same_rule(other, want) && !is_between(other, want, all)
     }
 }
 

@@ -6,13 +6,20 @@ use std::borrow::Cow;
 /// long.
 pub const WIDTH: u16 = 100;
 
+/// Whether all of it are ASCII letters, digits and these signs.
+pub fn is_plain(text: &str, signs: &[u8]) -> bool {
+    text.bytes()
+        .all(|b| b.is_ascii_alphanumeric() || signs.contains(&b))
+}
+
+/// `1 NIC`, `2 NICs`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A word of a command that is pasted into a shell: bare where that is safe.
 pub fn shell_word(text: &str) -> String {
-    let plain = !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    if plain && !text.starts_with('-') {
+    if !text.is_empty() && is_plain(text, b"-_.") && !text.starts_with('-') {
         text.to_owned()
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
@@ -35,14 +42,13 @@ pub fn printable(text: &str) -> String {
 
 /// Escapes text of several lines; line ends and tabs stay.
 pub fn printable_lines(text: &str) -> String {
-    let line = |line: &str| {
-        line.split('\t')
-            .map(printable)
-            .collect::<Vec<_>>()
-            .join("\t")
-            + "\n"
-    };
-    text.lines().map(line).collect()
+    let mut lines = String::new();
+    for line in text.lines() {
+        let cells: Vec<String> = line.split('\t').map(printable).collect();
+        lines += &cells.join("\t");
+        lines.push('\n');
+    }
+    lines
 }
 
 /// At most that many characters of it, and a mark where there are more.

@@ -1,11 +1,12 @@
 //! The identifiers of this field as types that cannot hold nonsense: each is validated when it is
 //! parsed or deserialized.
 
+use crate::escape::is_plain;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{checked_text, natural, serde_as_text};
@@ -29,10 +30,10 @@ checked_text! {
     /// `_`, `-`, `.` (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's
     /// list syntax can carry).
     HcaName(s) {
-        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device \
-            name");
-        ensure!(s != "." && s != "..", "{s:?} is no RDMA device name");
+                        ensure!(
+            (1..64).contains(&s.len()) && is_plain(s, b"_-.") && s != "." && s != "..",
+            "{s:?} is no RDMA device name"
+        );
     }, ordered elsewhere
 }
 
@@ -62,26 +63,25 @@ pub struct BusId {
 impl FromStr for BusId {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        let parse = || -> Option<BusId> {
-            let (domain, rest) = s.split_once(':')?;
-            let (bus, rest) = rest.split_once(':')?;
-            let (device, function) = rest.split_once('.')?;
-            let hex = |t: &str, digits: std::ops::RangeInclusive<usize>| {
-                let ok = digits.contains(&t.len()) && t.bytes().all(|b| b.is_ascii_hexdigit());
-                ok.then(|| u32::from_str_radix(t, 16).ok()).flatten()
-            };
-            Some(BusId {
-                domain: hex(domain, 4..=8)?,
-                bus: hex(bus, 2..=2)? as u8,
-                device: hex(device, 2..=2).filter(|d| *d < 32)? as u8,
-                function: hex(function, 1..=1).filter(|f| *f < 8)? as u8,
-            })
-        };
-        match parse() {
-            Some(id) => Ok(id),
-            None => bail!("{s:?} is no PCI address (DDDD:BB:DD.F)"),
-        }
+        bus_id(s).with_context(|| format!("{s:?} is no PCI address (DDDD:BB:DD.F)"))
     }
+}
+
+fn bus_id(s: &str) -> Option<BusId> {
+    let (domain, rest) = s.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    Some(BusId {
+        domain: hex(domain, 4..=8)?,
+        bus: hex(bus, 2..=2)? as u8,
+        device: hex(device, 2..=2).filter(|d| *d < 32)? as u8,
+        function: hex(function, 1..=1).filter(|f| *f < 8)? as u8,
+    })
+}
+
+fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Option<u32> {
+    let is_hex = digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    u32::from_str_radix(text, 16).ok().filter(|_| is_hex)
 }
 
 /// A link-layer address of any length up to 32 bytes (Ethernet 6, IPoIB 20), printed as
@@ -148,11 +148,9 @@ impl FromStr for Hex {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
         ensure!(s.is_ascii() && s.len() % 2 == 0, "{s:?} is no hex string");
-        let byte = |i: usize| u8::from_str_radix(&s[i..i + 2], 16);
-        Ok(Hex((0..s.len())
-            .step_by(2)
-            .map(byte)
-            .collect::<Result<_, _>>()?))
+        let bytes = (0..s.len()).step_by(2);
+        let bytes = bytes.map(|i| u8::from_str_radix(&s[i..i + 2], 16));
+        Ok(Hex(bytes.collect::<Result<_, _>>()?))
     }
 }
 
@@ -182,14 +180,8 @@ impl fmt::Display for Mac {
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let group = |shift: u32| (self.0 >> shift) & 0xffff;
-        f.pad(&format!(
-            "{:04x}:{:04x}:{:04x}:{:04x}",
-            group(48),
-            group(32),
-            group(16),
-            group(0)
-        ))
+        let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
+        f.pad(&format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}"))
     }
 }
 

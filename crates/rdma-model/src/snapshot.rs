@@ -3,6 +3,7 @@
 //! come from netlink, NETLINK_RDMA and sysfs, captured ones from a /sys tree alone; what a source
 //! does not report is `None` or empty.
 
+use crate::escape;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -146,25 +147,16 @@ impl Snapshot {
     pub fn links_towards(&self, peer: IpAddr) -> Vec<IfName> {
         const MAIN: u32 = 254;
         const LOCAL: u32 = 255;
-        let fits = |r: &&Route| {
-            let table = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
-            table && r.tos == 0 && r.destination.contains(&peer)
-        };
-        let key = |r: &Route| {
-            (
-                std::cmp::Reverse(r.destination.prefix_len()),
-                r.metric.unwrap_or(0),
-            )
-        };
-        let best = self.routes.iter().filter(fits).map(key).min();
-        let winners = self
-            .routes
-            .iter()
-            .filter(fits)
-            .filter(|r| Some(key(r)) == best);
-        winners
-            .flat_map(|r| r.hops.iter().filter_map(|h| h.dev.clone()))
-            .collect()
+        let mut by_rank: BTreeMap<_, Vec<IfName>> = BTreeMap::new();
+        for r in &self.routes {
+            let leads = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
+            if leads && r.tos == 0 && r.destination.contains(&peer) {
+                let length = std::cmp::Reverse(r.destination.prefix_len());
+                let legs = by_rank.entry((length, r.metric.unwrap_or(0))).or_default();
+                legs.extend(r.hops.iter().filter_map(|h| h.dev.clone()));
+            }
+        }
+        by_rank.into_values().next().unwrap_or_default()
     }
 
     pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
@@ -205,12 +197,14 @@ impl Snapshot {
 
     /// A host with GPUs has cards whose RDMA driver is not there, as a hint.
     pub fn lacks_rdma_driver(&self) -> Option<String> {
-        let of_mlx5 = |f: &&PciFunction| f.driver.as_deref() == Some("mlx5_core");
-        let count = self.pci.iter().filter(of_mlx5).count();
+        let drivers = self.pci.iter().map(|f| f.driver.as_deref());
+        let count = drivers
+            .filter(|driver| *driver == Some("mlx5_core"))
+            .count();
         let text = format!(
-            "mlx5_core drives {count} PCI function{}, and there is no HCA: load mlx5_ib (modprobe \
-            mlx5_ib), unless another network namespace has the HCAs",
-            if count == 1 { "" } else { "s" }
+            "mlx5_core drives {}, and there is no HCA: load mlx5_ib (modprobe mlx5_ib), unless \
+            another network namespace has the HCAs",
+            escape::count(count, "PCI function")
         );
         (count > 0 && self.hcas.is_empty() && self.gpus().next().is_some()).then_some(text)
     }

@@ -72,12 +72,6 @@ impl Write for Rest<'_> {
 }
 
 fn compare(json: &Value, known: &Value, at: &mut Vec<String>, places: &mut Vec<String>) {
-    let says_nothing = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    };
     let pairs: Vec<(String, &Value, Option<&Value>)> = match (json, known) {
         (Value::Object(json), Value::Object(known)) => json
             .iter()
@@ -93,10 +87,13 @@ fn compare(json: &Value, known: &Value, at: &mut Vec<String>, places: &mut Vec<S
     };
     for (key, json, known) in pairs {
         at.push(key);
-        match known {
-            Some(known) => compare(json, known, at, places),
-            None if says_nothing(json) => {}
-            None => places.push(at.join(".")),
+        match (known, json) {
+            (Some(known), _) => compare(json, known, at, places),
+            // These say nothing.
+            (None, Value::Null | Value::Bool(false)) => {}
+            (None, Value::Array(list)) if list.is_empty() => {}
+            (None, Value::Object(map)) if map.is_empty() => {}
+            (None, _) => places.push(at.join(".")),
         }
         at.pop();
     }

@@ -182,14 +182,12 @@ fn only(one: &Tree, other: &Tree, how: &str) -> Vec<String> {
             missing.entry(dir).or_default().push(name);
         }
     }
-    let line = |(dir, names): (&str, Vec<&str>)| {
-        format!(
-            "{}: {how}: {}",
-            if dir.is_empty() { "." } else { dir },
-            names.join(", ")
-        )
-    };
-    missing.into_iter().map(line).collect()
+    let mut lines = Vec::new();
+    for (dir, names) in missing {
+        let dir = if dir.is_empty() { "." } else { dir };
+        lines.push(format!("{dir}: {how}: {}", names.join(", ")));
+    }
+    lines
 }
 
 impl Node {
@@ -332,9 +330,9 @@ impl TryFrom<Document<'_>> for Tree {
                 Entry::Binary { path, hex } => (path, Node::File(bytes(&hex)?.into())),
                 Entry::Link { path, target } => (path, Node::Link(target.as_ref().into())),
             };
-            let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+            let is_odd = path.split('/').any(|part| matches!(part, "" | "." | ".."));
             ensure!(
-                path.split('/').all(good),
+                !is_odd && !path.contains('\0'),
                 ErrorClass::Usage.error(format!("{path:?} is no path below the tree's top"))
             );
             let above = path.rsplit_once('/').map(|(above, _)| above);
@@ -359,9 +357,13 @@ impl TryFrom<Document<'_>> for Tree {
 
 fn bytes(hex: &str) -> Result<Vec<u8>> {
     let pairs = hex.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| {
-        u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?, 16).ok()
-    };
-    let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
+    let bytes: Option<Vec<u8>> = pairs
+        .map(|pair| {
+            let pair = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(pair, 16)
+                .ok()
+                .filter(|_| pair.len() == 2)
+        })
+        .collect();
     bytes.ok_or_else(|| ErrorClass::Usage.error("a file's hexadecimal digits are not in pairs"))
 }

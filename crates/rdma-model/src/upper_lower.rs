@@ -134,11 +134,9 @@ pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Optio
     if over.is_none() && !is_bond(was) {
         return None;
     }
-    let is_below = |d: &&Netdev| over.as_ref() == Some(&d.name);
+    let mut all = all.iter().map(|h| &h.before.netdev);
     let below = all
-        .iter()
-        .map(|h| &h.before.netdev)
-        .find(is_below)
+        .find(|d| over.as_ref() == Some(&d.name))
         .or_else(|| host.netdev(over.as_ref()?));
     Some(VirtualLink {
         kind: was.kind.clone()?,
@@ -172,23 +170,19 @@ pub fn delete_steps(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Ste
 /// it.
 pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step> {
     let was = &held.before.netdev;
-    let dev = || was.name.clone();
-    let mut steps = vec![Step::Make {
-        side,
-        dev: dev(),
-        made,
-    }];
-    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd {
-        side,
-        dev: dev(),
-        altname: a.clone(),
-    }));
+    let dev = was.name.clone();
+    let mut steps = vec![Step::Make { side, dev, made }];
+    for altname in was.altnames.iter().cloned() {
+        let dev = was.name.clone();
+        steps.push(Step::AltnameAdd { side, dev, altname });
+    }
     let mut settings = Settings::of(was);
     // It has that of the device below, or of its kind.
     settings.options.iter_mut().for_each(|o| o.broadcast = None);
+    let dev = was.name.clone();
     steps.push(Step::Settings {
         side,
-        dev: dev(),
+        dev,
         settings,
     });
     steps.extend(enslave_members(side, held, &Snapshot::default()));
@@ -197,17 +191,18 @@ pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step>
 
 pub fn enslave_members(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
     let master = &bond.nic.identity.name;
-    let out = |m: &&IfName| {
-        observed
-            .netdev(m)
-            .is_none_or(|d| d.master.as_ref() != Some(master))
-    };
-    let put = |m: &IfName| Step::Enslave {
-        side,
-        dev: m.clone(),
-        master: master.clone(),
-    };
-    bond.nic.members.iter().filter(out).map(put).collect()
+    let mut steps = Vec::new();
+    for member in &bond.nic.members {
+        let is = observed.netdev(member).and_then(|d| d.master.as_ref());
+        if is != Some(master) {
+            steps.push(Step::Enslave {
+                side,
+                dev: member.clone(),
+                master: master.clone(),
+            });
+        }
+    }
+    steps
 }
 
 /// A member is raised by its bond, which takes none that is up.

@@ -1,5 +1,6 @@
 //! Values of options that more than one crate reads.
 
+use crate::escape::is_plain;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -99,9 +100,8 @@ checked_text! {
     /// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot: its file is not a
     /// hidden one.
     PlanName(s) {
-        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-        ensure!(
-            (1..=64).contains(&s.len()) && s.bytes().all(good) && !s.starts_with('.'),
+                ensure!(
+            (1..=64).contains(&s.len()) && is_plain(s, b"_.-") && !s.starts_with('.'),
             "{s:?} is no plan name (1 to 64 letters, digits, '_', '.', '-', the first no dot)"
         );
     }

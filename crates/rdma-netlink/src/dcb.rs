@@ -158,33 +158,26 @@ fn changes(name: &str, wanted: &str, now: &str) -> Vec<(u8, Vec<u8>)> {
                 }),
         ),
         _ => {
-            let (wanted, now) = (entries(wanted), entries(now));
-            let table =
-                |apps: Vec<Vec<u8>>| ieee(attribute(APP_TABLE | NLA_F_NESTED, &apps.concat()));
-            let extra: Vec<_> = now
-                .iter()
-                .filter(|a| !wanted.contains(a))
-                .cloned()
-                .collect();
-            let missing: Vec<_> = wanted
-                .iter()
-                .filter(|a| !now.contains(a))
-                .cloned()
-                .collect();
-            let both = [(IEEE_DEL, extra), (IEEE_SET, missing)]
+            let (mut extra, mut missing) = (entries(now), entries(wanted));
+            extra.retain(|app| !missing.contains(app));
+            let now = entries(now);
+            missing.retain(|app| !now.contains(app));
+            let mut both = vec![(IEEE_DEL, extra.concat()), (IEEE_SET, missing.concat())];
+            both.retain(|(_, apps)| !apps.is_empty());
+            let tables = both
                 .into_iter()
-                .filter(|(_, apps)| !apps.is_empty());
-            both.map(|(command, apps)| (command, table(apps))).collect()
+                .map(|(command, apps)| (command, ieee(attribute(APP_TABLE | NLA_F_NESTED, &apps))));
+            tables.collect()
         }
     }
 }
 
 fn entries(text: &str) -> Vec<Vec<u8>> {
-    let one = |entry: &str| {
+    let entries = text.split(',').filter_map(|entry| {
         let (kind, app) = entry.split_once(':')?;
         Some(attribute(kind.parse().ok()?, &unhex(app)?))
-    };
-    text.split(',').filter_map(one).collect()
+    });
+    entries.collect()
 }
 
 #[cfg(test)]

@@ -48,15 +48,11 @@ impl Kind {
     }
 
     fn own<'v>(&self, values: &'v Values) -> BTreeMap<&'v str, &'v str> {
-        let own = |key: &'v str| {
-            key.strip_prefix(PREFIX)?
-                .strip_prefix(self.name)?
-                .strip_prefix(' ')
-        };
-        values
+        let prefix = self.key("");
+        let own = values
             .iter()
-            .filter_map(|(key, value)| Some((own(key)?, value.as_str())))
-            .collect()
+            .filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value.as_str())));
+        own.collect()
     }
 
     fn parse(&self, answer: &[u8]) -> Values {
@@ -96,7 +92,7 @@ impl Kind {
                 .collect();
             return bitset(FEATURES_WANTED, &bits);
         }
-        let one = |(number, name, form): &(u16, &str, Form)| {
+        let all = self.settings.iter().filter_map(|(number, name, form)| {
             let value = wanted.get(name)?;
             Some(match form {
                 Byte => attribute(*number, &[value.parse().ok()?]),
@@ -107,8 +103,8 @@ impl Kind {
                     &changed(value, now.get(name).copied().unwrap_or_default()),
                 ),
             })
-        };
-        self.settings.iter().filter_map(one).flatten().collect()
+        });
+        all.flatten().collect()
     }
 }
 
@@ -126,8 +122,10 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
-    (0..text.len()).step_by(2).map(byte).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
 }
 
 fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
@@ -148,32 +146,29 @@ fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
 /// What is wanted of features that can be changed at all: what is active follows from that, from
 /// the MTU and from others.
 fn features(all: &BTreeMap<u16, &[u8]>) -> Vec<(String, String)> {
-    let names = |number| {
-        all.get(&number)
-            .map(|bits| set_bits(bits).collect::<BTreeSet<_>>())
-            .unwrap_or_default()
-    };
-    let (wanted, fixed) = (names(FEATURES_WANTED), names(FEATURES_NOCHANGE));
-    let free = names(FEATURES_HW)
-        .into_iter()
-        .filter(|name| !fixed.contains(name));
-    free.map(|name| {
-        let value = if wanted.contains(&name) { "on" } else { "off" };
-        (name, value.to_owned())
-    })
-    .collect()
+    let [mut free, fixed, wanted] =
+        [FEATURES_HW, FEATURES_NOCHANGE, FEATURES_WANTED].map(|number| {
+            let bits = all.get(&number).into_iter();
+            bits.flat_map(|bits| set_bits(bits))
+                .collect::<BTreeSet<_>>()
+        });
+    free.retain(|name| !fixed.contains(name));
+    free.into_iter()
+        .map(|name| {
+            let value = if wanted.contains(&name) { "on" } else { "off" };
+            (name, value.to_owned())
+        })
+        .collect()
 }
 
 /// Bits that differ between two lists of names, with what they are to be. Only these are sent: of a
 /// list without a mask, the kernel overlooks that a bit is missing (ethnl_update_bitset32_verbose
 /// in net/ethtool/bitset.c).
 fn changed<'a>(wanted: &'a str, now: &'a str) -> Vec<(&'a str, bool)> {
-    let names = |list: &'a str| {
-        list.split(',')
-            .filter(|name| !name.is_empty())
-            .collect::<BTreeSet<_>>()
-    };
-    let (wanted, now) = (names(wanted), names(now));
+    let [wanted, now] = [wanted, now].map(|list| {
+        let names = list.split(',').filter(|name| !name.is_empty());
+        names.collect::<BTreeSet<_>>()
+    });
     wanted
         .symmetric_difference(&now)
         .map(|name| (*name, wanted.contains(name)))
@@ -181,16 +176,16 @@ fn changed<'a>(wanted: &'a str, now: &'a str) -> Vec<(&'a str, bool)> {
 }
 
 fn bitset(number: u16, bits: &[(&str, bool)]) -> Vec<u8> {
-    let one = |(name, on): &(&str, bool)| {
+    let mut all = Vec::new();
+    for (name, on) in bits {
         let mut bit = attribute(BIT_NAME, &[name.as_bytes(), &[0]].concat());
-        bit.extend(on.then(|| attribute(BIT_VALUE, &[])).into_iter().flatten());
-        attribute(BITS_BIT | NLA_F_NESTED, &bit)
-    };
-    let bits: Vec<u8> = bits.iter().flat_map(one).collect();
-    attribute(
-        number | NLA_F_NESTED,
-        &attribute(BITSET_BITS | NLA_F_NESTED, &bits),
-    )
+        if *on {
+            bit.extend(attribute(BIT_VALUE, &[]));
+        }
+        all.extend(attribute(BITS_BIT | NLA_F_NESTED, &bit));
+    }
+    let all = attribute(BITSET_BITS | NLA_F_NESTED, &all);
+    attribute(number | NLA_F_NESTED, &all)
 }
 
 fn header(ifindex: u32, flags: u32) -> Vec<u8> {
@@ -221,7 +216,7 @@ pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
 pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     let mut refused = Vec::new();
     for kind in &KINDS {
-        let wanted = kind.own(values);
+        let mut wanted = kind.own(values);
         if wanted.is_empty() {
             continue;
         }
@@ -230,13 +225,7 @@ pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String
             .map(|answer| kind.parse(&answer))
             .unwrap_or_default();
         let now = kind.own(&observed);
-        let differs =
-            |(name, value): &(&&str, &&str)| now.get(*name) != Some(*value) && **value != UNTOLD;
-        let wanted: BTreeMap<&str, &str> = wanted
-            .iter()
-            .filter(differs)
-            .map(|(n, v)| (*n, *v))
-            .collect();
+        wanted.retain(|name, value| now.get(name) != Some(value) && *value != UNTOLD);
         if wanted.is_empty() || set(genl, kind, ifindex, &wanted, &now).is_ok() {
             continue;
         }

@@ -70,9 +70,8 @@ pub struct ObservedQdisc {
 }
 
 pub fn parse(message: &Raw) -> Option<ObservedQdisc> {
-    let text =
-        |kind: u16| Some(String::from_utf8_lossy(&message.attributes.get(&kind)?.0).into_owned());
-    let kind = text(TCA_KIND)?.trim_end_matches('\0').to_owned();
+    let kind = String::from_utf8_lossy(&message.attributes.get(&TCA_KIND)?.0);
+    let kind = kind.trim_end_matches('\0').to_owned();
     let (handle, parent) = (message.word(8), message.word(12));
     let has = |kind: &u16| message.attributes.contains_key(kind);
     let besides = match () {
@@ -105,13 +104,14 @@ pub fn filters(observed: &ObservedQdisc) -> Vec<Raw> {
         }
         _ => Vec::new(),
     };
-    let ask = |parent: u32| {
+    let mut all = Vec::new();
+    for parent in parents {
         let mut m = Raw::dump(RTM_GETTFILTER, 0);
         m.header[4..8].copy_from_slice(&observed.ifindex.to_ne_bytes());
         m.header[12..16].copy_from_slice(&parent.to_ne_bytes());
-        m
-    };
-    parents.into_iter().map(ask).collect()
+        all.push(m);
+    }
+    all
 }
 
 pub fn attach(dev: &mut Netdev, all: &[ObservedQdisc]) {

@@ -150,10 +150,12 @@ impl NetlinkSerializable for Packet {
 }
 
 pub fn attributes(bytes: &[u8]) -> Result<Attributes, DecodeError> {
-    let one = |nla: Result<netlink_packet_core::NlaBuffer<&[u8]>, DecodeError>| {
-        nla.map(|nla| (nla.kind(), Hex(nla.value().to_vec())))
-    };
-    NlasIterator::new(bytes).map(one).collect()
+    let mut all = Attributes::new();
+    for nla in NlasIterator::new(bytes) {
+        let nla = nla?;
+        all.insert(nla.kind(), Hex(nla.value().to_vec()));
+    }
+    Ok(all)
 }
 
 pub fn emitted(attributes: &Attributes) -> Vec<u8> {
@@ -168,14 +170,14 @@ pub fn emitted(attributes: &Attributes) -> Vec<u8> {
 
 /// Puts attributes that are carried without being read; those of these numbers are sent nested.
 pub fn put_opaque(to: &mut Attributes, other: &Attributes, nested: &[u16]) {
-    let kind = |kind: &u16| {
-        if nested.contains(kind) {
-            kind | NLA_F_NESTED
+    for (kind, value) in other {
+        let flag = if nested.contains(kind) {
+            NLA_F_NESTED
         } else {
-            *kind
-        }
-    };
-    to.extend(other.iter().map(|(k, value)| (kind(k), value.clone())));
+            0
+        };
+        to.insert(kind | flag, value.clone());
+    }
 }
 
 pub fn word(bytes: &[u8]) -> Option<u32> {

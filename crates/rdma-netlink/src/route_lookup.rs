@@ -298,8 +298,8 @@ fn segment(kind: &Hex, encap: &Hex) -> Option<IpAddr> {
 }
 
 fn gateway(all: &Attributes) -> Option<IpAddr> {
-    let via = || ip(all.get(&RTA_VIA)?.0.get(2..)?);
-    all.get(&RTA_GATEWAY)
-        .and_then(|value| ip(&value.0))
-        .or_else(via)
+    match all.get(&RTA_GATEWAY) {
+        Some(value) => ip(&value.0),
+        None => ip(all.get(&RTA_VIA)?.0.get(2..)?),
+    }
 }

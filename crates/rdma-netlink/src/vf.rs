@@ -63,21 +63,15 @@ fn parse(link: &[u8]) -> Values {
         .flatten()
         .filter(|(kind, _)| *kind == IFLA_VFINFO_LIST);
     let functions = list.flat_map(|(_, list)| attributes(list).flatten());
-    let one = |(number, (_, info)): (usize, (u16, &[u8]))| {
-        let name = |kind| {
-            SETTINGS
-                .iter()
-                .find(|(k, _)| *k == kind)
-                .map(|(_, name)| *name)
-        };
-        let settings = attributes(info)
-            .flatten()
-            .filter_map(|(kind, value)| Some((name(kind)?, hex(value))));
-        settings
-            .map(|(name, value)| (format!("{PREFIX}{number} {name}"), value))
-            .collect::<Vec<_>>()
-    };
-    functions.enumerate().flat_map(one).collect()
+    let mut values = Values::new();
+    for (number, (_, info)) in functions.enumerate() {
+        for (kind, value) in attributes(info).flatten() {
+            if let Some((_, name)) = SETTINGS.iter().find(|(k, _)| *k == kind) {
+                values.insert(format!("{PREFIX}{number} {name}"), hex(value));
+            }
+        }
+    }
+    values
 }
 
 /// Sends only what differs. The error names the values that were refused, and why; the others are

@@ -310,17 +310,13 @@ impl Display for Nexthop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Words::default();
         words.pair("id", Some(self.id));
-        let weighed = |weight: u16| {
-            if weight == 1 {
-                String::new()
-            } else {
-                format!(",{weight}")
-            }
-        };
         let group: Vec<String> = self
             .group
             .iter()
-            .map(|m| format!("{}{}", m.id, weighed(m.weight)))
+            .map(|m| match m.weight {
+                1 => m.id.to_string(),
+                weight => format!("{},{weight}", m.id),
+            })
             .collect();
         words.pair("group", (!group.is_empty()).then(|| group.join("/")));
         words.when(self.blackhole, "blackhole");

@@ -75,6 +75,10 @@ impl Port {
         self.link_layer.as_deref() == Some("InfiniBand")
     }
 
+    pub fn is_ethernet(&self) -> bool {
+        self.link_layer.as_deref() == Some("Ethernet")
+    }
+
     pub fn is_active(&self) -> bool {
         self.state.as_deref() == Some("ACTIVE")
     }

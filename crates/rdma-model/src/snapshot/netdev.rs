@@ -147,6 +147,10 @@ impl Netdev {
             .is_some_and(like)
     }
 
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|a| a.address == address)
+    }
+
     pub fn is_paired(&self) -> bool {
         self.has_kind(LinkKind::is_paired)
     }

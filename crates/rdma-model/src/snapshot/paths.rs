@@ -172,12 +172,11 @@ impl JobAddresses {
     }
 
     pub fn with(mut self, others: &JobAddresses) -> JobAddresses {
-        let new = |have: &[IpAddr], more: &[IpAddr]| -> Vec<IpAddr> {
-            more.iter().filter(|a| !have.contains(a)).copied().collect()
-        };
-        self.peers.extend(new(&self.peers, &others.peers));
-        self.bootstrap
-            .extend(new(&self.bootstrap, &others.bootstrap));
+        let bootstrap = (&mut self.bootstrap, &others.bootstrap);
+        for (have, more) in [(&mut self.peers, &others.peers), bootstrap] {
+            let before = have.clone();
+            have.extend(more.iter().filter(|a| !before.contains(a)));
+        }
         self.store = self.store.or(others.store);
         self
     }

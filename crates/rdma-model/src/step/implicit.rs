@@ -76,12 +76,9 @@ pub fn derived(route: &Route) -> bool {
 /// Whether it is the route of a link-local address that the kernel made: that one's metric is the
 /// route's.
 pub fn of_generated(route: &Route, dev: &Netdev) -> bool {
-    let made = |a: &Address| generated(a) || kernel_address(a, dev);
+    let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
     route.protocol == RTPROT_KERNEL
-        && dev
-            .addresses
-            .iter()
-            .any(|a| is_link_local(a) && made(a) && prefix_route(route, a))
+        && local.any(|a| prefix_route(route, a) && (generated(a) || kernel_address(a, dev)))
 }
 
 /// RTPROT_RA (include/uapi/linux/rtnetlink.h).
@@ -134,11 +131,9 @@ pub fn kernel_address(address: &Address, dev: &Netdev) -> bool {
         });
     }
     // By a secret: of several, the last one made, which is listed first.
-    let by_secret = |a: &&Address| is_link_local(a) && a.flags & IFA_F_STABLE_PRIVACY != 0;
-    dev.addresses
-        .iter()
-        .find(by_secret)
-        .is_some_and(|a| a.address == address.address)
+    let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
+    let by_secret = local.find(|a| a.flags & IFA_F_STABLE_PRIVACY != 0);
+    by_secret.is_some_and(|a| a.address == address.address)
 }
 
 fn addr_gen_mode(dev: &Netdev) -> &str {

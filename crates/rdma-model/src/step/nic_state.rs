@@ -1,7 +1,6 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::IfName;
@@ -28,33 +27,21 @@ impl NicState {
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
         let own = NetdevAddresses::new(&netdev);
-        let routes = snapshot
-            .routes
+        let routes = snapshot.routes.iter().filter(|r| own.loses(r));
+        let rules = snapshot.rules.iter().filter(|r| own.concerns(r));
+        let all = &snapshot.nexthops;
+        let over = all
             .iter()
-            .filter(|r| own.loses(r))
-            .cloned()
-            .collect();
-        let rules = snapshot
-            .rules
+            .filter(|n| n.dev.as_ref() == Some(name) && !n.blackhole);
+        let legs: Vec<u32> = over.map(|n| n.id).collect();
+        let nexthops = all
             .iter()
-            .filter(|r| own.concerns(r))
-            .cloned()
-            .collect();
-        let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
-        let legs: Vec<u32> = snapshot
-            .nexthops
-            .iter()
-            .filter(over)
-            .map(|n| n.id)
-            .collect();
-        let lost =
-            |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
-        let nexthops = snapshot.nexthops.iter().filter(lost).cloned().collect();
+            .filter(|n| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id)));
         Some(NicState {
+            routes: routes.cloned().collect(),
+            nexthops: nexthops.cloned().collect(),
+            rules: rules.cloned().collect(),
             netdev,
-            routes,
-            nexthops,
-            rules,
         })
     }
 
@@ -90,17 +77,17 @@ impl<'a> NetdevAddresses<'a> {
     }
 
     pub fn loses(&self, route: &Route) -> bool {
-        let own = |ip: IpAddr| ip.is_ipv4() && self.addresses.contains(&ip);
         let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));
-        over || route.prefsrc.is_some_and(own) && !derived(route)
+        let source = route.prefsrc.filter(|ip| ip.is_ipv4());
+        over || source.is_some_and(|ip| self.addresses.contains(&ip)) && !derived(route)
     }
 
     pub fn concerns(&self, rule: &Rule) -> bool {
-        let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
-        let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
-        let own = |net: Option<IpNet>| {
-            net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()))
-        };
-        named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
+        let mut names = [&rule.iif, &rule.oif].into_iter().flatten();
+        let mut nets = [rule.source, rule.destination].into_iter().flatten();
+        names.any(|name| name == self.name.as_str())
+            || nets.any(|net| {
+                net.prefix_len() == net.max_prefix_len() && self.addresses.contains(&net.addr())
+            })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::IfName;
-use crate::snapshot::{Address, Netdev, Route, SysctlValues};
+use crate::snapshot::{Address, Netdev, SysctlValues};
 
 use super::{NicState, Side, Step, kernel_address, kernel_made, learned_from_router};
 
@@ -104,16 +104,13 @@ fn without_temporary_addresses(
     mut values: SysctlValues,
 ) -> (SysctlValues, SysctlValues) {
     const KEY: &str = "ipv6/conf/use_tempaddr";
-    let has = |flag: u32| {
-        dev.addresses
-            .iter()
-            .any(|a| !a.address.is_ipv4() && a.flags & flag != 0)
-    };
+    let addresses = dev.addresses.iter().filter(|a| !a.address.is_ipv4());
+    let flags = addresses.fold(0, |flags, a| flags | a.flags);
     let is_on = values
         .get(KEY)
         .and_then(|value| value.parse::<i32>().ok())
         .is_some_and(|value| value > 0);
-    if !is_on || !has(TEMPORARY.1) || has(TEMPORARY.0) {
+    if !is_on || flags & TEMPORARY.1 == 0 || flags & TEMPORARY.0 != 0 {
         return (values, SysctlValues::default());
     }
     let on = values.insert(KEY.to_owned(), "0".to_owned());
@@ -132,16 +129,13 @@ pub fn move_all(nics: &[Leaving]) -> Vec<Step> {
         dev: n.netdev.name.clone(),
         up: false,
     });
-    let one = |n: &Leaving| {
-        let (dev, name) = (n.netdev.name.clone(), n.name.clone());
-        Step::Move {
-            from: n.from,
-            dev,
-            name,
-            ifindex: n.ifindex,
-        }
-    };
-    downs.chain(nics.iter().map(one)).collect()
+    let moves = nics.iter().map(|n| Step::Move {
+        from: n.from,
+        dev: n.netdev.name.clone(),
+        name: n.name.clone(),
+        ifindex: n.ifindex,
+    });
+    downs.chain(moves).collect()
 }
 
 /// A netdev that is to leave, as it is there.
@@ -206,10 +200,12 @@ pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
 }
 
 fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
-    let own = |r: &Route, dev: &Netdev| !kernel_made(r, dev) && !learned_from_router(r, dev);
-    let settings = states
+    let routes = states
         .iter()
-        .flat_map(|s| s.routes.iter().filter(|r| own(r, &s.netdev)));
+        .flat_map(|s| s.routes.iter().map(|r| (r, &s.netdev)));
+    let settings = routes
+        .filter(|(r, dev)| !kernel_made(r, dev) && !learned_from_router(r, dev))
+        .map(|(r, _)| r);
     let mut ranked: Vec<(u8, Step)> = Vec::new();
     for route in once(settings) {
         let gateway = route.hops.iter().any(|h| h.gateway.is_some());
