@@ -9,7 +9,7 @@ use nccl_rules::ifname::Patterns;
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
-use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Route, Snapshot};
+use rdma_model::snapshot::{JobAddresses, Netdev, Route, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 use rdma_model::values::PlanName;
@@ -20,7 +20,6 @@ use crate::kernel::sysfs::Survey;
 use crate::kernel::{Namespaces, Observed, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
-use crate::record::Member;
 use crate::select::protected_ifaces::leads_everywhere;
 use crate::select::{self, BusyNic, Selection};
 use crate::store::Store;
@@ -171,10 +170,10 @@ pub fn plan_of_any(
 /// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now,
 /// `lo` alone where that is unknown.
 pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
-    let kept = |h: &&Hca| {
+    let mut hcas = host.hcas.clone();
+    hcas.retain(|h| {
         plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name))
-    };
-    let hcas = host.hcas.iter().filter(kept).cloned().collect();
+    });
     if !plan.moves() {
         return Snapshot {
             hcas,
@@ -232,12 +231,11 @@ fn carried(
 pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<String> {
     let list = request.host_ifname.as_deref().filter(|_| plan.moves())?;
     let patterns = Patterns::interfaces(Some(list), Version::NEWEST)?;
-    let goes = |n: &Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
     let meant = host
         .netdevs
         .iter()
         .filter(|n| !n.addresses.is_empty() && patterns.takes(n.name.as_str(), None));
-    let (gone, left): (Vec<&Netdev>, Vec<&Netdev>) = meant.partition(|n| goes(n));
+    let (gone, left): (Vec<&Netdev>, Vec<&Netdev>) = meant.partition(|n| plan.has(&n.name));
     let names = gone
         .iter()
         .map(|n| n.name.as_str())
@@ -259,16 +257,14 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
             .iter()
             .find(|m| machine.is_alive(record, m))
             .or(record.members.first());
-        let keeps = |m: &Member| {
-            record
-                .hold
-                .as_ref()
-                .is_some_and(|hold| m.bundle == *hold.path.to_string_lossy())
+        let hold = record.hold.as_ref().map(|hold| hold.path.to_string_lossy());
+        let by = match holder {
+            Some(m) if hold.is_some_and(|path| m.bundle == path) => {
+                format!("rdmaprep hold {}", m.id)
+            }
+            Some(m) => format!("container {}", m.id),
+            None => "a container".to_owned(),
         };
-        let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
-            true => format!("rdmaprep hold {}", m.id),
-            false => format!("container {}", m.id),
-        });
         all.extend(record.held.iter().map(|h| BusyNic {
             netdev: h.nic.identity.name.clone(),
             hca: h.nic.hca.clone(),
@@ -284,11 +280,13 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
 /// would have less than what its config.json was edited for. [`ErrorClass::Locked`] names the
 /// container that holds one.
 pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
-    let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
-    match busy.iter().find(|held| wanted(&held.netdev)) {
-        None => Ok(()),
-        Some(held) => Err(taken(&format!("{} is held by {}", held.netdev, held.by))),
+    for held in busy {
+        let name = &held.netdev;
+        if request.names(name) && request.narrowing.forbids(name).is_none() {
+            return Err(taken(&format!("{name} is held by {}", held.by)));
+        }
     }
+    Ok(())
 }
 
 fn taken(what: &str) -> anyhow::Error {
@@ -300,11 +298,10 @@ fn taken(what: &str) -> anyhow::Error {
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on
 /// one; then [`ErrorClass::Locked`].
 pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
-    let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
     for held in busy {
         let what = match &held.over {
-            _ if planned(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
-            Some(below) if planned(below) => {
+            _ if plan.has(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
+            Some(below) if plan.has(below) => {
                 format!("{}, on {below}, is held by {}", held.netdev, held.by)
             }
             _ => continue,
@@ -324,9 +321,9 @@ pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan, host: &Snapsh
     let store = records.store();
     for (path, e) in records.damaged() {
         let remains = store.remains(path);
-        let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-        let may_be_its = remains.nics.is_empty() && has_gone;
-        if store.netns_of(path) == Some(netns) || remains.nics.iter().any(planned) || may_be_its {
+        let may_be_its =
+            remains.nics.is_empty() && has_gone || remains.nics.iter().any(|name| plan.has(name));
+        if store.netns_of(path) == Some(netns) || may_be_its {
             return Err(ErrorClass::Refused.error(format!(
                 "{e:#}; {}; `rdmaprep status` says more",
                 remains.describe()
@@ -340,14 +337,14 @@ pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan, host: &Snapsh
 /// was committed, the job hangs at its first collective.
 pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
     let Some(agreement) = &plan.agreement else {
-        let text = |d| {
-            format!(
-                "plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all \
-                again",
-                plan.name
-            )
+        let Some(digest) = digest else {
+            return Ok(());
         };
-        return digest.map_or(Ok(()), |d| Err(ErrorClass::Refused.error(text(d))));
+        return Err(ErrorClass::Refused.error(format!(
+            "plan {} is not the one that all nodes agreed on ({digest:.12}): prepare it on all \
+            again",
+            plan.name
+        )));
     };
     agreement
         .check()

@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
@@ -14,13 +13,8 @@ impl Request {
     /// That the annotation's list has a NIC that is not in the plan as it is stored: the container
     /// starts without it.
     pub fn unplanned(&self, plan: &Plan) -> Option<String> {
-        let planned = |name: &IfName| plan.nics.iter().any(|nic| nic.identity.name == *name);
-        let strange = self
-            .narrowing
-            .only
-            .iter()
-            .flatten()
-            .find(|name| !planned(name))?;
+        let mut wanted = self.narrowing.only.iter().flatten();
+        let strange = wanted.find(|name| !plan.has(name))?;
         Some(format!(
             "annotation {ANNOTATION}ifaces names {strange}, which is not in plan {}",
             plan.name
@@ -56,15 +50,19 @@ impl Request {
         plan.narrowed(
             |name| self.narrowing.forbids(name).is_some(),
             |name| {
-                let dev = host.and_then(|host| Some((host.netdev(name)?, host)));
-                let device = |(dev, seen)| PolicyDevice::new(name.as_str(), Some(dev), None, seen);
-                self.leaves_out(name.as_str(), dev.map(device))
+                let device = host.and_then(|host| {
+                    let dev = host.netdev(name)?;
+                    Some(PolicyDevice::new(name.as_str(), Some(dev), None, host))
+                });
+                self.leaves_out(name.as_str(), device)
             },
             |name| {
-                let hca = host.and_then(|host| Some((host.hca(name)?, host)));
-                let device = |(hca, seen)| PolicyDevice::new(name.as_str(), None, Some(hca), seen);
+                let device = host.and_then(|host| {
+                    let hca = host.hca(name)?;
+                    Some(PolicyDevice::new(name.as_str(), None, Some(hca), host))
+                });
                 self.narrowing.forbids_hca(name.as_str()).is_some()
-                    || self.leaves_out(name.as_str(), hca.map(device))
+                    || self.leaves_out(name.as_str(), device)
             },
             host,
         )

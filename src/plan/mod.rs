@@ -285,6 +285,14 @@ impl Plan {
     }
 
     /// The NICs that other nodes have to have as well: not what comes along with one.
+    pub fn has(&self, name: &IfName) -> bool {
+        self.nics.iter().any(|n| n.identity.name == *name)
+    }
+
+    pub fn has_rail(&self, name: &IfName) -> bool {
+        self.rails().any(|n| n.identity.name == *name)
+    }
+
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {
         self.nics
             .iter()
@@ -315,12 +323,17 @@ impl Plan {
             .chain(ib)
             .collect();
         let count = self.nics.len() + self.ib.len();
-        let root = |n: &Nic| upper_lower::moved_root(n, &self.nics).identity.name.clone();
-        let is_out = |n: &&Nic| forbidden(&n.identity.name) || unwanted(&root(n));
-        let out: Vec<IfName> = self.nics.iter().filter(is_out).map(root).collect();
-        let stays: Vec<bool> = self.nics.iter().map(|n| !out.contains(&root(n))).collect();
-        let mut stays = stays.into_iter();
-        self.nics.retain(|_| stays.next().unwrap_or(false));
+        let (mut roots, mut out) = (Vec::new(), Vec::new());
+        for nic in &self.nics {
+            let root = &upper_lower::moved_root(nic, &self.nics).identity.name;
+            if forbidden(&nic.identity.name) || unwanted(root) {
+                out.push(root.clone());
+            }
+            roots.push(root.clone());
+        }
+        let mut roots = roots.iter();
+        self.nics
+            .retain(|_| roots.next().is_some_and(|root| !out.contains(root)));
         self.ib.retain(|h| !excluded(h));
         if self.nics.len() + self.ib.len() == count {
             return self;
@@ -367,8 +380,9 @@ fn is_verbs(node: &CharDevice) -> bool {
 
 /// The device nodes of HCAs where they are.
 fn nodes_of(hcas: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
-    let node = |name| host?.hca(name)?.uverbs.clone();
-    hcas.iter().filter_map(node).collect()
+    hcas.iter()
+        .filter_map(|name| host?.hca(name)?.uverbs.clone())
+        .collect()
 }
 
 /// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs
@@ -377,16 +391,17 @@ fn predict(nics: &mut [Nic], ib: &[HcaName], host: Option<&Snapshot>) -> Vec<Cha
     let minors = host
         .map(|host| rdma_mode::minors(nics, ib, host))
         .unwrap_or_default();
-    let node = |name: &HcaName| rdma_mode::node(&minors, host?, name).cloned();
     let is_exclusive = host.is_some_and(rdma_mode::is_exclusive);
-    let own = |n: &&mut Nic| (n.rxe || is_exclusive) && !(n.borrowed && n.uverbs.is_none());
-    for nic in nics.iter_mut().filter(own) {
-        nic.uverbs = nic
-            .hca
-            .as_ref()
-            .and_then(|h| minors.get(h.as_str()).cloned());
+    for nic in nics {
+        let has_its_own = !nic.borrowed || nic.uverbs.is_some();
+        if has_its_own && (nic.rxe || is_exclusive) {
+            let hca = nic.hca.as_ref();
+            nic.uverbs = hca.and_then(|h| minors.get(h.as_str()).cloned());
+        }
     }
-    ib.iter().filter_map(node).collect()
+    ib.iter()
+        .filter_map(|name| rdma_mode::node(&minors, host?, name).cloned())
+        .collect()
 }
 
 fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {

@@ -92,12 +92,16 @@ const COLUMNS: usize = 100;
 /// As many of a list as `room` columns hold; their number where that is none.
 fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
     let words: Vec<String> = items.iter().map(ToString::to_string).collect();
-    let text = |shown: usize| match words.len() - shown {
-        0 => words.join(", "),
-        more => format!("{} and {more} more", words[..shown].join(", ")),
-    };
-    let fits = (1..=words.len()).rev().map(text).find(|t| t.len() <= room);
-    fits.unwrap_or_else(|| format!("{} {noun}", words.len()))
+    for shown in (1..=words.len()).rev() {
+        let mut text = words[..shown].join(", ");
+        if shown < words.len() {
+            text += &format!(" and {} more", words.len() - shown);
+        }
+        if text.len() <= room {
+            return text;
+        }
+    }
+    format!("{} {noun}", words.len())
 }
 
 /// Gives rails, as they come into the container, their profile and, where [`groups`] finds a

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use rdma_model::drift::Drift;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::{Guid, HcaName, IfName};
+use rdma_model::ids::{Guid, HcaName};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
@@ -87,12 +87,12 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
             one.hca, one.user
         )));
     }
-    let stays = |dev: &&IfName| !nics.iter().any(|n| n.identity.name == **dev);
     for hca in hcas(nics, ib, host) {
         let left = hca
             .ports
             .iter()
-            .find_map(|p| Some((p.number, p.netdev.as_ref().filter(stays)?)));
+            .filter_map(|p| Some((p.number, p.netdev.as_ref()?)))
+            .find(|(_, dev)| !nics.iter().any(|n| n.identity.name == **dev));
         if let Some((port, dev)) = left {
             return Err(ErrorClass::Refused.error(format!(
                 "{} moves with all its ports, since RDMA devices belong to one namespace each \
@@ -151,12 +151,11 @@ pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut all = hcas(&plan.nics, &plan.ib, &between);
     all.sort_by_key(|h| number(h));
     let minors = minors(&plan.nics, &plan.ib, host);
-    let uverbs = |h: &Hca| minors.get(h.name.as_str()).cloned();
     all.iter()
         .map(|h| Step::RdmaMove {
             from: Side::Host,
             hca: h.name.clone(),
-            uverbs: uverbs(h),
+            uverbs: minors.get(h.name.as_str()).cloned(),
         })
         .collect()
 }
@@ -229,25 +228,22 @@ pub fn missing_everywhere<'a>(
     host: &Snapshot,
     inside: Option<&Snapshot>,
 ) -> Vec<&'a HcaName> {
-    let there =
-        |name: &HcaName| host.hca(name).is_some() || inside.is_some_and(|i| i.hca(name).is_some());
-    names
-        .iter()
-        .filter(|name| is_exclusive(host) && !there(name))
-        .collect()
+    let mut missing: Vec<&HcaName> = names.iter().filter(|_| is_exclusive(host)).collect();
+    for side in inside.into_iter().chain([host]) {
+        missing.retain(|name| side.hca(name).is_none());
+    }
+    missing
 }
 
 pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
-    let drift = |name: &HcaName| Drift {
-        dev: name.to_string(),
-        field: "hca".into(),
-        expected: Some("present".into()),
-        observed: None,
-    };
-    names
-        .iter()
-        .filter(|name| host.hca(name).is_none())
-        .map(drift)
+    let missing = names.iter().filter(|name| host.hca(name).is_none());
+    missing
+        .map(|name| Drift {
+            dev: name.to_string(),
+            field: "hca".into(),
+            expected: Some("present".into()),
+            observed: None,
+        })
         .collect()
 }
 
@@ -269,21 +265,22 @@ pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
         .iter()
         .filter_map(|n| n.hca.as_ref())
         .chain(&plan.ib);
-    let drift = |name: &HcaName| {
+    let mut drift = Vec::new();
+    for name in names {
         let observed = match (inside.hca(name), host.hca(name)) {
-            (Some(_), None) => return None,
+            (Some(_), None) => continue,
             (Some(_), Some(_)) => Some("in both namespaces".to_owned()),
             (None, Some(_)) => Some("on the host".to_owned()),
             (None, None) => None,
         };
-        Some(Drift {
+        drift.push(Drift {
             dev: name.to_string(),
             field: "namespace".into(),
             expected: Some("the container's alone".into()),
             observed,
-        })
-    };
-    names.filter_map(drift).collect()
+        });
+    }
+    drift
 }
 
 fn number(hca: &Hca) -> u32 {

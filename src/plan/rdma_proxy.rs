@@ -24,43 +24,31 @@ const MAJOR: u32 = 231;
 
 /// Why the plan's container would have no RDMA by the proxy.
 fn faults(plan: &Plan, host: &Snapshot) -> Vec<String> {
-    let names = plan
-        .nics
-        .iter()
-        .filter_map(|nic| nic.hca.as_ref())
-        .chain(&plan.ib);
-    let one = |hca: &rdma_model::snapshot::Hca| {
-        let name = &hca.name;
-        Some(match hca.driver.as_deref()? {
-            "rxe" | "siw" => format!(
+    let mut faults = Vec::new();
+    let own = plan.nics.iter().filter_map(|nic| nic.hca.as_ref());
+    for name in own.chain(&plan.ib) {
+        match host.hca(name).and_then(|hca| hca.driver.as_deref()) {
+            Some("rxe" | "siw") => faults.push(format!(
                 "{name} is software and has no PCI device: runsc refuses to create the container"
-            ),
-            driver if driver.ends_with(".sf") => {
-                format!("{name} is a sub-function: it is no PCI device of its own")
-            }
-            driver if !DRIVERS.contains(&driver) => {
-                format!(
-                    "{name} has driver {driver}, and the proxy takes {}",
-                    DRIVERS.join(", ")
-                )
-            }
-            _ => return None,
-        })
-    };
-    let mut faults: Vec<String> = names
-        .filter_map(|name| host.hca(name))
-        .filter_map(one)
-        .collect();
-    let odd = plan
-        .devices
-        .iter()
-        .filter(|node| node.name.starts_with("uverbs") && node.major != MAJOR);
-    faults.extend(odd.map(|node| {
-        format!(
-            "{} has major {}, and the proxy takes {MAJOR}",
-            node.name, node.major
-        )
-    }));
+            )),
+            Some(driver) if driver.ends_with(".sf") => faults.push(format!(
+                "{name} is a sub-function: it is no PCI device of its own"
+            )),
+            Some(driver) if !DRIVERS.contains(&driver) => faults.push(format!(
+                "{name} has driver {driver}, and the proxy takes {}",
+                DRIVERS.join(", ")
+            )),
+            _ => {}
+        }
+    }
+    for node in &plan.devices {
+        if node.name.starts_with("uverbs") && node.major != MAJOR {
+            faults.push(format!(
+                "{} has major {}, and the proxy takes {MAJOR}",
+                node.name, node.major
+            ));
+        }
+    }
     if plan.exclusive {
         let text = "RDMA devices belong to one namespace each, and gVisor's guide asks for the \
             shared mode: rdma system set netns shared, before containers have NICs";

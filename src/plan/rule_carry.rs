@@ -145,21 +145,14 @@ fn obstacle(
     if rule.flags & INVERT != 0 || is_foreign {
         return Some("what it goes by has another meaning in a container, or none".to_owned());
     }
-    let others = || {
-        inside
-            .into_iter()
-            .flat_map(|inside| &inside.netdevs)
-            .filter(|dev| dev.name.as_str() != "lo")
-    };
     if let Some(net) = rule.source {
+        let rails = rails.iter().enumerate();
+        let rails = rails.filter(|(place, _)| !owners.contains(place));
+        let others = inside.into_iter().flat_map(|inside| &inside.netdevs);
         let strangers = rails
-            .iter()
-            .enumerate()
-            .filter(|(place, _)| !owners.contains(place));
-        let strangers = strangers
-            .flat_map(|(_, rail)| addresses(&rail.netdev))
-            .chain(others().flat_map(addresses));
-        let taken = strangers.into_iter().find(|ip| net.contains(ip));
+            .map(|(_, rail)| &rail.netdev)
+            .chain(others.filter(|dev| dev.name.as_str() != "lo"));
+        let taken = strangers.flat_map(addresses).find(|ip| net.contains(ip));
         return taken.map(|ip| format!("it would take what is sent from {ip} as well"));
     }
     let reached = reached(inside);
@@ -167,14 +160,11 @@ fn obstacle(
         return first_overlap(net, &reached).map(takes);
     }
     let suppressed = suppressed(rule);
-    let is_followed = |r: &&Route| {
-        is_in(r, table(rule)) && suppressed.is_none_or(|most| r.destination.prefix_len() > most)
-    };
-    let mut followed = owners
-        .iter()
-        .flat_map(|place| &rails[*place].routes)
-        .filter(is_followed)
-        .map(|r| r.destination);
+    let routes = owners.iter().flat_map(|place| &rails[*place].routes);
+    let mut followed = routes
+        .filter(|r| is_in(r, table(rule)))
+        .map(|r| r.destination)
+        .filter(|net| suppressed.is_none_or(|most| net.prefix_len() > most));
     if followed.clone().any(|net| net.prefix_len() == 0) {
         let why = "with the default route of its table it would take the container's other traffic";
         return Some(why.to_owned());
@@ -197,8 +187,8 @@ fn suppressed(rule: &Rule) -> Option<u8> {
 }
 
 fn first_overlap(net: IpNet, reached: &[IpNet]) -> Option<IpNet> {
-    let overlaps = |other: &&IpNet| net.contains(*other) || other.contains(&net);
-    reached.iter().find(overlaps).copied()
+    let mut reached = reached.iter().copied();
+    reached.find(|other| net.contains(other) || other.contains(&net))
 }
 
 /// What a container reaches over interfaces of its own: their subnets, the far ends of their
@@ -252,15 +242,11 @@ fn is_link_local(net: &IpNet) -> bool {
 pub fn leads(rail: &NicState, ip: IpAddr, rails: &[NicState]) -> bool {
     rail.rules.iter().any(|rule| {
         let is_from = rule.flags & INVERT == 0 && rule.source.is_some_and(|net| net.contains(&ip));
-        let near = |r: &Route| {
-            is_in(r, table(rule)) && is_over(r, &rail.netdev) && r.destination.contains(&ip)
-        };
-        let elsewhere = |other: &&NicState| {
-            other
-                .routes
-                .iter()
-                .any(|r| is_in(r, table(rule)) && is_over(r, &other.netdev))
-        };
-        is_from && rail.routes.iter().any(near) && rails.iter().filter(elsewhere).count() == 1
+        let leads = |r: &Route, by: &NicState| is_in(r, table(rule)) && is_over(r, &by.netdev);
+        let mut near = rail.routes.iter().filter(|r| r.destination.contains(&ip));
+        let by = rails
+            .iter()
+            .filter(|by| by.routes.iter().any(|r| leads(r, by)));
+        is_from && near.any(|r| leads(r, rail)) && by.count() == 1
     })
 }

@@ -65,22 +65,18 @@ pub fn stays(leaf: &str) -> bool {
 }
 
 pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
-    // Most are as usual, and need no look at the list above.
-    let carried = |(key, value): &(&String, &String)| {
+    let mut carried = Vec::new();
+    for (key, value) in dev.sysctls.iter() {
         let Some((folder, leaf)) = key.rsplit_once('/') else {
-            return false;
+            continue;
         };
-        host.sysctls
-            .get(&format!("{folder}/default/{leaf}"))
-            .is_some_and(|usual| usual != *value)
-            && !stays(leaf)
-    };
-    let usual = dev
-        .sysctls
-        .iter()
-        .filter(carried)
-        .map(|(key, value)| (key.clone(), value.clone()));
-    usual.chain(by_kernel(dev)).collect()
+        let usual = host.sysctls.get(&format!("{folder}/default/{leaf}"));
+        // Most are as usual, and need no look at the list above.
+        if usual.is_some_and(|usual| usual != value) && !stays(leaf) {
+            carried.push((key.clone(), value.clone()));
+        }
+    }
+    carried.into_iter().chain(by_kernel(dev)).collect()
 }
 
 /// What decides which IPv6 addresses and routes the kernel makes. The defaults of the container's

@@ -42,17 +42,19 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
     let (late, carried): (Vec<&Route>, Vec<&Route>) =
         best.into_iter().partition(|r| has_one(inside, r));
     for state in rails {
-        let default =
-            |r: &Route| r.table == rdma_model::step::TABLE_MAIN && r.destination.prefix_len() == 0;
-        state.routes.retain(|r| !default(r) || carried.contains(&r));
+        state.routes.retain(|r| {
+            let is_main = r.table == rdma_model::step::TABLE_MAIN;
+            !is_main || r.destination.prefix_len() != 0 || carried.contains(&r)
+        });
     }
-    let notes = |r: &Route| {
-        format!(
-            "{} stays behind: the container has a default route of its own",
-            DefaultRouteText(r)
-        )
-    };
-    late.into_iter().map(notes).collect()
+    late.into_iter()
+        .map(|r| {
+            format!(
+                "{} stays behind: the container has a default route of its own",
+                DefaultRouteText(r)
+            )
+        })
+        .collect()
 }
 
 pub fn default_notes(wanted: bool, rails: &[NicState]) -> Vec<String> {
@@ -77,11 +79,10 @@ struct DefaultRouteText<'a>(&'a Route);
 impl fmt::Display for DefaultRouteText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ROOM: usize = 40;
-        let hops = || self.0.hops.iter();
-        let via = hops()
-            .find_map(|h| h.gateway)
-            .map_or(String::new(), |g| format!(" via {g}"));
-        let devs: Vec<_> = hops().filter_map(|h| h.dev.as_ref()).collect();
+        let hops = &self.0.hops;
+        let gateway = hops.iter().find_map(|h| h.gateway);
+        let via = gateway.map_or(String::new(), |g| format!(" via {g}"));
+        let devs: Vec<_> = hops.iter().filter_map(|h| h.dev.as_ref()).collect();
         let family = if self.0.destination.addr().is_ipv4() {
             "IPv4"
         } else {

@@ -34,9 +34,9 @@ fn combined(all: u8, own: u8) -> u8 {
 /// The effective profile of a NIC in a snapshot; nothing where its values were not looked at.
 pub fn effective(snapshot: &Snapshot, name: &IfName) -> Option<ArpProfile> {
     let own = &snapshot.netdev(name)?.sysctls;
-    let value = |key: &str| Some(combined(of_all(snapshot, key), own.get(key)?.parse().ok()?));
-    let [announce, ignore, filter, rp_filter] =
-        ArpProfile::STRICT.sysctls().map(|(key, _)| value(key));
+    let [announce, ignore, filter, rp_filter] = ArpProfile::STRICT
+        .sysctls()
+        .map(|(key, _)| Some(combined(of_all(snapshot, key), own.get(key)?.parse().ok()?)));
     Some(ArpProfile {
         announce: announce?,
         ignore: ignore?,
@@ -53,17 +53,18 @@ fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
 /// The values of `all` inside that would defeat those of that NIC, and what they become: the NIC's
 /// own, since anything less takes away more from the container's other interfaces.
 pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
-    let higher = |(key, own): &(&str, u8)| combined(of_all(inside, key), *own) != *own;
-    let pair = |(key, own): (&str, u8)| {
-        (
-            key.to_owned(),
-            Overruled {
-                was: of_all(inside, key).to_string(),
+    let mut values = Values::new();
+    for (key, own) in set(state) {
+        let was = of_all(inside, key);
+        if combined(was, own) != own {
+            let value = Overruled {
+                was: was.to_string(),
                 now: own.to_string(),
-            },
-        )
-    };
-    set(state).filter(higher).map(pair).collect()
+            };
+            values.insert(key.to_owned(), value);
+        }
+    }
+    values
 }
 
 pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
@@ -77,14 +78,10 @@ pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
 
 /// The step that gives them back, apart from what another has changed since.
 pub fn give_back<'a>(values: impl Iterator<Item = &'a Values>, inside: &Snapshot) -> Option<Step> {
-    let ours = |(key, v): &(&String, &Overruled)| of_all(inside, key).to_string() == v.now;
-    write(
-        values
-            .flatten()
-            .filter(ours)
-            .map(|(key, v)| (key.clone(), v.was.clone()))
-            .collect(),
-    )
+    let ours = values
+        .flatten()
+        .filter(|(key, v)| of_all(inside, key).to_string() == v.now);
+    write(ours.map(|(key, v)| (key.clone(), v.was.clone())).collect())
 }
 
 fn write(values: BTreeMap<String, String>) -> Option<Step> {
@@ -100,34 +97,34 @@ fn write(values: BTreeMap<String, String>) -> Option<Step> {
 /// elsewhere.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
     let mut all = Vec::new();
-    for state in expected
-        .iter()
-        .filter(|s| observed.netdev(&s.netdev.name).is_some())
-    {
-        let wrong = |(key, own): &(&str, u8)| combined(of_all(observed, key), *own) != *own;
-        all.extend(set(state).filter(wrong).map(|(key, own)| Drift {
-            dev: state.netdev.name.to_string(),
-            field: format!("effective {key}"),
-            expected: Some(own.to_string()),
-            observed: Some(of_all(observed, key).to_string()),
-        }));
+    for state in expected {
+        let name = &state.netdev.name;
+        let here = observed.netdev(name).is_some();
+        for (key, own) in set(state).filter(|_| here) {
+            let is = of_all(observed, key);
+            if combined(is, own) != own {
+                all.push(Drift {
+                    dev: name.to_string(),
+                    field: format!("effective {key}"),
+                    expected: Some(own.to_string()),
+                    observed: Some(is.to_string()),
+                });
+            }
+        }
     }
     all
 }
 
 /// One line per rail: the effective values, and the table that it has to itself.
 pub fn describe(rails: &[NicState], observed: &Snapshot) -> Vec<String> {
-    let line = |state: &NicState| {
+    let mut lines = Vec::new();
+    for state in rails {
         let name = &state.netdev.name;
-        let own = state
-            .rules
-            .iter()
-            .find(|r| r.table == r.priority && r.source.is_some());
+        let mut rules = state.rules.iter();
+        let own = rules.find(|r| r.table == r.priority && r.source.is_some());
         let table = own.map_or(String::new(), |r| format!(", table {}", r.table));
-        Some(format!(
-            "{name}: effective ARP profile {}{table}",
-            effective(observed, name)?
-        ))
-    };
-    rails.iter().filter_map(line).collect()
+        let profile = effective(observed, name);
+        lines.extend(profile.map(|p| format!("{name}: effective ARP profile {p}{table}")));
+    }
+    lines
 }

@@ -37,8 +37,11 @@ pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table
         .flat_map(|s| &s.rules)
         .chain(inside.iter().flat_map(|i| &i.rules))
         .collect();
-    let table = |state| table(state, rails, &rules);
-    rails.iter().filter_map(table).collect()
+    let mut tables = Vec::new();
+    for state in rails {
+        tables.extend(table(state, rails, &rules));
+    }
+    tables
 }
 
 fn table(state: &NicState, rails: &[NicState], rules: &[&Rule]) -> Option<Table> {
@@ -164,16 +167,17 @@ fn rule(from: IpAddr, number: u32) -> Rule {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = |r: &Route| match (
-            r.destination.prefix_len(),
-            r.hops.iter().find_map(|h| h.gateway),
-        ) {
-            (0, Some(gateway)) => format!("default via {gateway}"),
-            (0, None) => "default".to_owned(),
-            (_, Some(gateway)) => format!("{} via {gateway}", r.destination),
-            (_, None) => r.destination.to_string(),
-        };
-        let routes: Vec<String> = self.routes.iter().map(to).collect();
+        let mut routes = Vec::new();
+        for r in &self.routes {
+            let mut text = match r.destination.prefix_len() {
+                0 => "default".to_owned(),
+                _ => r.destination.to_string(),
+            };
+            if let Some(gateway) = r.hops.iter().find_map(|h| h.gateway) {
+                text += &format!(" via {gateway}");
+            }
+            routes.push(text);
+        }
         let from = listed(&self.addresses, COLUMNS / 2, "addresses");
         let whose = format!("{}: from {from} by its own table: ", self.rail);
         write!(
