@@ -73,7 +73,7 @@ impl Candidate<'_> {
     /// Whether it is InfiniBand: the port itself, or an IPoIB netdev.
     pub fn is_ib(&self) -> bool {
         let ipoib = self.netdev.is_some_and(|n| n.link_type == INFINIBAND);
-        ipoib || self.port.is_some_and(is_ib_port)
+        ipoib || self.port.is_some_and(Port::is_infiniband)
     }
 
     pub fn named(&self, context: &Context) -> bool {
@@ -139,9 +139,9 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
         for port in hca
             .ports
             .iter()
-            .filter(|p| is_ib_port(p) || !taken.contains(&(&hca.name, p.number)))
+            .filter(|p| p.is_infiniband() || !taken.contains(&(&hca.name, p.number)))
         {
-            let name = if is_ib_port(port) {
+            let name = if port.is_infiniband() {
                 None
             } else {
                 absent_name(context, hca, port)
@@ -168,17 +168,17 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
 fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
     let mut ports = ports_of(snapshot, netdev).into_iter();
     let first = ports.next();
-    let is_beside = |hca: &Hca| {
-        snapshot
-            .netdev_beside(hca)
-            .is_some_and(|n| n.name == netdev.name)
-    };
+    let mut hcas = snapshot.hcas.iter();
     Candidate {
         name: Some(netdev.name.clone()),
         netdev: Some(netdev),
-        hca: first
-            .map(|(h, _)| h)
-            .or_else(|| snapshot.hcas.iter().find(|h| is_beside(h))),
+        hca: first.map(|(h, _)| h).or_else(|| {
+            hcas.find(|h| {
+                snapshot
+                    .netdev_beside(h)
+                    .is_some_and(|n| n.name == netdev.name)
+            })
+        }),
         port: first.map(|(_, p)| p),
         others: ports.map(|(h, p)| port_label(h, p)).collect(),
     }
@@ -234,7 +234,7 @@ fn is_below_ipoib(hca: &Hca, port: &Port, netdev: &Netdev) -> bool {
         d.checked_add(1) == Some(port.number)
     });
     netdev.link_type == INFINIBAND
-        && is_ib_port(port)
+        && port.is_infiniband()
         && hca.pci.is_some()
         && hca.pci == netdev.pci
         && is_its_port
@@ -242,17 +242,16 @@ fn is_below_ipoib(hca: &Hca, port: &Port, netdev: &Netdev) -> bool {
 
 /// The name of a port's netdev that is not here: a record knows it, or the port still tells it.
 fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
-    let ours =
-        |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
-    let held = context.held.iter().find(ours).map(|h| h.netdev.clone());
+    let mut held = context
+        .held
+        .iter()
+        .filter(|h| h.hca.as_ref() == Some(&hca.name));
+    let held = held.find(|h| h.port.is_none_or(|p| p == port.number));
+    let names = held.map(|h| &h.netdev).into_iter().chain(&port.netdev);
     // A name that another namespace uses may be in use here for something else, which has its own
     // candidate.
-    let named = port
-        .netdev
-        .clone()
-        .filter(|n| context.snapshot.netdev(n).is_none());
-    held.filter(|n| context.snapshot.netdev(n).is_none())
-        .or(named)
+    let mut absent = names.filter(|n| context.snapshot.netdev(n).is_none());
+    absent.next().cloned()
 }
 
 /// The RoCE v2 GID of lowest index that is made from one of the netdev's addresses and carries this
@@ -264,25 +263,19 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
         return Err(format!("{} has no port with GIDs", candidate.label()));
     };
     let (label, family) = (port_label(hca, port), context.request.select.family);
-    let v2: Vec<&Gid> = port
-        .gids
-        .iter()
-        .filter(|g| g.kind == Some(GidKind::RoceV2))
-        .collect();
-    if v2.is_empty() {
+    let mut ours: Vec<&Gid> = port.gids.iter().collect();
+    ours.retain(|g| g.kind == Some(GidKind::RoceV2));
+    if ours.is_empty() {
         let count = match port.gids.len() {
             0 => "its GID table is empty".to_owned(),
             n => format!("GIDs of other types: {n}"),
         };
         return Err(format!("{label} has no RoCE v2 GID; {count}"));
     }
-    let made_from = |g: &&&Gid| {
-        netdev
-            .addresses
-            .iter()
-            .any(|a| counts(a, family) && a.address == g.ip())
-    };
-    let ours: Vec<&Gid> = v2.iter().filter(made_from).copied().collect();
+    ours.retain(|g| {
+        let mut addresses = netdev.addresses.iter();
+        addresses.any(|a| counts(a, family) && a.address == g.ip())
+    });
     if ours.is_empty() {
         return Err(format!(
             "{label} has no RoCE v2 GID made from an {} of {}",
@@ -311,10 +304,6 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
 pub fn counts(address: &Address, family: Family) -> bool {
     let link_local = matches!(address.address, IpAddr::V6(a) if a.is_unicast_link_local());
     family.has(&address.address) && !link_local && address.scope != SCOPE_HOST
-}
-
-fn is_ib_port(port: &Port) -> bool {
-    port.link_layer.as_deref() == Some("InfiniBand")
 }
 
 /// `mlx5_0:1`.

@@ -155,12 +155,13 @@ pub(super) fn hints(context: &Context, verdicts: &[Verdict]) -> Vec<String> {
 
 /// Ports of DPUs beside other NICs, InfiniBand or RoCE, that no name asked for.
 fn dpus(context: &Context, verdicts: &[Verdict]) -> Vec<String> {
-    let is_named = |v: &Verdict| v.netdev.as_ref().is_some_and(|n| context.request.names(n));
-    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
-    let (dpus, others): (Vec<&Hca>, Vec<&Hca>) =
-        hcas(context.snapshot, kept.filter(|v| !is_named(v)))
-            .into_iter()
-            .partition(|hca| is_dpu(hca, context.snapshot));
+    let kept = verdicts.iter().filter(|v| {
+        let name = v.netdev.as_ref();
+        v.dropped.is_none() && !name.is_some_and(|n| context.request.names(n))
+    });
+    let (dpus, others): (Vec<&Hca>, Vec<&Hca>) = hcas(context.snapshot, kept)
+        .into_iter()
+        .partition(|hca| is_dpu(hca, context.snapshot));
     dpus.iter()
         .filter(|_| !others.is_empty())
         .map(|hca| {

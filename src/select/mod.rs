@@ -15,7 +15,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::natural;
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::{Gid, Netdev, Snapshot};
+use rdma_model::snapshot::{Gid, Snapshot};
 use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub struct Selection {
     pub warnings: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     pub netdev: Option<IfName>,
     pub hca: Option<HcaName>,
@@ -77,35 +77,26 @@ pub struct BusyNic {
 impl Selection {
     /// What a plan keeps; why others are left out, it does not say.
     pub fn of_plan(nics: &[Nic], ib: &[HcaName]) -> Selection {
-        let none = Verdict {
-            netdev: None,
-            hca: None,
-            port: None,
-            gid: None,
-            pci: None,
-            numa: None,
-            dropped: None,
-            note: None,
-        };
-        let of_nic = |n: &Nic| Verdict {
-            netdev: Some(n.identity.name.clone()),
-            hca: n.hca.clone(),
-            port: n.port,
-            gid: n.gid.clone(),
-            pci: n.identity.pci,
-            numa: n.numa,
-            ..none.clone()
-        };
-        let of_ib = |hca: &HcaName| Verdict {
-            hca: Some(hca.clone()),
-            ..none.clone()
-        };
+        let mut verdicts = Vec::new();
+        for n in nics {
+            verdicts.push(Verdict {
+                netdev: Some(n.identity.name.clone()),
+                hca: n.hca.clone(),
+                port: n.port,
+                gid: n.gid.clone(),
+                pci: n.identity.pci,
+                numa: n.numa,
+                ..Verdict::default()
+            });
+        }
+        for hca in ib {
+            verdicts.push(Verdict {
+                hca: Some(hca.clone()),
+                ..Verdict::default()
+            });
+        }
         Selection {
-            verdicts: nics
-                .iter()
-                .map(of_nic)
-                .chain(ib.iter().map(of_ib))
-                .collect(),
+            verdicts,
             warnings: Vec::new(),
         }
     }
@@ -137,15 +128,15 @@ impl Selection {
         request: &'a Request,
     ) -> impl Iterator<Item = (&'a Verdict, &'a Drop)> {
         let peers = &request.select.peer_ifaces;
-        let is_wanted = move |name: &IfName| {
-            let is_taken_away = request.narrowing.forbids(name).is_some();
-            request.names(name) && !is_taken_away && (peers.is_empty() || peers.contains(name))
-        };
         let by_name = self
             .dropped()
-            .filter(|_| request.narrowing.devices.is_none());
-        by_name.filter(move |(v, d)| {
-            d.code != DropCode::Excluded && v.netdev.as_ref().is_some_and(is_wanted)
+            .filter(|(_, d)| request.narrowing.devices.is_none() && d.code != DropCode::Excluded);
+        by_name.filter(move |(v, _)| {
+            let name = v.netdev.as_ref().filter(|name| request.names(name));
+            name.is_some_and(|name| {
+                let is_taken_away = request.narrowing.forbids(name).is_some();
+                !is_taken_away && (peers.is_empty() || peers.contains(name))
+            })
         })
     }
 
@@ -170,16 +161,10 @@ impl Selection {
     /// Why a NIC that was asked for by name is left out, where nothing but a link that comes up
     /// keeps all such NICs: a second later, they may be there.
     pub fn coming(&self, request: &Request) -> Option<String> {
-        let comes = |code| {
-            matches!(
-                code,
-                DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid
-            )
-        };
+        use DropCode::{NoAddress, NoGid, PortDown};
         let lacking: Vec<&Drop> = self.lacking(request).map(|(_, d)| d).collect();
-        let all_come = lacking
-            .iter()
-            .all(|d| comes(d.code) && d.also.iter().copied().all(comes));
+        let mut codes = lacking.iter().flat_map(|d| d.also.iter().chain([&d.code]));
+        let all_come = codes.all(|code| matches!(code, NoAddress | PortDown | NoGid));
         lacking.first().filter(|_| all_come).map(|d| d.why.clone())
     }
 }
@@ -201,17 +186,15 @@ pub struct LeftOut(pub Vec<Verdict>);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason = |v: &Verdict| {
-            v.dropped
-                .as_ref()
-                .map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix))
-        };
-        match self.0.iter().filter_map(reason).collect::<Vec<_>>() {
-            none if none.is_empty() => {
-                f.write_str("this network namespace has no interface but lo")
-            }
-            reasons => f.write_str(&reasons.join(" | ")),
+        let mut reasons = Vec::new();
+        for v in &self.0 {
+            let dropped = v.dropped.as_ref();
+            reasons.extend(dropped.map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix)));
         }
+        if reasons.is_empty() {
+            return f.write_str("this network namespace has no interface but lo");
+        }
+        f.write_str(&reasons.join(" | "))
     }
 }
 
@@ -283,18 +266,13 @@ fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
 /// The kept netdev that one is a part of, as a clause.
 fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String> {
     let netdev = snapshot.netdev(name)?;
-    let is_kept = |n: &&Netdev| kept.contains(&n.name);
-    let below = upper_lower::lower(snapshot, netdev)
-        .filter(|_| upper_lower::follows(netdev))
-        .filter(is_kept);
-    let bond = netdev
-        .master
-        .as_ref()
-        .and_then(|m| snapshot.netdev(m))
-        .filter(|m| upper_lower::is_bond(m))
-        .filter(is_kept);
-    let below = below.map(|d| format!("{}, which it sits on", d.name));
-    below.or_else(|| bond.map(|d| format!("{}, of which it is a member", d.name)))
+    let below = upper_lower::lower(snapshot, netdev).filter(|_| upper_lower::follows(netdev));
+    if let Some(d) = below.filter(|d| kept.contains(&d.name)) {
+        return Some(format!("{}, which it sits on", d.name));
+    }
+    let bond = snapshot.netdev(netdev.master.as_ref()?)?;
+    let is_kept = upper_lower::is_bond(bond) && kept.contains(&bond.name);
+    is_kept.then(|| format!("{}, of which it is a member", bond.name))
 }
 
 /// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that
@@ -346,6 +324,16 @@ fn addressed(request: &Request, selection: &Selection) -> Result<()> {
     Err(ErrorClass::Refused.error(format!("--no-auto-skip: {}", naked.join(". "))))
 }
 
+impl Drop {
+    /// The reason, and what helps.
+    pub fn sentence(&self) -> String {
+        match self.fix.as_str() {
+            "" => self.why.clone(),
+            fix => format!("{} → {fix}", self.why),
+        }
+    }
+}
+
 /// What the user should hear although it worked.
 fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     let request = context.request;
@@ -381,13 +369,8 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     said.extend(idle_exclusion(request, context.snapshot, context.held));
     said.extend(fabrics::left_out(&selection.verdicts));
     said.extend(fabrics::hints(context, &selection.verdicts));
-    let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
-    let absent: Vec<&IfName> = request
-        .select
-        .peer_ifaces
-        .iter()
-        .filter(|n| !kept(n))
-        .collect();
+    let mut absent: Vec<&IfName> = request.select.peer_ifaces.iter().collect();
+    absent.retain(|n| selection.kept().all(|v| v.netdev.as_ref() != Some(*n)));
     if !absent.is_empty() {
         said.push(format!(
             "the peer has {}, which is not kept here",

@@ -25,7 +25,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Answer, HostPath, JobAddresses, Netdev, Purpose, Snapshot, StoreRoute};
+use rdma_model::snapshot::{Answer, HostPath, JobAddresses, Purpose, Snapshot, StoreRoute};
 
 use crate::config::request::Request;
 
@@ -190,16 +190,14 @@ fn unanswered<'a>(paths: impl Iterator<Item = &'a HostPath>) -> Vec<String> {
             None => causes.push((why, vec![path.question.to])),
         }
     }
-    let clause = |(why, to): (&str, Vec<IpAddr>)| match to.as_slice() {
-        [first, others @ ..] if !others.is_empty() => {
-            format!("the routes to {first} and {} more: {why}", others.len())
-        }
-        all => format!(
-            "the route to {}: {why}",
-            all.first().map(ToString::to_string).unwrap_or_default()
-        ),
-    };
-    causes.into_iter().map(clause).collect()
+    let mut clauses = Vec::new();
+    for (why, to) in causes {
+        clauses.push(match to.len() - 1 {
+            0 => format!("the route to {}: {why}", to[0]),
+            more => format!("the routes to {} and {more} more: {why}", to[0]),
+        });
+    }
+    clauses
 }
 
 /// The owner of the bootstrap address, and what leads to the peer and to the store at which nodes
@@ -267,12 +265,11 @@ fn of_job(job: &JobAddresses, ways: &Ways) -> (Guarded, Vec<String>) {
         add_leaving(ways, path, &mut seeds);
     }
     for peer in &job.peers {
-        let of_peer =
-            |path: &&&HostPath| path.purpose == Purpose::Peer && path.question.to == *peer;
-        let answered = job_paths
-            .iter()
-            .filter(of_peer)
-            .any(|p| matches!(p.answer, Answer::Route(_) | Answer::Local));
+        let answered = job_paths.iter().any(|path| {
+            path.purpose == Purpose::Peer
+                && path.question.to == *peer
+                && matches!(path.answer, Answer::Route(_) | Answer::Local)
+        });
         let devs = ways.snapshot.links_towards(*peer);
         if devs.is_empty() && !answered {
             missing.push(format!("no route here leads to the peer address {peer}"));
@@ -293,8 +290,9 @@ fn of_job(job: &JobAddresses, ways: &Ways) -> (Guarded, Vec<String>) {
             .iter()
             .filter(|dev| dev.as_str() != "lo")
         {
-            let why = || format!("owns {address}, by which the rendezvous store is reached");
-            seeds.entry((*dev).clone()).or_insert_with(why);
+            seeds.entry((*dev).clone()).or_insert_with(|| {
+                format!("owns {address}, by which the rendezvous store is reached")
+            });
         }
     }
     (seeds, missing)
@@ -303,11 +301,6 @@ fn of_job(job: &JobAddresses, ways: &Ways) -> (Guarded, Vec<String>) {
 /// The interfaces without which the store would be lost: those that own an address of either end,
 /// and what packets leave by; `lo` only where there is no other.
 pub fn store_links(route: &StoreRoute, snapshot: &Snapshot) -> Vec<IfName> {
-    let ends = |n: &&Netdev| {
-        n.addresses
-            .iter()
-            .any(|a| [route.store, route.local].contains(&a.address))
-    };
     let over = snapshot
         .netdevs
         .iter()
@@ -315,8 +308,11 @@ pub fn store_links(route: &StoreRoute, snapshot: &Snapshot) -> Vec<IfName> {
         .map(|n| n.name.clone());
     // Without the kernel's word, the tables that everybody has are looked at.
     let leaving = over.map_or_else(|| snapshot.links_towards(route.store), |over| vec![over]);
-    let owners = snapshot.netdevs.iter().filter(ends).map(|n| n.name.clone());
-    let mut found: Vec<IfName> = owners.chain(leaving).collect();
+    let owners = snapshot
+        .netdevs
+        .iter()
+        .filter(|n| n.has(route.store) || n.has(route.local));
+    let mut found: Vec<IfName> = owners.map(|n| n.name.clone()).chain(leaving).collect();
     found.sort();
     found.dedup();
     if found.len() > 1 {

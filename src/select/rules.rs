@@ -41,26 +41,15 @@ const HELD: &str = "stop that container; if it has ended: rdmaprep restore --all
 
 pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
     let dropped = refusal(context, candidate);
-    let function = |n: &Netdev| {
-        context
-            .snapshot
-            .pci
-            .iter()
-            .find(|f| Some(f.address) == n.pci)
-    };
+    let (hca, pci) = (candidate.hca, candidate.netdev.and_then(|n| n.pci));
+    let function = pci.and_then(|at| context.snapshot.pci.iter().find(|f| f.address == at));
     Verdict {
         netdev: candidate.name.clone(),
-        hca: candidate.hca.map(|h| h.name.clone()),
+        hca: hca.map(|h| h.name.clone()),
         port: candidate.port.map(|p| p.number),
         gid: choose_gid(context, candidate).ok().cloned(),
-        pci: candidate
-            .hca
-            .and_then(|h| h.pci)
-            .or(candidate.netdev.and_then(|n| n.pci)),
-        numa: candidate
-            .hca
-            .and_then(|h| h.numa)
-            .or(candidate.netdev.and_then(function).and_then(|f| f.numa)),
+        pci: hca.and_then(|h| h.pci).or(pci),
+        numa: hca.and_then(|h| h.numa).or(function.and_then(|f| f.numa)),
         note: if dropped.is_none() {
             note(context, candidate)
         } else {
@@ -81,12 +70,14 @@ fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
     if !is_listed && !is_named {
         return Some(first);
     }
-    let lacks = |code| matches!(code, DropCode::NoAddress | DropCode::PortDown);
     let mut reasons = vec![first];
     // What sits on another NIC is taken if it is named.
     for next in all.filter(|d| !matches!(d.code, DropCode::Child | DropCode::NotInPeerSet)) {
         // Without an address, or a link, there is no GID.
-        if next.code != DropCode::NoGid || !reasons.iter().any(|d| lacks(d.code)) {
+        let follows = reasons
+            .iter()
+            .any(|d| matches!(d.code, DropCode::NoAddress | DropCode::PortDown));
+        if next.code != DropCode::NoGid || !follows {
             reasons.push(next);
         }
     }
@@ -179,8 +170,7 @@ fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return None;
     };
     // An RDMA device in shared mode is seen by every namespace, its netdev by one.
-    let away =
-        port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
+    let away = port.is_ethernet() && hca.protocol.as_deref() != Some("iw");
     let why = format!(
         "the netdev of {} is in another network namespace",
         port_label(hca, port)
@@ -389,7 +379,7 @@ fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let (hca, port) = (candidate.hca?, candidate.port?);
-    if port.state.as_deref() == Some("ACTIVE") {
+    if port.is_active() {
         return None;
     }
     let why = format!(

@@ -42,8 +42,9 @@ fn relatives(ways: &Ways, name: &IfName) -> Vec<IfName> {
         .into_iter()
         .flat_map(|d| lowers(snapshot, d))
         .map(|d| d.name.clone());
-    let is_layer = |m: &IfName| !snapshot.netdev(m).is_some_and(Netdev::is_vrf);
-    let master = device.and_then(|d| d.master.clone()).filter(is_layer);
+    let master = device
+        .and_then(|d| d.master.clone())
+        .filter(|m| !snapshot.netdev(m).is_some_and(Netdev::is_vrf));
     let function = device
         .and_then(|d| d.pci)
         .and_then(|at| snapshot.pci.iter().find(|f| f.address == at));

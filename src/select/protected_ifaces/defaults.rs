@@ -1,7 +1,5 @@
 //! Default routes: those that packets of the host can come to, and the links that they lead over.
 
-use std::net::IpAddr;
-
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
@@ -37,9 +35,8 @@ pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guar
 /// 2.28.3 it has to be running (src/os/linux.cc:401).
 pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
     let uplinks = winners(true, inside, &[(4, MAIN), (6, MAIN)]).ok()?;
-    let usable =
-        |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
-    inside.netdevs.iter().find(usable)
+    let mut up = inside.netdevs.iter().filter(|n| n.up && n.running);
+    up.find(|n| uplinks.contains_key(&n.name) && !n.addresses.is_empty())
 }
 
 /// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0
@@ -68,22 +65,16 @@ pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
 /// route: no packet is looked up behind it (fib_rules_lookup() in net/core/fib_rules.c). Of tables
 /// with selectors the kernel's answers decide.
 fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
-    let plain = |r: &Route| family(r) == of && r.source.is_none() && r.tos == 0;
-    let has_default = |table: u32| {
-        snapshot
-            .routes
-            .iter()
-            .any(|r| r.table == table && plain(r) && is_default(r))
-    };
-    let lookups = lookups(snapshot, of);
-    let end = lookups
-        .iter()
-        .position(|(table, is_final)| *is_final && has_default(*table));
-    lookups
-        .iter()
-        .take(end.map_or(lookups.len(), |at| at + 1))
-        .map(|(table, _)| *table)
-        .collect()
+    let mut tables = Vec::new();
+    for (table, is_final) in lookups(snapshot, of) {
+        tables.push(table);
+        let mut routes = snapshot.routes.iter().filter(|r| r.table == table);
+        let is_plain = |r: &Route| family(r) == of && r.source.is_none() && r.tos == 0;
+        if is_final && routes.any(|r| is_plain(r) && is_default(r)) {
+            break;
+        }
+    }
+    tables
 }
 
 /// The tables of rules without selectors, and whether a default route there is taken. A rule that
@@ -144,14 +135,14 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
         .filter(|r| is_default(r))
         .filter(|r| tables.contains(&(family(r), r.table)))
         .collect();
-    let class = |r: &Route| (r.table, r.destination, r.source, r.tos);
-    let metric = |r: &Route| r.metric.unwrap_or(0);
     let mut seeds = Guarded::new();
     for route in &defaults {
-        if defaults
-            .iter()
-            .any(|r| class(r) == class(route) && metric(r) < metric(route))
-        {
+        let metric = route.metric.unwrap_or(0);
+        let mut better = defaults.iter().filter(|r| r.metric.unwrap_or(0) < metric);
+        if better.any(|r| {
+            (r.table, r.destination) == (route.table, route.destination)
+                && (r.source, r.tos) == (route.source, route.tos)
+        }) {
             continue;
         }
         let table = if route.table == MAIN {
@@ -160,9 +151,8 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
             format!(" of table {}", route.table)
         };
         let why = format!(
-            "carries the default route {} with metric {}{table}{}",
+            "carries the default route {} with metric {metric}{table}{}",
             route.destination,
-            metric(route),
             router(route)
         );
         if route.hops.iter().all(|h| h.dev.is_none()) && !allow_bootstrap {
@@ -181,11 +171,10 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
 
 /// The router of a route that is there because of it, which who set up the host may not know of.
 fn router(route: &Route) -> String {
-    let by = |gateway: IpAddr| format!(", which the router {gateway} advertises");
-    let gateway = route
-        .hops
-        .iter()
-        .find_map(|h| h.gateway)
-        .filter(|_| route.protocol == ADVERTISED);
-    gateway.map(by).unwrap_or_default()
+    match route.hops.iter().find_map(|h| h.gateway) {
+        Some(gateway) if route.protocol == ADVERTISED => {
+            format!(", which the router {gateway} advertises")
+        }
+        _ => String::new(),
+    }
 }

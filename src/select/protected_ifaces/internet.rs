@@ -112,21 +112,14 @@ fn lone(ways: &Ways, mut paths: Vec<HostPath>) -> Vec<HostPath> {
     }
     let host = ways.snapshot;
     let lives_elsewhere = host.netdevs.iter().any(|n| is_management(ways, n));
-    let is_rails = |path: &HostPath| match &path.answer {
-        Answer::Route(m) => {
-            lives_elsewhere
-                && m.legs
-                    .iter()
-                    .all(|leg| carriers(ways, &leg.dev).any(|n| is_rdma(host, n)))
-        }
-        _ => false,
-    };
-    let several = |path: &HostPath| {
-        tables
-            .get(&path.question.to.is_ipv4())
-            .is_some_and(|all| all.len() > 1)
-    };
-    paths.retain(|path| !is_routed(path) || !several(path) && !is_rails(path));
+    paths.retain(|path| {
+        let Answer::Route(matched) = &path.answer else {
+            return true;
+        };
+        let is_rails = lives_elsewhere && matched.legs.iter().all(|leg| is_rail(ways, leg));
+        let tables = tables.get(&path.question.to.is_ipv4());
+        !is_rails && tables.is_none_or(|all| all.len() < 2)
+    });
     paths
 }
 
@@ -147,8 +140,11 @@ fn leaves_without_rdma(ways: &Ways, path: &HostPath) -> bool {
     let Answer::Route(matched) = &path.answer else {
         return false;
     };
-    let is_rail = |leg: &Leg| carriers(ways, &leg.dev).any(|n| is_rdma(ways.snapshot, n));
-    !matched.legs.is_empty() && !matched.legs.iter().any(is_rail)
+    !matched.legs.is_empty() && !matched.legs.iter().any(|leg| is_rail(ways, leg))
+}
+
+fn is_rail(ways: &Ways, leg: &Leg) -> bool {
+    carriers(ways, &leg.dev).any(|n| is_rdma(ways.snapshot, n))
 }
 
 fn is_rdma(host: &Snapshot, netdev: &Netdev) -> bool {

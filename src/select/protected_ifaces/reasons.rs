@@ -1,6 +1,7 @@
 //! Why a link is guarded, as clauses that follow its name.
 
 use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use nix::libc::IPPROTO_UDP;
 use rdma_model::ids::IfName;
@@ -140,21 +141,14 @@ fn connection_text(connection: Connection, path: &HostPath) -> String {
         IPPROTO_UDP => "UDP",
         _ => "TCP",
     };
-    let end = |ip: IpAddr, port: u16| {
-        if ip.is_ipv4() {
-            format!("{ip}:{port}")
-        } else {
-            format!("[{ip}]:{port}")
-        }
-    };
     let own = path.question.from.map(|from| match connection.local_port {
         0 => format!(" from {from}"),
-        port => format!(" from {}", end(from, port)),
+        port => format!(" from {}", SocketAddr::new(from, port)),
     });
     format!(
         "{protocol}{} to {}",
         own.unwrap_or_default(),
-        end(path.question.to, connection.remote_port)
+        SocketAddr::new(path.question.to, connection.remote_port)
     )
 }
 

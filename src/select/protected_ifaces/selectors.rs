@@ -36,11 +36,7 @@ pub struct Selectors {
 
 impl Selectors {
     pub fn of(host: &Snapshot) -> Selectors {
-        let has = |kinds: &[u16]| {
-            host.rules
-                .iter()
-                .any(|r| kinds.iter().any(|k| r.other.contains_key(k)))
-        };
+        let kinds: HashSet<&u16> = host.rules.iter().flat_map(|r| r.other.keys()).collect();
         let of_rules = host
             .rules
             .iter()
@@ -59,15 +55,15 @@ impl Selectors {
             .chain(of_routes)
             .filter(|v| seen.insert(v.clone()))
             .collect();
-        let by_tos = has(&[FRA_DSCP])
+        let by_tos = kinds.contains(&FRA_DSCP)
             || host.rules.iter().any(|r| r.tos != 0)
             || host.routes.iter().any(|r| r.tos != 0);
         Selectors {
             variants,
-            by_mark: has(&[FRA_FWMASK]),
+            by_mark: kinds.contains(&FRA_FWMASK),
             by_tos,
-            by_uid: has(&[FRA_UID_RANGE]),
-            by_flow: has(&FRA_FLOW),
+            by_uid: kinds.contains(&FRA_UID_RANGE),
+            by_flow: FRA_FLOW.iter().any(|kind| kinds.contains(kind)),
         }
     }
 
@@ -88,8 +84,7 @@ impl Selectors {
 
 /// Whether a rule looks at what only its attributes have.
 pub(super) fn selects_by_attributes(rule: &Rule) -> bool {
-    let is_selector = |kind: &&u16| !NO_SELECTORS.contains(kind);
-    rule.other.keys().any(|kind| is_selector(&kind))
+    rule.other.keys().any(|kind| !NO_SELECTORS.contains(kind))
 }
 
 fn family(route: &Route) -> u8 {
@@ -142,7 +137,7 @@ fn variants(rule: &Rule) -> Vec<Question> {
         .get(&FRA_DSCP)
         .and_then(|Hex(bytes)| bytes.first())
         .map_or(0, |dscp| dscp << 2);
-    let about = |end: usize| Question {
+    let ends = [0, 1].map(|end| Question {
         mark,
         tos: rule.tos | dscp,
         // The range's last may be what stands for no user.
@@ -153,8 +148,8 @@ fn variants(rule: &Rule) -> Vec<Question> {
             remote_port: port(destinations[end]),
         }),
         ..any()
-    };
-    let mut all = vec![about(0), about(1)];
+    });
+    let mut all = ends.to_vec();
     if rule.flags & INVERT != 0 {
         all.push(Question {
             mark: other_mark(rule, mark),

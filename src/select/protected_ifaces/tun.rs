@@ -5,7 +5,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use rdma_model::snapshot::{HostPath, HostPaths, Netdev, Purpose, Question, Snapshot, TunnelPath};
 
 use super::asking::Asking;
@@ -15,8 +14,9 @@ use super::uplinks;
 pub(super) fn tunnels(host: &Snapshot, paths: &HostPaths, asking: &mut Asking) -> Vec<TunnelPath> {
     // One that no program holds has no carrier (__tun_detach() in drivers/net/tun.c), and sends
     // nothing.
-    let held = |n: &&Netdev| n.kind.as_deref() == Some("tun") && n.running;
-    if !host.netdevs.iter().any(|n| held(&n)) {
+    let mut used: Vec<&Netdev> = host.netdevs.iter().collect();
+    used.retain(|n| n.kind.as_deref() == Some("tun") && n.running);
+    if used.is_empty() {
         return Vec::new();
     }
     let asked = Snapshot {
@@ -29,8 +29,8 @@ pub(super) fn tunnels(host: &Snapshot, paths: &HostPaths, asking: &mut Asking) -
     let remotes: Vec<HostPath> = servers(host)
         .map(|to| asking.path(Purpose::Underlay, Question::to(to)))
         .collect();
-    let used = host.netdevs.iter().filter(held);
-    used.filter(|n| guarded.contains_key(&n.name))
+    used.retain(|n| guarded.contains_key(&n.name));
+    used.iter()
         .map(|netdev| TunnelPath {
             link: netdev.name.clone(),
             below: None,
@@ -43,13 +43,10 @@ pub(super) fn tunnels(host: &Snapshot, paths: &HostPaths, asking: &mut Asking) -
 /// Public addresses with a route of their own. Private ones are the fabric's: a rail has a route to
 /// each of its peers there.
 fn servers(host: &Snapshot) -> impl Iterator<Item = IpAddr> {
-    let is_one = |net: &IpNet| net.prefix_len() == net.max_prefix_len() && is_public(net.addr());
     // RTN_UNICAST, or not known.
-    host.routes
-        .iter()
-        .filter(|r| r.kind <= 1)
-        .map(|r| r.destination)
-        .filter(is_one)
+    let routes = host.routes.iter().filter(|r| r.kind <= 1);
+    let nets = routes.map(|r| r.destination);
+    nets.filter(|net| net.prefix_len() == net.max_prefix_len() && is_public(net.addr()))
         .map(|net| net.addr())
 }
 

@@ -87,10 +87,12 @@ impl<'a> Ways<'a> {
         let Answer::Route(matched) = &path.answer else {
             return None;
         };
-        let counts = |source: &IpAddr| source.is_ipv4() || !self.leaves_by_ipv4();
+        let chosen = matched
+            .chosen
+            .filter(|source| source.is_ipv4() || !self.leaves_by_ipv4());
         let source = matched
             .preferred
-            .or(matched.chosen.filter(counts))
+            .or(chosen)
             .filter(|_| path.question.from.is_none())?;
         let owner = self
             .sole_owner(source)
@@ -99,9 +101,11 @@ impl<'a> Ways<'a> {
     }
 
     fn leaves_by_ipv4(&self) -> bool {
-        let is_out = |p: &HostPath| p.purpose == Purpose::Internet && p.question.to.is_ipv4();
-        self.asked()
-            .any(|p| is_out(p) && matches!(p.answer, Answer::Route(_)))
+        self.asked().any(|p| {
+            p.purpose == Purpose::Internet
+                && p.question.to.is_ipv4()
+                && matches!(p.answer, Answer::Route(_))
+        })
     }
 
     /// The link that a connection or a tunnel's end is bound to, where its packets have no route:
@@ -124,36 +128,23 @@ impl<'a> Ways<'a> {
         let Answer::Route(matched) = &path.answer else {
             return Vec::new();
         };
-        let routers =
-            matched.prefix.addr().is_ipv6() && matched.legs.iter().any(|leg| leg.gateway.is_some());
-        let changes = |gateway: Option<IpAddr>| {
-            matched.prefix.prefix_len() == 0
-                || routers
-                || matched.prefix.addr().is_ipv6() && gateway.is_some()
-        };
-        let others = self
-            .equals
-            .get(&(matched.table, matched.prefix, matched.metric.unwrap_or(0)));
-        let others = others.into_iter().flatten().filter(|h| changes(h.gateway));
-        let others = others.filter_map(|h| {
-            Some(Leg {
-                dev: h.dev.clone()?,
-                gateway: h.gateway,
-            })
-        });
+        let is_ipv6 = matched.prefix.addr().is_ipv6();
+        let changes = matched.prefix.prefix_len() == 0
+            || is_ipv6 && matched.legs.iter().any(|leg| leg.gateway.is_some());
+        let mut legs = matched.legs.clone();
+        let key = (matched.table, matched.prefix, matched.metric.unwrap_or(0));
+        for hop in self.equals.get(&key).into_iter().flatten() {
+            let gateway = hop.gateway;
+            if changes || is_ipv6 && gateway.is_some() {
+                legs.extend(hop.dev.clone().map(|dev| Leg { dev, gateway }));
+            }
+        }
         let bound = path.question.oif.and_then(|index| self.links.get(&index));
-        let bound = bound.filter(|n| !n.is_vrf());
-        let bound = bound.map(|n| Leg {
+        legs.extend(bound.filter(|n| !n.is_vrf()).map(|n| Leg {
             dev: n.name.clone(),
             gateway: None,
-        });
-        matched
-            .legs
-            .iter()
-            .cloned()
-            .chain(others)
-            .chain(bound)
-            .collect()
+        }));
+        legs
     }
 }
 

@@ -50,21 +50,14 @@ pub fn left_out(
             "add it to --ifaces (RDMA_IFACES)",
         );
     }
-    let fits = |list: &[HcaSelector], unknown: bool| {
-        let one = |name: &HcaName, entry: &HcaSelector| {
-            entry.fits_name(name, snapshot.hca(name)).unwrap_or(unknown)
-        };
-        hca.is_some_and(|name| list.iter().any(|entry| one(name, entry)))
-    };
-    if fits(&select.exclude_hca, false) {
+    let fits = |entry: &HcaSelector| entry.fits_name(hca?, snapshot.hca(hca?));
+    if select.exclude_hca.iter().any(|e| fits(e) == Some(true)) {
         let why = format!("{} is in --exclude-hca", hca?);
-        return because(
-            DropCode::Excluded,
-            why,
-            "take it out of --exclude-hca (RDMA_EXCLUDE_HCA)",
-        );
+        let fix = "take it out of --exclude-hca (RDMA_EXCLUDE_HCA)";
+        return because(DropCode::Excluded, why, fix);
     }
-    if !select.hca.is_empty() && !fits(&select.hca, true) {
+    let may_fit = hca.is_some() && select.hca.iter().any(|e| fits(e) != Some(false));
+    if !select.hca.is_empty() && !may_fit {
         let why = format!(
             "{} is not in --hca",
             hca.map(HcaName::as_str).or(netdev.map(IfName::as_str))?
@@ -155,32 +148,24 @@ fn unlisted(
     snapshot: &Snapshot,
     held: &[BusyNic],
 ) -> Option<Unknown> {
-    let there = hcas_of(snapshot, held);
-    let names: Vec<String> = all
-        .iter()
-        .filter(|e| !names_any(e, snapshot, held))
-        .map(ToString::to_string)
-        .collect();
+    let missing = all.iter().filter(|e| !names_any(e, snapshot, held));
+    let names: Vec<String> = missing.map(ToString::to_string).collect();
     let by_name = all
         .iter()
         .all(|entry| matches!(entry, HcaSelector::Name(_)));
-    let shown = |name: &&str| match snapshot
-        .hcas
-        .iter()
-        .find(|h| !by_name && h.name.as_str() == *name)
-    {
-        Some(hca) => described(hca),
-        None => (*name).to_owned(),
-    };
-    let there = if there.is_empty() {
-        "none".to_owned()
-    } else {
-        there.iter().map(shown).collect::<Vec<_>>().join(", ")
-    };
+    let mut there = Vec::new();
+    for name in hcas_of(snapshot, held) {
+        let mut hcas = snapshot.hcas.iter().filter(|_| !by_name);
+        let hca = hcas.find(|h| h.name.as_str() == name);
+        there.push(hca.map_or_else(|| name.to_owned(), described));
+    }
+    if there.is_empty() {
+        there.push("none".to_owned());
+    }
     (!names.is_empty()).then(|| Unknown {
         list: flag,
         names: names.join(", "),
-        there,
+        there: there.join(", "),
     })
 }
 

@@ -168,17 +168,12 @@ fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
             "delete the upper netdev first, or exclude this NIC",
         );
     }
-    let strange = |m: &Netdev| {
-        upper_lower::strangers(context.snapshot, m)
-            .next()
-            .map(|s| format!("{s} sits on {}", m.name))
-    };
-    if let Some(why) = upper_lower::members(context.snapshot, bond).find_map(strange) {
-        return because(
-            DropCode::Carries,
-            why,
-            "delete it there first, or exclude this NIC",
-        );
+    for m in upper_lower::members(context.snapshot, bond) {
+        if let Some(stranger) = upper_lower::strangers(context.snapshot, m).next() {
+            let why = format!("{stranger} sits on {}", m.name);
+            let fix = "delete it there first, or exclude this NIC";
+            return because(DropCode::Carries, why, fix);
+        }
     }
     let why =
         upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
@@ -196,31 +191,21 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     }
     let finite = !context.request.select.freeze_lifetimes
         && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
-    let member = netdev
-        .master
-        .as_ref()
-        .map(|master| format!("it is a member of {master}"));
-    let above = || {
-        upper_lower::upper(context.snapshot, netdev)
-            .find_map(|u| Some((u, left_behind(context, u, height + 1)?)))
+    let why = if let Some(master) = &netdev.master {
+        format!("it is a member of {master}")
+    } else if let Some(stranger) = upper_lower::strangers(context.snapshot, netdev).next() {
+        format!("{stranger} sits on it")
+    } else if let Some(why) = policy_forbids(context, netdev) {
+        why
+    } else if finite {
+        "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()
+    } else if let Some(lost) = &netdev.qdisc_lost {
+        format!("a move would take {lost}")
+    } else {
+        upper_lower::upper(context.snapshot, netdev).find_map(|u| {
+            let why = left_behind(context, u, height + 1)?;
+            Some(format!("{} sits on it{why}", u.name))
+        })?
     };
-    let strange = || {
-        upper_lower::strangers(context.snapshot, netdev)
-            .next()
-            .map(|s| format!("{s} sits on it"))
-    };
-    let why = member
-        .or_else(strange)
-        .or_else(|| policy_forbids(context, netdev))
-        .or_else(|| {
-            finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned())
-        })
-        .or_else(|| {
-            netdev
-                .qdisc_lost
-                .as_ref()
-                .map(|lost| format!("a move would take {lost}"))
-        })
-        .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;
     Some(format!(": {why}"))
 }
