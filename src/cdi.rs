@@ -15,6 +15,7 @@ mod request;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::escape::is_plain;
 use serde::{Deserialize, Serialize};
 
 use crate::oci::edit::{HookEdit, Stage};
@@ -115,17 +116,13 @@ impl Spec {
             }
         }
         devices.push(device(ALL, rails, hooks));
-        let is_common = |h: &&HookEdit| {
-            matches!(
-                h.stage,
-                Stage::CreateContainer | Stage::Poststart | Stage::Poststop
-            )
-        };
-        let common = hooks.iter().filter(is_common);
-        let container_edits = Edits {
-            hooks: common.map(|h| hook(h, &[])).collect(),
-            ..Edits::default()
-        };
+        let mut container_edits = Edits::default();
+        for edit in hooks {
+            use Stage::{CreateContainer, Poststart, Poststop};
+            if matches!(edit.stage, CreateContainer | Poststart | Poststop) {
+                container_edits.hooks.push(hook(edit, &[]));
+            }
+        }
         (
             Spec {
                 cdi_version: version(&devices).to_owned(),
@@ -152,8 +149,8 @@ impl Spec {
     }
 
     pub fn lost<'s>(&'s self, newer: &Spec) -> Vec<&'s str> {
-        let names = |spec: &'s Spec| spec.devices.iter().map(|d| d.name.as_str());
-        names(self)
+        let names = self.devices.iter().map(|d| d.name.as_str());
+        names
             .filter(|name| !newer.devices.iter().any(|d| d.name == *name))
             .collect()
     }
@@ -171,20 +168,10 @@ impl CdiDevice {
 
     /// HCA and port of a rail, by its variable.
     pub fn hca(&self, rail: &RailName) -> Option<&str> {
-        let pair = |env: &'_ String| {
-            env.strip_prefix(VARIABLE)?
-                .split_once('=')
-                .map(|(n, _)| n == rail.as_str())
-        };
-        let entry = self
-            .container_edits
-            .env
-            .iter()
-            .find(|env| pair(env) == Some(true))?;
-        entry
-            .split_once('=')
-            .map(|(_, hca)| hca)
-            .filter(|hca| !hca.is_empty())
+        let all = self.container_edits.env.iter();
+        let mut pairs = all.filter_map(|env| env.strip_prefix(VARIABLE)?.split_once('='));
+        let (_, hca) = pairs.find(|(name, _)| *name == rail.as_str())?;
+        Some(hca).filter(|hca| !hca.is_empty())
     }
 }
 
@@ -244,14 +231,12 @@ fn hook(edit: &HookEdit, more: &[String]) -> CdiHook {
 
 /// Why that is no name for a device (SPEC.md, "CDI Devices"), or none for one more.
 fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
-    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     match name {
         ALL => Some("that device is all rails"),
         _ if is_taken => Some("a netdev and an HCA have this name"),
-        _ if ends(name.chars().next())
-            && ends(name.chars().next_back())
-            && name.chars().all(inner) =>
+        _ if !name.is_empty()
+            && is_plain(name, b"-_.:")
+            && name.trim_matches(|c: char| !c.is_ascii_alphanumeric()) == name =>
         {
             None
         }
@@ -264,10 +249,9 @@ fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
 
 /// Before 0.5.0, a device's name began with a letter.
 fn version(devices: &[CdiDevice]) -> &'static str {
-    let digit = |d: &CdiDevice| d.name.starts_with(|c: char| c.is_ascii_digit());
-    if devices.iter().any(digit) {
-        "0.5.0"
-    } else {
-        "0.3.0"
+    let mut names = devices.iter().map(|d| &d.name);
+    match names.any(|name| name.starts_with(|c: char| c.is_ascii_digit())) {
+        true => "0.5.0",
+        false => "0.3.0",
     }
 }

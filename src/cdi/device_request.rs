@@ -45,10 +45,9 @@ impl DeviceRequest {
     /// Whether a container's devices have brought hooks, which name its rails: then these count,
     /// and no plan beside them.
     pub fn any(config: &Config) -> bool {
-        let names_rails = |args: Vec<String>| {
+        config.hook_args().any(|args| {
             args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty()
-        };
-        config.hook_args().any(names_rails)
+        })
     }
 
     pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {
@@ -78,10 +77,10 @@ impl FromIterator<RailName> for DeviceRequest {
 }
 
 fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String>> {
-    let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg == word);
     let rails = values(args, FLAG);
-    let ours = is(1, "hook")
-        && is(2, stage.name())
+    let ours = args
+        .get(1..3)
+        .is_some_and(|two| two == ["hook", stage.name()])
         && values(args, "--plan").first().map(String::as_str) == plan;
     (ours && !rails.is_empty()).then_some(rails)
 }

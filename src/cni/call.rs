@@ -1,6 +1,7 @@
 //! A call: its variables and the network configuration. What a configuration has besides is other
 //! plugins' or the runtime's.
 
+use rdma_model::escape::is_plain;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -132,13 +133,10 @@ fn network(stdin: &[u8]) -> Result<Network, Problem> {
 
 fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<Call, Problem> {
     let named = variable("CNI_COMMAND").unwrap_or_default();
-    let known = || COMMANDS.map(|(name, _)| name).join(", ");
     let found = COMMANDS.iter().find(|(name, _)| *name == named);
     let (_, command) = *found.ok_or_else(|| {
-        bad(format!(
-            "CNI_COMMAND is {named:?}: it is one of {}",
-            known()
-        ))
+        let known = COMMANDS.map(|(name, _)| name).join(", ");
+        bad(format!("CNI_COMMAND is {named:?}: it is one of {known}"))
     })?;
     let mut call = Call {
         command,
@@ -206,16 +204,12 @@ fn check_version(command: Command, version: &str) -> Result<(), Problem> {
     if place(version).is_some_and(|at| Some(at) >= place(from)) {
         return Ok(());
     }
-    let has = || {
-        if version.is_empty() {
-            "missing".to_owned()
-        } else {
-            format!("{version:?}")
-        }
+    let is = match version {
+        "" => "missing".to_owned(),
+        _ => format!("{version:?}"),
     };
     let text = format!(
-        "cniVersion of the network configuration is {}: {} needs {from} or later",
-        has(),
+        "cniVersion of the network configuration is {is}: {} needs {from} or later",
         command.name()
     );
     let details = format!("supported versions: {}", VERSIONS.join(", "));
@@ -227,9 +221,8 @@ fn check_version(command: Command, version: &str) -> Result<(), Problem> {
 
 /// Of a container or a network, as the specification has both.
 fn is_name(name: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     name.len() <= 255
-        && name.bytes().all(plain)
+        && is_plain(name, b"_.-")
         && name
             .bytes()
             .next()
@@ -238,6 +231,7 @@ fn is_name(name: &str) -> bool {
 
 /// As the kernel has it (dev_valid_name() in net/core/dev.c).
 fn is_ifname(name: &str) -> bool {
-    let valid = |c: char| c != '/' && c != ':' && !c.is_whitespace();
-    !matches!(name, "" | "." | "..") && name.len() < 16 && name.chars().all(valid)
+    !matches!(name, "" | "." | "..")
+        && name.len() < 16
+        && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
 }

@@ -76,14 +76,14 @@ fn interface(version: &str, held: &MovedNic, netns: &Path) -> Value {
 
 /// Without the link-local addresses that the kernel makes.
 fn ips(version: &str, dev: &Netdev, interface: usize) -> Vec<Value> {
-    let own = dev.addresses.iter().filter(|a| !kernel_address(a, dev));
-    let ip = |a: &rdma_model::snapshot::Address| {
+    let mut ips = Vec::new();
+    for a in dev.addresses.iter().filter(|a| !kernel_address(a, dev)) {
         let mut ip =
             json!({"address": format!("{}/{}", a.address, a.prefix), "interface": interface});
         if version.starts_with("0.") {
             ip["version"] = if a.address.is_ipv6() { "6" } else { "4" }.into();
         }
-        ip
-    };
-    own.map(ip).collect()
+        ips.push(ip);
+    }
+    ips
 }

@@ -73,11 +73,12 @@ impl Bundle {
     }
 
     pub fn lacking(&self, devices: &[CharDevice]) -> Vec<CharDevice> {
-        let there = |d: &&CharDevice| {
-            self.devices
-                .contains(&(format!("/dev/infiniband/{}", d.name), d.major, d.minor))
-        };
-        devices.iter().filter(|d| !there(d)).cloned().collect()
+        let mut lacking = devices.to_vec();
+        lacking.retain(|d| {
+            let node = (format!("/dev/infiniband/{}", d.name), d.major, d.minor);
+            !self.devices.contains(&node)
+        });
+        lacking
     }
 }
 

@@ -178,10 +178,9 @@ impl Config {
                 Some(inner) => part = inner,
             }
         }
-        let bad = |e| anyhow!("{}: {e}", path.join("."));
         T::deserialize(part)
             .map(Some)
-            .map_err(bad)
+            .map_err(|e| anyhow!("{}: {e}", path.join(".")))
             .class(ErrorClass::State, NOT_OCI)
     }
 
@@ -229,23 +228,16 @@ impl Config {
     /// its own.
     pub fn lacks_pod_annotations(&self) -> bool {
         const CRI: &str = "io.kubernetes.cri.";
-        let mut of_cri = self
-            .annotations()
-            .map(|(key, _)| key.starts_with(CRI))
-            .peekable();
-        let is_cri = of_cri.peek().is_some() && of_cri.all(|own| own);
-        let creates = |args: &Vec<String>| {
-            args.get(1..3)
-                .is_some_and(|two| two == ["hook", "createRuntime"])
-        };
-        let names_plan = |args: &Vec<String>| {
-            args.iter()
-                .any(|arg| arg == "--plan" || arg.starts_with("--plan="))
-        };
-        is_cri
-            && self
-                .hook_args()
-                .any(|args| creates(&args) && !names_plan(&args))
+        let mut annotations = self.annotations().peekable();
+        annotations.peek().is_some()
+            && annotations.all(|(key, _)| key.starts_with(CRI))
+            && self.hook_args().any(|args| {
+                args.get(1..3)
+                    .is_some_and(|two| two == ["hook", "createRuntime"])
+                    && !args
+                        .iter()
+                        .any(|arg| arg == "--plan" || arg.starts_with("--plan="))
+            })
     }
 
     /// The network namespace that it names by path: one that exists before the container.
@@ -264,19 +256,9 @@ impl Config {
     /// Whether its container gets a /dev of its own, where a mount point can be made without
     /// touching an image or the host.
     pub fn has_own_dev(&self) -> bool {
-        let text = |m: &Value, key: &str| {
-            m.get(key)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let is_dev = |m: &&Value| text(m, "destination").trim_end_matches('/') == "/dev";
-        let mounts = self.0.get("mounts").and_then(Value::as_array);
-        mounts
-            .into_iter()
-            .flatten()
-            .rfind(is_dev)
-            .is_some_and(|m| text(m, "type") == "tmpfs")
+        let mut mounts = self.0["mounts"].as_array().into_iter().flatten();
+        let dev = mounts.rfind(|m| is_mounted_at(m, "/dev"));
+        dev.is_some_and(|m| m["type"] == "tmpfs")
     }
 
     pub fn no_mounts(&self) -> Result<Option<NoMounts>> {
@@ -285,18 +267,17 @@ impl Config {
             .iter()
             .filter(|m| m.destination.trim_end_matches('/') == "/sys")
             .peekable();
-        let host = |m: &OciMount| {
-            m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys")
-        };
         // Ours, from an earlier edit, lies over the first one.
-        if !at.peek().is_some_and(|first| host(first)) {
+        if !at.peek().is_some_and(|first| {
+            first.kind.as_deref() == Some("sysfs") || first.source.as_deref() == Some("/sys")
+        }) {
             return Ok(Some(NoMounts::NoSysfs));
         }
         let propagation: Option<String> = self.part(&["linux", "rootfsPropagation"])?;
-        let shares = |option: &str| matches!(option, "shared" | "rshared");
-        if propagation.as_deref().is_some_and(shares)
-            || at.any(|m| m.options.iter().flatten().any(|o| shares(o)))
-        {
+        let mut options = at
+            .flat_map(|m| m.options.iter().flatten())
+            .chain(&propagation);
+        if options.any(|option| matches!(option.as_str(), "shared" | "rshared")) {
             return Ok(Some(NoMounts::Shared));
         }
         Ok(self.mount_label()?.map(|_| NoMounts::Labelled))
@@ -326,11 +307,12 @@ impl Config {
         self.part::<HashMap<String, String>>(&["annotations"])?;
         self.no_mounts()?;
         self.mount_label()?;
-        let section = |name: &str| self.part::<HashMap<String, IgnoredAny>>(&[name]);
-        let missing =
-            |name: &str| ErrorClass::State.error(format!("config.json has no {name} section"));
-        section("linux")?.ok_or_else(|| missing("linux"))?;
-        section("process")?.ok_or_else(|| missing("process"))?;
+        for name in ["linux", "process"] {
+            if self.part::<HashMap<String, IgnoredAny>>(&[name])?.is_none() {
+                let text = format!("config.json has no {name} section");
+                return Err(ErrorClass::State.error(text));
+            }
+        }
         Ok(())
     }
 
@@ -378,14 +360,21 @@ impl Config {
     }
 }
 
+/// Whether that mount of a config.json is at this folder.
+pub(super) fn is_mounted_at(mount: &Value, folder: &str) -> bool {
+    let at = mount["destination"].as_str();
+    at.is_some_and(|at| at.trim_end_matches('/') == folder)
+}
+
 /// An environment by name. Of what is there twice the last counts, as runc has it
 /// (libcontainer/env.go); one without `=` is empty.
 pub fn pairs<'e>(env: impl Iterator<Item = &'e str>) -> BTreeMap<String, String> {
-    let pair = |text: &str| {
+    let mut found = BTreeMap::new();
+    for text in env {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
-        (name.to_owned(), value.to_owned())
-    };
-    env.map(pair).collect()
+        found.insert(name.to_owned(), value.to_owned());
+    }
+    found
 }
 
 /// Why nothing can be mounted below a config.json's /sys before the container is made.

@@ -10,7 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::config::{Config, OciMount};
+use super::config::Config;
 pub use super::config::{MAX_BYTES, NoMounts};
 use super::edits::Work;
 pub use super::edits::view_name;
@@ -70,8 +70,9 @@ pub fn hooks_for(
 ) -> Vec<HookEdit> {
     let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
     let deadline = deadline::before(timeout, nics).to_string();
-    let hook = |stage: Stage| {
-        let args = [
+    let mut hooks = Vec::new();
+    for stage in stages.iter().copied() {
+        let mut args = vec![
             "rdmaprep",
             "hook",
             stage.name(),
@@ -80,35 +81,33 @@ pub fn hooks_for(
             "--deadline",
             &deadline,
         ];
-        let agreed = plan
-            .agreement
-            .iter()
-            .flat_map(|a| ["--agreed", a.digest.as_str()]);
-        let args = args.into_iter().chain(agreed).map(str::to_owned).collect();
-        HookEdit {
+        if let Some(agreement) = &plan.agreement {
+            args.extend(["--agreed", agreement.digest.as_str()]);
+        }
+        hooks.push(HookEdit {
             stage,
             path: program.to_owned(),
-            args,
+            args: args.into_iter().map(str::to_owned).collect(),
             timeout,
-        }
-    };
-    stages.iter().copied().map(hook).collect()
+        });
+    }
+    hooks
 }
 
 /// The annotations of a config.json: what a container's author asks for. Of one that cannot be
 /// edited they are read, too: it may be none of our business. One that is no string hides no other,
 /// and of ours it asks all the same: the edit says what is wrong.
 pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
-    let pair = |(key, value): (&String, &Value)| match value.as_str() {
-        Some(text) => Some((key.clone(), text.to_owned())),
-        None => key
-            .starts_with(ANNOTATION)
-            .then(|| (key.clone(), value.to_string())),
-    };
-    Config::lenient(config_json)
-        .annotations()
-        .filter_map(pair)
-        .collect()
+    let mut found = BTreeMap::new();
+    for (key, value) in Config::lenient(config_json).annotations() {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            _ if key.starts_with(ANNOTATION) => value.to_string(),
+            _ => continue,
+        };
+        found.insert(key.clone(), text);
+    }
+    found
 }
 
 pub fn environment(config_json: &str) -> BTreeMap<String, String> {
@@ -121,16 +120,18 @@ pub fn has_own_dev(config_json: &str) -> bool {
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
-    let mounts = Config::for_edit(config_json)?.mounts()?;
-    let parts = |m: &OciMount| -> Option<String> {
-        let mut parts = m
-            .destination
-            .split('/')
-            .filter(|part| !matches!(*part, "" | "."));
-        let rest: Vec<&str> = (parts.next() == Some("sys")).then(|| parts.collect())?;
-        (!rest.is_empty() && !rest.contains(&"..")).then(|| rest.join("/"))
-    };
-    Ok(mounts.iter().filter_map(parts).collect())
+    let mut found = Vec::new();
+    for mount in Config::for_edit(config_json)?.mounts()? {
+        let mut parts: Vec<&str> = mount.destination.split('/').collect();
+        parts.retain(|part| !matches!(*part, "" | "."));
+        if let ["sys", rest @ ..] = &parts[..]
+            && !rest.is_empty()
+            && !rest.contains(&"..")
+        {
+            found.push(rest.join("/"));
+        }
+    }
+    Ok(found)
 }
 
 pub fn no_mounts(config_json: &str) -> Result<Option<NoMounts>> {

@@ -1,3 +1,4 @@
+use super::config::is_mounted_at;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -71,7 +72,6 @@ impl Work {
     pub fn memlock(&mut self, ceiling: Option<u64>) -> Result<()> {
         let limits = &self.rlimits;
         let most = ceiling.unwrap_or(u64::MAX);
-        let enough = |l: &Rlimit| l.soft >= most && l.hard >= most;
         let ours: Vec<usize> = (0..limits.len())
             .filter(|i| limits[*i].kind == MEMLOCK)
             .collect();
@@ -80,11 +80,8 @@ impl Work {
             hard: most,
             soft: most,
         };
-        let low: Vec<usize> = ours
-            .iter()
-            .copied()
-            .filter(|i| !enough(&limits[*i]))
-            .collect();
+        let mut low = ours.clone();
+        low.retain(|i| limits[*i].soft < most || limits[*i].hard < most);
         self.kept.extend(ceiling.map(|bytes| {
             format!(
                 "RLIMIT_MEMLOCK is {bytes} bytes at most, the hard limit here: more takes \
@@ -166,24 +163,17 @@ impl Work {
             _ => list(&mut self.new, &["mounts"])?,
         };
         let before = list.clone();
-        let text = |m: &Value, key: &str| {
-            m.get(key)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        list.retain(|m| view_name(&text(m, "source"), views).is_none());
-        let below = |m: &Value| text(m, "destination").trim_end_matches('/') == "/sys";
+        list.retain(|m| {
+            let source = m["source"].as_str();
+            source.is_none_or(|source| view_name(source, views).is_none())
+        });
         for edit in mounts {
-            let last = list
-                .iter()
-                .rposition(below)
-                .filter(|_| edit.destination == "/sys")
-                .map(|at| at + 1);
-            list.insert(
-                last.unwrap_or(list.len()),
-                serde_json::to_value(bind(edit))?,
-            );
+            let sys = list.iter().rposition(|m| is_mounted_at(m, "/sys"));
+            let at = match sys.filter(|_| edit.destination == "/sys") {
+                Some(sys) => sys + 1,
+                None => list.len(),
+            };
+            list.insert(at, serde_json::to_value(bind(edit))?);
         }
         if *list != before {
             let below = mounts
@@ -294,42 +284,26 @@ fn bind(edit: &MountEdit) -> OciMount {
 /// Whether these rules, of which the last match counts, already allow everything on that character
 /// device.
 fn allowed(rules: &[DeviceRule], major: i64, minor: i64) -> bool {
-    let matches = |r: &&DeviceRule| {
-        let kind = r
-            .kind
-            .as_deref()
-            .is_none_or(|kind| matches!(kind, "a" | "c" | "u"));
-        kind && [(r.major, major), (r.minor, minor)]
-            .iter()
-            .all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
-    };
+    let mut of_it: Vec<&DeviceRule> = rules.iter().rev().collect();
+    of_it.retain(|r| {
+        matches!(r.kind.as_deref(), None | Some("a" | "c" | "u"))
+            && r.major.is_none_or(|v| v < 0 || v == major)
+            && r.minor.is_none_or(|v| v < 0 || v == minor)
+    });
     "rwm".chars().all(|access| {
-        let concerns = |r: &&DeviceRule| {
-            r.access
-                .as_deref()
-                .is_none_or(|a| a.is_empty() || a.contains(access))
-        };
-        rules
-            .iter()
-            .filter(matches)
-            .rfind(concerns)
-            .is_some_and(|r| r.allow)
+        let last = of_it.iter().find(|r| {
+            let accesses = r.access.as_deref();
+            accesses.is_none_or(|a| a.is_empty() || a.contains(access))
+        });
+        last.is_some_and(|r| r.allow)
     })
 }
 
 /// A hook of ours: our program's file name and the same subcommand.
 fn is_ours(hook: &Value, edit: &HookEdit) -> bool {
-    let file = |p: &str| Path::new(p).file_name().map(|f| f.to_owned());
-    let same_file = hook
-        .get("path")
-        .and_then(Value::as_str)
-        .is_some_and(|p| file(p) == file(&edit.path));
-    let arg = |i: usize| {
-        hook.get("args")
-            .and_then(|a| a.get(i))
-            .and_then(Value::as_str)
-    };
-    same_file && (1..=2).all(|i| arg(i) == edit.args.get(i).map(String::as_str))
+    let path = hook["path"].as_str().map(Path::new);
+    path.is_some_and(|path| path.file_name() == Path::new(&edit.path).file_name())
+        && (1..=2).all(|i| hook["args"][i].as_str() == edit.args.get(i).map(String::as_str))
 }
 
 fn merge(slot: &mut Value, from: &impl Serialize) -> Result<()> {

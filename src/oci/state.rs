@@ -63,18 +63,16 @@ impl State {
     /// The pid of a container that is being created; [`ErrorClass::State`] if it is absent, no pid,
     /// the system's init, or this process.
     pub fn init(&self) -> Result<i32> {
-        let refuse = |why: &str| {
-            Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)))
-        };
-        match self.pid.map(i32::try_from) {
-            None => refuse("names no pid"),
-            Some(Ok(1)) => refuse("names pid 1, the system's init"),
+        let why = match self.pid.map(i32::try_from) {
+            None => "names no pid",
+            Some(Ok(1)) => "names pid 1, the system's init",
             Some(Ok(pid)) if pid > 1 && pid.unsigned_abs() == std::process::id() => {
-                refuse("names this very process")
+                "names this very process"
             }
-            Some(Ok(pid)) if pid > 1 => Ok(pid),
-            Some(_) => refuse("names no valid pid"),
-        }
+            Some(Ok(pid)) if pid > 1 => return Ok(pid),
+            Some(_) => "names no valid pid",
+        };
+        Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)))
     }
 }
 
