@@ -30,13 +30,12 @@ impl<'a> RailNames<'a> {
     ) -> RailNames<'a> {
         // A netdev on top of a NIC, or one without RDMA, has no index of its own, unless it is
         // kept.
-        let own = |v: &&Verdict| match &v.dropped {
+        let mut all: Vec<&Verdict> = selection.verdicts.iter().collect();
+        all.retain(|v| match &v.dropped {
             None => true,
             Some(drop) => v.hca.is_some() && drop.code != DropCode::Child,
-        };
-        let mut all: Vec<&Verdict> = selection.verdicts.iter().filter(own).collect();
-        let label = |v: &Verdict| natural::key(&v.label());
-        all.sort_by_cached_key(|v| (v.pci.is_none(), v.pci, label(v)));
+        });
+        all.sort_by_cached_key(|v| (v.pci.is_none(), v.pci, natural::key(&v.label())));
         let places = all.into_iter().filter_map(|v| v.netdev.as_ref()).collect();
         RailNames {
             policy,
@@ -113,7 +112,7 @@ pub fn fill_offer(
             None => nameless.push(hca.to_string()),
         }
     }
-    let dropped = |(v, drop): (&Verdict, &crate::select::Drop)| {
+    let dropped = selection.dropped().filter_map(|(v, drop)| {
         let plain = drop.code == DropCode::NotRdma && v.hca.is_none();
         let key = match (&v.netdev, &v.hca) {
             (Some(netdev), _) => names.key(netdev)?,
@@ -121,8 +120,8 @@ pub fn fill_offer(
         };
         (!plain && !rails.iter().any(|Rail(k, _)| *k == key))
             .then_some(DroppedRail(key, known(drop.code)))
-    };
-    let dropped = selection.dropped().filter_map(dropped).collect();
+    });
+    let dropped = dropped.collect();
     (
         Offer {
             rails,

@@ -40,12 +40,12 @@ pub fn apply(
 /// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the
 /// host.
 pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
-    let attempt = |step: &Step| {
-        perform(step, world, deadline)
-            .map_err(|e| e.context(step.to_string()))
-            .err()
-    };
-    steps.iter().filter_map(attempt).collect()
+    let mut errors = Vec::new();
+    for step in steps {
+        let done = perform(step, world, deadline);
+        errors.extend(done.map_err(|e| e.context(step.to_string())).err());
+    }
+    errors
 }
 
 /// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes

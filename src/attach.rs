@@ -117,22 +117,18 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
         let name = &h.nic.identity.name;
-        let whole = |b: &&MovedNic| {
+        let bond = held.iter().find(|b| {
             b.nic.members.contains(name)
                 || upper_lower::is_bond(&b.before.netdev) && b.nic.identity.name == *name
-        };
-        if let Some(bond) = held
-            .iter()
-            .find(whole)
-            .filter(|b| !dissolved.contains(&&b.nic.identity.name))
+        });
+        if let Some(Nic {
+            identity, hca, rxe, ..
+        }) = bond.map(|bond| &bond.nic)
+            && !dissolved.contains(&&identity.name)
         {
-            dissolved.push(&bond.nic.identity.name);
-            let link = bond.nic.hca.as_ref().filter(|_| bond.nic.rxe);
-            steps.extend(upper_lower::delete_steps(
-                Side::Host,
-                &bond.nic.identity.name,
-                link,
-            ));
+            dissolved.push(&identity.name);
+            let link = hca.as_ref().filter(|_| *rxe);
+            steps.extend(upper_lower::delete_steps(Side::Host, &identity.name, link));
         }
         let made = upper_lower::virtual_link(h, held, host)
             .filter(|_| upper_lower::is_bond(&h.before.netdev));
@@ -275,12 +271,12 @@ fn check(
     }
     stands_alone(plan, nic, host, &before.netdev, guarded)?;
     // A move takes the altnames along, and the kernel wants each name once.
-    let taken = |wanted: &&String| inside.netdevs.iter().any(|n| n.is_called(wanted));
     let names = [name.to_string()];
-    if let Some(wanted) = names.iter().chain(&before.netdev.altnames).find(taken) {
-        return Err(
-            ErrorClass::Refused.error(format!("the container has an interface {wanted} already"))
-        );
+    for wanted in names.iter().chain(&before.netdev.altnames) {
+        if inside.netdevs.iter().any(|n| n.is_called(wanted)) {
+            let text = format!("the container has an interface {wanted} already");
+            return Err(ErrorClass::Refused.error(text));
+        }
     }
     if let (true, Some(hca), Some(planned)) = (nic.rxe || plan.exclusive, hca, &nic.uverbs) {
         let predicted = minors.get(hca.name.as_str());
@@ -318,24 +314,19 @@ fn check(
 /// lack them. A manager's link-local address counts only where it is the planned GID.
 fn lasting_addresses(addresses: &[Address], dev: &Netdev, nic: &Nic) -> Vec<Address> {
     let gid = nic.gid.as_ref().map(Gid::ip);
-    let is_of_kernel = |a: &Address| kernel_address(a, dev) || generated(a);
-    addresses
-        .iter()
-        .filter(|a| !is_of_kernel(a))
-        .filter(|a| !chosen_by_manager(a, dev) || Some(a.address) == gid)
-        .cloned()
-        .collect()
+    let mut lasting = addresses.to_vec();
+    lasting.retain(|a| {
+        let is_choice = chosen_by_manager(a, dev) && Some(a.address) != gid;
+        !kernel_address(a, dev) && !generated(a) && !is_choice
+    });
+    lasting
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in
 /// net/ipv6/addrconf.c).
 fn has_stale_token(dev: &Netdev) -> bool {
-    let value = |leaf: &str| {
-        dev.sysctls
-            .get(&format!("ipv6/conf/{leaf}"))
-            .map_or("1", String::as_str)
-    };
-    dev.token.is_some() && (!hears_routers(dev) || value("router_solicitations") == "0")
+    let solicitations = dev.sysctls.get("ipv6/conf/router_solicitations");
+    dev.token.is_some() && (!hears_routers(dev) || solicitations.is_some_and(|value| value == "0"))
 }
 
 /// What the kernel does not list would be lost with the NIC.
@@ -412,13 +403,11 @@ fn stands_alone(
         return refuse(plan, format!("{name} sits on another device now"));
     }
     // What the plan has besides, but not on this NIC, would be left or deleted as well.
-    let planned = |d: &&Netdev| {
-        plan.nics
-            .iter()
-            .any(|n| n.identity.name == d.name && n.over.as_ref() == Some(name))
-            && upper_lower::follows(d)
-    };
-    if let Some(upper) = upper_lower::upper(host, now).find(|d| !planned(d)) {
+    let mut uppers = upper_lower::upper(host, now).filter(|d| {
+        let mut on_it = plan.nics.iter().filter(|n| n.over.as_ref() == Some(name));
+        !upper_lower::follows(d) || !on_it.any(|n| n.identity.name == d.name)
+    });
+    if let Some(upper) = uppers.next() {
         let (upper, fate) = (upper_lower::described(upper), upper_lower::fate(upper));
         return Err(ErrorClass::Refused.error(format!(
             "{upper} sits on {name} now, and would be {fate}; delete it first"

@@ -35,8 +35,11 @@ pub fn before(timeout: u32, nics: usize) -> u32 {
 /// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a
 /// port may take or its NICs need; else what these need.
 pub fn for_hook(given: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
-    let within = |timeout| before(timeout, nics).min(PORT.max(attach(nics)));
-    given.unwrap_or_else(|| timeout.map_or(attach(nics), within))
+    match (given, timeout) {
+        (Some(given), _) => given,
+        (None, Some(timeout)) => before(timeout, nics).min(PORT.max(attach(nics))),
+        (None, None) => attach(nics),
+    }
 }
 
 /// No engine ends `rdmaprep hold`.

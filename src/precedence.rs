@@ -166,32 +166,18 @@ impl Precedence {
     /// The order that NICs' routes and rules have inside: that of the host, where each of a group
     /// was one of the host's.
     pub fn inside(&self, held: &[MovedNic]) -> Precedence {
-        let leads = |r: &Route, h: &Route| {
-            key(r) == key(h)
-                && r.hops.iter().all(|l| {
-                    h.hops
-                        .iter()
-                        .any(|o| (&o.dev, o.gateway) == (&l.dev, l.gateway))
-                })
-        };
-        let route = |r: &Route| self.routes.iter().position(|h| leads(r, h));
-        let rule = |r: &Rule| self.rules.iter().position(|h| h == r);
-        let all = held
-            .iter()
-            .flat_map(|h| &h.inside.routes)
-            .filter(|r| ranks(r));
-        let routes = grouped(all, key)
-            .into_values()
-            .filter_map(|g| sorted(g, route))
-            .flatten()
-            .collect();
+        let mut order = Precedence::default();
+        let all = held.iter().flat_map(|h| &h.inside.routes);
+        for group in grouped(all.filter(|r| ranks(r)), key).into_values() {
+            let sorted = sorted(group, |r| self.routes.iter().position(|h| leads(r, h)));
+            order.routes.extend(sorted.into_iter().flatten());
+        }
         let all = held.iter().flat_map(|h| &h.inside.rules);
-        let rules = grouped(all, level)
-            .into_values()
-            .filter_map(|g| sorted(g, rule))
-            .flatten()
-            .collect();
-        Precedence { routes, rules }
+        for group in grouped(all, level).into_values() {
+            let sorted = sorted(group, |r| self.rules.iter().position(|h| h == r));
+            order.rules.extend(sorted.into_iter().flatten());
+        }
+        order
     }
 
     /// Adds what came into a group since: each behind what it is behind now.
@@ -339,22 +325,25 @@ impl Precedence {
 
 /// The order of equals as lines of the normal form: only where it means something.
 pub fn lines(snapshot: &Snapshot) -> Vec<String> {
-    let text = |ways: Vec<String>| ways.join(", ");
     let several = routes_of(snapshot)
         .into_iter()
         .filter(|(_, group)| group.len() > 1);
     let routes = several.map(|(key, group)| {
-        let ways = text(group.iter().map(|r| way(r)).collect());
+        let ways: Vec<String> = group.iter().map(|r| way(r)).collect();
         format!(
-            "order of routes to {} metric {} table {}: {ways}",
-            key.destination, key.metric, key.table
+            "order of routes to {} metric {} table {}: {}",
+            key.destination,
+            key.metric,
+            key.table,
+            ways.join(", ")
         )
     });
     let several = rules_of(snapshot)
         .into_iter()
         .filter(|(_, group)| group.len() > 1);
     let rules = several.map(|((family, priority), group)| {
-        let selectors = text(group.iter().map(|r| r.to_string()).collect());
+        let selectors: Vec<String> = group.iter().map(|r| r.to_string()).collect();
+        let selectors = selectors.join(", ");
         format!("order of IPv{family} rules of priority {priority}: {selectors}")
     });
     routes.chain(rules).collect()
@@ -365,12 +354,11 @@ fn differs(
     want: impl Iterator<Item = String>,
     have: impl Iterator<Item = String>,
 ) -> Drift {
-    let list = |all: Vec<String>| Some(all.join(", "));
     Drift {
         dev: "host".into(),
         field,
-        expected: list(want.collect()),
-        observed: list(have.collect()),
+        expected: Some(Vec::from_iter(want).join(", ")),
+        observed: Some(Vec::from_iter(have).join(", ")),
     }
 }
 
@@ -417,6 +405,12 @@ fn merged<'a, T, I: PartialEq>(
         }
     }
     all
+}
+
+/// Whether it is that route, or what is left of its legs.
+fn leads(r: &Route, whole: &Route) -> bool {
+    let legs: Vec<_> = whole.hops.iter().map(|h| (&h.dev, h.gateway)).collect();
+    key(r) == key(whole) && r.hops.iter().all(|h| legs.contains(&(&h.dev, h.gateway)))
 }
 
 /// The order that a group should have; none where it has it. What the record does not know stays

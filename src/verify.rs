@@ -2,132 +2,26 @@
 //! [`normal`] and [`lines`] say what is compared; of a host, the order of equal routes and rules as
 //! well ([`precedence`]). [`LEFT_OUT`] lists what the normal form leaves out, each with the reason.
 
+mod left_out;
+mod lines;
+
+pub use left_out::LEFT_OUT;
+use lines::lines_of;
+pub use lines::{lacks_program, lines, normal_text};
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::manager::Managed;
-use rdma_model::snapshot::{
-    Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD,
-};
+use rdma_model::snapshot::{Address, Netdev, RTA_EXPIRES, Rule, Snapshot, UNTOLD};
 use rdma_model::step::{
     NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router,
     of_generated,
 };
 
-use crate::precedence;
 use rdma_model::upper_lower;
-
-pub const LEFT_OUT: &[(&str, &str)] = &[
-    (
-        "an IPoIB interface's queue pair number",
-        "a new one when it is re-created; it is in the address",
-    ),
-    (
-        "queue_id and prio of a bond's members",
-        "not carried: neither counts for RDMA",
-    ),
-    (
-        "ifindex, link, lowers",
-        "the kernel gives another index when the old one is taken meanwhile",
-    ),
-    (
-        "how a name or address was set last (name_assign_type, addr_assign_type)",
-        "the kernel has no call that sets it",
-    ),
-    (
-        "the order of alternative names",
-        "each is found by itself; one that was taken away is added behind the others",
-    ),
-    (
-        "the order of links in lists of the kernel's",
-        "a link that comes back is listed last; nothing depends on that",
-    ),
-    (
-        "operstate, running, port state",
-        "the carrier follows the link, some time after the call",
-    ),
-    (
-        "the default queueing discipline",
-        "the kernel attaches it by itself, and none to a link that was never up",
-    ),
-    (
-        "queueing disciplines inside",
-        "those of the host come back to it; a container has the default, or its own",
-    ),
-    (
-        "remaining lifetimes of addresses and routes",
-        "they run down by themselves",
-    ),
-    (
-        "address flags of the kernel",
-        "tentative, secondary, deprecated are states, not settings",
-    ),
-    (
-        "multicast and secondary link-layer addresses",
-        "a move flushes them, and `ip maddr` has an ioctl alone to set them",
-    ),
-    (
-        "protodown, carrier",
-        "a move keeps them, and no driver of an RDMA NIC lets user space set them",
-    ),
-    (
-        "GSO and GRO sizes of VLANs and the like",
-        "they follow the device below",
-    ),
-    (
-        "flow rules, further RSS contexts, tunables and time stamping of ethtool",
-        "an ioctl alone sets them, or asking for them stops some kernels",
-    ),
-    (
-        "rx-flow-hash, coalescing of single queues, shapers, lanes, master-slave, PSP and QCN",
-        "few drivers have them, and each has an interface of its own",
-    ),
-    (
-        "firmware and EEPROM of a card",
-        "CAP_NET_ADMIN of a container that has the NIC is enough to write them",
-    ),
-    (
-        "adaptive moderation and counters of an RDMA device",
-        "a container that has the RDMA device may set them",
-    ),
-    (
-        "MPLS routes, nft chains and flow tables on a NIC",
-        "not read: a move ends them, or leaves them without the NIC",
-    ),
-    (
-        "settings that the kernel, the driver or the peer decides on",
-        "interrupt rates that adapt, what was negotiated",
-    ),
-    (
-        "sizes of a port's buffers, and CEE",
-        "drivers derive them; RoCE does not use it",
-    ),
-    (
-        "kernel-made link-local addresses",
-        "made again from the link-layer address when the link goes up",
-    ),
-    (
-        "the order of equal routes that are learned, or lead to link-local or multicast addresses",
-        "a router's next message changes it; and a socket for such an address names the interface",
-    ),
-    (
-        "kernel-made local, multicast and link-local routes",
-        "made from addresses, some time after the call",
-    ),
-    (
-        "IPv6 routes that the kernel learned from a router (`proto ra` or `kernel`, with a \
-        lifetime)",
-        "the kernel asks routers again when the link goes up; a route that a program adds, no \
-        router renews or withdraws",
-    ),
-    (
-        "RDMA device indexes and minors",
-        "assigned again when soft-RoCE is re-created",
-    ),
-];
 
 pub fn normal(state: &NicState) -> NicState {
     let mut n = state.clone();
@@ -155,27 +49,24 @@ pub fn normal(state: &NicState) -> NicState {
         .iter_mut()
         .for_each(|p| p.sort_by_key(|p| p.hook));
     dev.qdiscs.iter_mut().for_each(|q| q.sort());
-    dev.addresses = state
-        .netdev
-        .addresses
-        .iter()
-        .filter(|a| !kernel_address(a, &state.netdev))
-        .map(address)
-        .collect();
+    let own = state.netdev.addresses.iter();
+    let own = own.filter(|a| !kernel_address(a, &state.netdev));
+    dev.addresses = own.map(address).collect();
     dev.addresses.sort();
     dev.neighbours.sort();
-    let passing =
-        |r: &Route| of_generated(r, &state.netdev) || learned_from_router(r, &state.netdev);
-    n.routes.retain(|r| !derived(r) && !passing(r));
-    n.routes
-        .iter_mut()
-        .for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
-    // The kernel shows no weight of a group's only member; the group itself has it.
-    let through = n
-        .routes
-        .iter_mut()
-        .filter(|r| r.nexthop().is_some() && r.hops.len() == 1);
-    through.flat_map(|r| &mut r.hops).for_each(|h| h.weight = 0);
+    n.routes.retain(|r| {
+        let dev = &state.netdev;
+        !derived(r) && !of_generated(r, dev) && !learned_from_router(r, dev)
+    });
+    for route in &mut n.routes {
+        route.other.remove(&RTA_EXPIRES);
+        // The kernel shows no weight of a group's only member; the group itself has it.
+        if route.nexthop().is_some()
+            && let [only] = &mut route.hops[..]
+        {
+            only.weight = 0;
+        }
+    }
     n.routes.sort();
     n.nexthops.sort();
     n.rules.sort();
@@ -231,103 +122,6 @@ pub fn address(a: &Address) -> Address {
         preferred_lft: None,
         ..a.clone()
     }
-}
-
-/// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
-pub fn lines(state: &NicState) -> BTreeMap<String, String> {
-    lines_of(&normal(state))
-}
-
-fn lines_of(n: &NicState) -> BTreeMap<String, String> {
-    let mut lines = BTreeMap::new();
-    let link = serde_json::to_value(&n.netdev).unwrap_or_default();
-    let listed_below = [
-        "addresses",
-        "neighbours",
-        "sysctls",
-        "options",
-        "programs",
-        "device",
-    ];
-    let fields = link
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(key, _)| !listed_below.contains(&key.as_str()));
-    lines.extend(fields.map(|(key, value)| (key.clone(), value.to_string())));
-    let options = serde_json::to_value(&n.netdev.options).unwrap_or_default();
-    lines.extend(
-        options
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| (format!("link {key}"), value.to_string())),
-    );
-    for (hook, programs) in by_hook(&n.netdev) {
-        lines.insert(
-            format!("{PROGRAMS}{hook}"),
-            format!("program {}", programs.join(" ")),
-        );
-    }
-    for a in &n.netdev.addresses {
-        let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
-        lines.insert(
-            format!("address {}/{}{peer}", a.address, a.prefix),
-            a.to_string(),
-        );
-    }
-    for neighbour in &n.netdev.neighbours {
-        let proxy = if neighbour.proxy { " proxy" } else { "" };
-        lines.insert(
-            format!("neighbour {}{proxy}", neighbour.address),
-            neighbour.to_string(),
-        );
-    }
-    let mut seen: HashMap<_, usize> = HashMap::new();
-    for route in &n.routes {
-        // Equal keys may repeat with other legs: the position among equals tells them apart.
-        let count = seen.entry((route.table, route.destination)).or_default();
-        let equals = std::mem::replace(count, *count + 1);
-        lines.insert(
-            format!(
-                "route {} table {} #{equals}",
-                route.destination, route.table
-            ),
-            route.to_string(),
-        );
-    }
-    for nexthop in &n.nexthops {
-        lines.insert(format!("nexthop {}", nexthop.id), nexthop.to_string());
-    }
-    for rule in &n.rules {
-        lines.insert(format!("rule {rule}"), "present".to_owned());
-    }
-    for (key, value) in &n.netdev.sysctls {
-        lines.insert(format!("sysctl {key}"), value.clone());
-    }
-    let device = n.netdev.device.iter().flatten();
-    lines.extend(device.map(|(key, value)| (key.clone(), value.clone())));
-    lines
-}
-
-const PROGRAMS: &str = "programs at ";
-
-/// The numbers of its BPF programs at each hook, in the order in which they run.
-fn by_hook(dev: &Netdev) -> BTreeMap<ProgramHook, Vec<String>> {
-    let mut all = BTreeMap::<ProgramHook, Vec<String>>::new();
-    for program in dev.programs.iter().flatten() {
-        all.entry(program.hook)
-            .or_default()
-            .push(program.id.to_string());
-    }
-    all
-}
-
-/// Whether a NIC lacks a BPF program that it had: one that has ended cannot be put back.
-pub fn lacks_program(drift: &[Drift]) -> bool {
-    drift
-        .iter()
-        .any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
 }
 
 /// How the observed namespace differs from what each NIC's state should be; sysctls that `expected`
@@ -516,43 +310,6 @@ pub fn device_drift(was: &Netdev, is: &Netdev) -> Vec<Drift> {
         }
     }
     drift
-}
-
-/// The normal form of everything in a namespace, one line per fact: two equal hosts print equal
-/// texts.
-pub fn normal_text(snapshot: &Snapshot) -> String {
-    let mut all = String::new();
-    for dev in &snapshot.netdevs {
-        let Some(state) = NicState::of(snapshot, &dev.name) else {
-            continue;
-        };
-        for (field, value) in lines(&state) {
-            all.push_str(&format!("{} {field} {value}\n", dev.name));
-        }
-    }
-    let mut rules = snapshot.rules.clone();
-    rules.sort();
-    for rule in rules {
-        all.push_str(&format!("rule {rule}\n"));
-    }
-    precedence::lines(snapshot)
-        .iter()
-        .for_each(|line| all.push_str(&format!("{line}\n")));
-    for hca in &snapshot.hcas {
-        for port in &hca.ports {
-            let dev = port
-                .netdev
-                .as_ref()
-                .map_or("-".to_owned(), ToString::to_string);
-            all.push_str(&format!(
-                "hca {} port {} netdev {dev}\n",
-                hca.name, port.number
-            ));
-        }
-    }
-    let mut sorted: Vec<&str> = all.lines().collect();
-    sorted.sort_unstable();
-    sorted.iter().map(|l| format!("{l}\n")).collect()
 }
 
 /// HCAs that are not behind their netdev as they should be, in the namespace that was observed.

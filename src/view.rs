@@ -11,7 +11,6 @@
 //! for sandboxes with a kernel of their own.
 
 use crate::config::sysfs_mode::SysfsMode;
-use rdma_model::nic::Nic;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rdma_model::ids::{BusId, HcaName, IfName};
@@ -46,25 +45,18 @@ pub struct Keep {
 
 impl Keep {
     pub fn for_plan(plan: &Plan) -> Keep {
-        let renumbered = |n: &Nic| {
-            Some((
-                n.hca
-                    .clone()
-                    .filter(|_| plan.moves() && (n.rxe || plan.exclusive))?,
-                n.uverbs.clone()?,
-            ))
+        let mut keep = Keep {
+            hcas: plan.ib.iter().cloned().collect(),
+            ..Keep::default()
         };
-        Keep {
-            hcas: plan
-                .nics
-                .iter()
-                .filter_map(|n| n.hca.clone())
-                .chain(plan.ib.iter().cloned())
-                .collect(),
-            netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
-            functions: BTreeSet::new(),
-            verbs: plan.nics.iter().filter_map(renumbered).collect(),
+        for n in &plan.nics {
+            keep.netdevs.insert(n.identity.name.clone());
+            keep.hcas.extend(n.hca.clone());
+            if plan.moves() && (n.rxe || plan.exclusive) {
+                keep.verbs.extend(n.hca.clone().zip(n.uverbs.clone()));
+            }
         }
+        keep
     }
 
     /// Those of [`Keep::verbs`] that will be at another place: soft-RoCE's, which goes first, and
@@ -73,25 +65,19 @@ impl Keep {
         &'a self,
         seen: &'a Snapshot,
     ) -> impl Iterator<Item = (&'a HcaName, &'a CharDevice)> {
-        let stays =
-            |hca: &Hca, node: &CharDevice| !hca.is_rxe() && hca.uverbs.as_ref() == Some(node);
-        self.verbs
-            .iter()
-            .filter(move |(name, node)| !seen.hca(name).is_some_and(|hca| stays(hca, node)))
+        self.verbs.iter().filter(move |(name, node)| {
+            seen.hca(name)
+                .is_none_or(|hca| hca.is_rxe() || hca.uverbs.as_ref() != Some(node))
+        })
     }
 
     /// These RDMA devices with the netdevs behind their ports.
     pub fn hcas(names: BTreeSet<HcaName>, seen: &Snapshot) -> Keep {
-        let kept = seen.hcas.iter().filter(|h| names.contains(&h.name));
-        let beside = |h: &Hca| seen.netdev_beside(h).map(|n| n.name.clone());
-        let netdevs = kept
-            .flat_map(|h| {
-                h.ports
-                    .iter()
-                    .filter_map(|p| p.netdev.clone())
-                    .chain(beside(h))
-            })
-            .collect();
+        let mut netdevs = BTreeSet::new();
+        for hca in seen.hcas.iter().filter(|h| names.contains(&h.name)) {
+            netdevs.extend(hca.ports.iter().filter_map(|p| p.netdev.clone()));
+            netdevs.extend(seen.netdev_beside(hca).map(|n| n.name.clone()));
+        }
         Keep {
             hcas: names,
             netdevs,
@@ -145,16 +131,20 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
         .collect();
     let mut view = rest(whole, &hidden);
     for (hca, verbs, dir) in moved {
-        let text = |text: String| Node::File(format!("{text}\n").into_bytes().into());
-        view.put(&format!("{dir}/ibdev"), text(hca.to_string()));
-        view.put(
-            &format!("{dir}/dev"),
-            text(format!("{}:{}", verbs.major, verbs.minor)),
-        );
-        view.put(&format!("{dir}/abi_version"), text("1".to_owned()));
-        links_to(verbs, &dir)
-            .into_iter()
-            .for_each(|(path, link)| view.put(&path, link));
+        let files = [
+            ("ibdev", format!("{hca}\n")),
+            ("dev", format!("{}:{}\n", verbs.major, verbs.minor)),
+            ("abi_version", "1\n".to_owned()),
+        ];
+        for (name, text) in files {
+            view.put(
+                &format!("{dir}/{name}"),
+                Node::File(text.into_bytes().into()),
+            );
+        }
+        for (path, link) in links_to(verbs, &dir) {
+            view.put(&path, link);
+        }
     }
     view
 }
@@ -230,22 +220,20 @@ fn keep_above(path: &str, dirs: &HashMap<&str, usize>, stay: &mut [bool]) {
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::find(keep, seen, links);
     let fates = hidden.fates(links);
-    let entries = || {
-        links
-            .iter()
-            .zip(&fates)
-            .map(|((path, node), fate)| (path, node, fate.is_seen))
-    };
-    // Every namespace has a class/net of its own.
-    let gone = entries()
-        .filter(|(_, _, is_seen)| !is_seen)
-        .map(|(path, ..)| parent(path));
-    let farms: BTreeSet<&str> = gone.filter(|dir| *dir != "class/net").collect();
-    let left = entries().filter(|(path, node, is_seen)| {
-        *is_seen && **node != Node::Dir && farms.contains(parent(path))
+    let mut farms = BTreeSet::new();
+    for ((path, _), fate) in links.iter().zip(&fates) {
+        // Every namespace has a class/net of its own.
+        if !fate.is_seen && parent(path) != "class/net" {
+            farms.insert(parent(path));
+        }
+    }
+    let left = links.iter().zip(&fates).filter(|((path, node), fate)| {
+        fate.is_seen && **node != Node::Dir && farms.contains(parent(path))
     });
-    let mut view: Tree = left.map(|(path, node, _)| (path, node.clone())).collect();
-    farms.iter().for_each(|dir| view.put(dir, Node::Dir));
+    let mut view: Tree = left.map(|((path, node), _)| (path, node.clone())).collect();
+    for dir in &farms {
+        view.put(dir, Node::Dir);
+    }
     // The places of software devices, and of nodes, come and go with them: nothing can be mounted
     // there in advance.
     let old: BTreeSet<String> = keep
@@ -253,43 +241,39 @@ pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
         .filter_map(|(hca, _)| seen.hca(hca))
         .flat_map(|h| nodes(links, h))
         .collect();
-    let passing = |dir: &&str| dir.starts_with("devices/virtual/") || old.contains(*dir);
-    hidden
-        .dirs
-        .iter()
-        .filter(|dir| !passing(dir))
-        .for_each(|dir| view.put(dir, Node::Dir));
-    let moved = keep
-        .moved(seen)
-        .flat_map(|(hca, verbs)| links_to(verbs, &place(links, seen, hca, verbs)));
-    moved
-        .filter(|(path, _)| farms.contains(parent(path)))
-        .for_each(|(path, link)| view.put(&path, link));
+    for dir in hidden.dirs.iter() {
+        if !dir.starts_with("devices/virtual/") && !old.contains(dir) {
+            view.put(dir, Node::Dir);
+        }
+    }
+    for (hca, verbs) in keep.moved(seen) {
+        for (path, link) in links_to(verbs, &place(links, seen, hca, verbs)) {
+            if farms.contains(parent(&path)) {
+                view.put(&path, link);
+            }
+        }
+    }
     view
 }
 
 /// The mounts of a live view, each over the directory of that path below /sys: the directories that
 /// hold no further ones.
 pub fn covers(view: &Tree) -> Vec<Cover> {
-    let dirs = || {
-        view.iter()
-            .filter(|(_, node)| **node == Node::Dir)
-            .map(|(path, _)| path)
-    };
-    let above: BTreeSet<&str> = dirs()
-        .filter_map(|path| Some(path.rsplit_once('/')?.0))
-        .collect();
-    dirs()
-        .filter(|path| !above.contains(path))
-        .map(|at| cover(view, at))
-        .collect()
+    let dirs = view.iter().filter(|(_, node)| **node == Node::Dir);
+    let dirs: Vec<&str> = dirs.map(|(path, _)| path).collect();
+    let above: BTreeSet<&str> = dirs.iter().map(|path| parent(path)).collect();
+    let lowest = dirs.iter().filter(|path| !above.contains(*path));
+    lowest.map(|at| cover(view, at)).collect()
 }
 
 fn cover(view: &Tree, at: &str) -> Cover {
-    let node = |name: &str| Some((name.to_owned(), view.get(&format!("{at}/{name}"))?.clone()));
+    let nodes = view.names(at).filter_map(|name| {
+        let node = view.get(&format!("{at}/{name}"))?;
+        Some((name.to_owned(), node.clone()))
+    });
     Cover {
         at: at.to_owned(),
-        tree: view.names(at).filter_map(node).collect(),
+        tree: nodes.collect(),
     }
 }
 
@@ -297,18 +281,14 @@ fn cover(view: &Tree, at: &str) -> Cover {
 pub fn laid_over(links: &Tree, view: &Tree) -> Tree {
     let covers = covers(view);
     let dirs: HashSet<&str> = covers.iter().map(|c| c.at.as_str()).collect();
-    let covered =
-        |path: &str| above(path).any(|at| path.get(..at).is_some_and(|dir| dirs.contains(dir)));
-    let mut seen: Tree = links
-        .iter()
-        .filter(|(path, _)| !covered(path))
-        .map(|(p, n)| (p.to_owned(), n.clone()))
-        .collect();
+    let left = links.iter().filter(|(path, _)| {
+        !above(path).any(|at| path.get(..at).is_some_and(|dir| dirs.contains(dir)))
+    });
+    let mut seen: Tree = left.map(|(p, n)| (p.to_owned(), n.clone())).collect();
     for cover in covers.iter().filter(|c| links.get(&c.at).is_some()) {
-        cover
-            .tree
-            .iter()
-            .for_each(|(name, node)| seen.put(&format!("{}/{name}", cover.at), node.clone()));
+        for (name, node) in cover.tree.iter() {
+            seen.put(&format!("{}/{name}", cover.at), node.clone());
+        }
     }
     seen
 }
@@ -349,11 +329,10 @@ fn verbs_of(links: &Tree, node: &CharDevice) -> Option<String> {
 }
 
 fn links_to(verbs: &CharDevice, dir: &str) -> [(String, Node); 2] {
-    let link = || Node::Link(format!("../../{dir}").into());
-    [
-        (format!("class/infiniband_verbs/{}", verbs.name), link()),
-        (format!("dev/char/{}:{}", verbs.major, verbs.minor), link()),
-    ]
+    let link = Node::Link(format!("../../{dir}").into());
+    let class = format!("class/infiniband_verbs/{}", verbs.name);
+    let node = format!("dev/char/{}:{}", verbs.major, verbs.minor);
+    [(class, link.clone()), (node, link)]
 }
 
 /// Where a name of a directory of links leads, by its text alone: what is there need not be in the

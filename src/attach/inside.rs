@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{
     IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac,
@@ -28,8 +27,11 @@ fn lacks_subnet(state: &NicState, address: &Address) -> bool {
     let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
     // The kernel's has no metrics: one that an administrator gave some is added, not left to the
     // kernel.
-    let made = |r: &Route| prefix_route(r, address) && !r.other.contains_key(&RTA_METRICS);
-    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(made)
+    let mut plain = state
+        .routes
+        .iter()
+        .filter(|r| !r.other.contains_key(&RTA_METRICS));
+    routed && !kernel_address(address, &state.netdev) && !plain.any(|r| prefix_route(r, address))
 }
 
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.
@@ -90,9 +92,8 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
 /// A route by the legs that come along. Linux refuses a preferred source that is no address of the
 /// namespace.
 fn carried(route: &Route, along: &[Netdev]) -> Option<Route> {
-    let comes = |dev: Option<&IfName>| along.iter().any(|d| dev == Some(&d.name));
-    let legs = route.hops.iter().filter(|h| comes(h.dev.as_ref()));
-    let hops: Vec<Hop> = legs.cloned().collect();
+    let mut hops = route.hops.clone();
+    hops.retain(|h| along.iter().any(|d| h.dev.as_ref() == Some(&d.name)));
     let mut addresses = along.iter().flat_map(|d| &d.addresses);
     let prefsrc = route
         .prefsrc

@@ -65,29 +65,30 @@ impl Display for Handle {
 impl FromStr for Handle {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        let parse = || {
-            let rest = s.strip_prefix(FORM)?.strip_prefix('.')?;
-            let parts: Vec<&str> = rest.splitn(7, '.').collect();
-            let [boot_id, pid, process, fd, dev, ino] = parts.as_slice() else {
-                return None;
-            };
-            Some(Handle {
-                boot_id: is_boot_id(boot_id).then(|| (*boot_id).to_owned())?,
-                pid: number(pid).filter(|pid| *pid > 0)?,
-                process: mark(process)?,
-                fd: number(fd).filter(|fd| *fd >= 0)?,
-                dev: number(dev)?,
-                ino: number(ino)?,
-            })
-        };
         let quoted = if s.len() > LONGEST {
             format!("a word of {} bytes", s.len())
         } else {
             format!("{s:?}")
         };
-        parse()
+        parsed(s)
             .ok_or_else(|| anyhow!("{quoted} is no handle; `rdmaprep status --json` shows handles"))
     }
+}
+
+fn parsed(text: &str) -> Option<Handle> {
+    let rest = text.strip_prefix(FORM)?.strip_prefix('.')?;
+    let parts: Vec<&str> = rest.splitn(7, '.').collect();
+    let [boot_id, pid, process, fd, dev, ino] = parts.as_slice() else {
+        return None;
+    };
+    Some(Handle {
+        boot_id: is_boot_id(boot_id).then(|| (*boot_id).to_owned())?,
+        pid: number(pid).filter(|pid| *pid > 0)?,
+        process: mark(process)?,
+        fd: number(fd).filter(|fd| *fd >= 0)?,
+        dev: number(dev)?,
+        ino: number(ino)?,
+    })
 }
 
 fn mark(text: &str) -> Option<Mark> {
@@ -105,14 +106,10 @@ fn number<T: FromStr + Display>(text: &str) -> Option<T> {
 
 /// A UUID as Linux prints it.
 fn is_boot_id(text: &str) -> bool {
-    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     text.len() == 36
-        && text.bytes().enumerate().all(|(i, b)| {
-            if [8, 13, 18, 23].contains(&i) {
-                b == b'-'
-            } else {
-                hex(b)
-            }
+        && text.bytes().enumerate().all(|(i, b)| match i {
+            8 | 13 | 18 | 23 => b == b'-',
+            _ => matches!(b, b'0'..=b'9' | b'a'..=b'f'),
         })
 }
 

@@ -32,18 +32,16 @@ pub(super) fn move_routes(side: Side, have: &[&Route], want: &[&Route]) -> Vec<V
     }
     // A message that would delete another one is not sent: where no way is clear of that, the order
     // stays, and is reported.
-    let is_clear = |moved: &[&Route]| {
-        moved
+    for (first, moved) in ways {
+        if !moved
             .iter()
-            .all(|m| !have.iter().any(|h| h != m && deletes(m, h)))
-    };
-    let clear = ways.into_iter().find(|(_, moved)| is_clear(moved));
-    clear.map_or(Vec::new(), |(first, moved)| {
-        moved
-            .into_iter()
-            .map(|r| move_route(side, r, first))
-            .collect()
-    })
+            .any(|m| have.iter().any(|h| h != m && deletes(m, h)))
+        {
+            let moves = moved.iter().map(|r| move_route(side, r, first));
+            return moves.collect();
+        }
+    }
+    Vec::new()
 }
 
 fn move_route(side: Side, route: &Route, first: bool) -> Vec<Step> {
@@ -95,9 +93,9 @@ fn deletes(message: &Route, other: &Route) -> bool {
             .iter()
             .any(|o| m.dev == o.dev && (m.gateway.is_none() || m.gateway == o.gateway))
     });
-    let metrics = |r: &Route| r.other.get(&RTA_METRICS).cloned();
+    let metrics = message.other.get(&RTA_METRICS);
     other.destination.addr().is_ipv4()
-        && (metrics(message).is_none() || metrics(message) == metrics(other))
+        && (metrics.is_none() || metrics == other.other.get(&RTA_METRICS))
         && (message.kind, message.scope, message.protocol)
             == (other.kind, other.scope, other.protocol)
         && (message.prefsrc.is_none() || message.prefsrc == other.prefsrc)
@@ -109,12 +107,11 @@ fn deletes(message: &Route, other: &Route) -> bool {
 /// each old one has to be the first such when its turn comes.
 pub(super) fn move_rules(side: Side, have: &[&Rule], want: &[&Rule]) -> Vec<Step> {
     let same = have.iter().zip(want).take_while(|(h, w)| h == w).count();
-    let hit = |kept: &&Rule| have[same..].iter().any(|old| names_all(old, kept));
-    let same = if have[..same].iter().any(hit) {
-        0
-    } else {
-        same
-    };
+    let (kept, old) = have.split_at(same);
+    let is_hit = kept
+        .iter()
+        .any(|kept| old.iter().any(|old| names_all(old, kept)));
+    let same = if is_hit { 0 } else { same };
     let add = want[same..].iter().map(|rule| Step::RuleAppend {
         side,
         rule: (*rule).clone(),

@@ -1,3 +1,4 @@
+use rdma_model::snapshot::Hca;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
@@ -47,15 +48,11 @@ impl Hidden {
     fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
         // These get new numbers.
         let moved: BTreeSet<&HcaName> = keep.moved(seen).map(|(name, _)| name).collect();
-        let kept = || {
-            seen.hcas
-                .iter()
-                .filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name))
-        };
-        let mads: BTreeSet<String> = kept().flat_map(mads).collect();
-        let verbs: BTreeSet<String> = kept()
-            .filter_map(|h| Some(h.uverbs.as_ref()?.name.clone()))
-            .collect();
+        let mut kept: Vec<&Hca> = seen.hcas.iter().collect();
+        kept.retain(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name));
+        let verbs = kept.iter().filter_map(|h| h.uverbs.as_ref());
+        let verbs: BTreeSet<String> = verbs.map(|node| node.name.clone()).collect();
+        let mads: BTreeSet<String> = kept.into_iter().flat_map(mads).collect();
         let names: BTreeSet<String> = keep.hcas.iter().map(ToString::to_string).collect();
         let classes = [
             ("class/infiniband", &names),
@@ -87,8 +84,6 @@ impl Hidden {
             seen.pci.iter().map(|f| (f.address, f)).collect();
         let (nics, kept) = (nics(seen, &functions), kept_functions(keep, seen));
         let cards: BTreeSet<BusId> = kept.iter().flat_map(|id| card(*id, &functions)).collect();
-        let stays =
-            |id: &BusId| cards.contains(id) || functions.get(id).is_some_and(|f| is_accelerator(f));
         let mut places = HashSet::new();
         // A function may be there twice, under two spellings: names are read, not made.
         for name in tree.names(FUNCTIONS) {
@@ -100,7 +95,7 @@ impl Hidden {
                 continue;
             };
             let path = format!("{FUNCTIONS}/{name}");
-            if stays(&id) {
+            if cards.contains(&id) || functions.get(&id).is_some_and(|f| is_accelerator(f)) {
                 places.extend(end(tree, &path));
             } else {
                 self.hide(tree, path);
@@ -165,10 +160,11 @@ impl Hidden {
     }
 
     /// What becomes of each entry of a tree, in its order.
-    pub(super) fn fates<'t>(&self, tree: &'t Tree) -> Vec<Fate> {
+    pub(super) fn fates(&self, tree: &Tree) -> Vec<Fate> {
         // The files of a directory come one after the other: what is above them is asked once.
         let mut dir = ("", false);
-        let fate = |(path, node): (&'t str, &Node)| {
+        let mut fates = Vec::with_capacity(tree.len());
+        for (path, node) in tree.iter() {
             if parent(path) != dir.0 {
                 dir = (parent(path), self.dirs.hold(parent(path)));
             }
@@ -186,12 +182,12 @@ impl Hidden {
                             || end.as_ref().is_some_and(|end| self.dirs.hold(end))
                     }
                 };
-            Fate {
+            fates.push(Fate {
                 is_seen: !is_hidden,
                 end,
-            }
-        };
-        tree.iter().map(fate).collect()
+            });
+        }
+        fates
     }
 }
 
@@ -261,17 +257,14 @@ fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<
         }
     }
     // A VF is what its PF is, whatever drives the one or the other.
-    let pairs = || seen.pci.iter().filter_map(|f| Some((f.address, f.physfn?)));
-    let pfs: Vec<BusId> = pairs()
-        .filter(|(vf, _)| nics.contains(vf))
-        .map(|(_, pf)| pf)
-        .collect();
-    nics.extend(pfs);
-    let vfs: Vec<BusId> = pairs()
-        .filter(|(_, pf)| nics.contains(pf))
-        .map(|(vf, _)| vf)
-        .collect();
-    nics.extend(vfs);
+    for vf in &seen.pci {
+        nics.extend(vf.physfn.filter(|_| nics.contains(&vf.address)));
+    }
+    for vf in &seen.pci {
+        if vf.physfn.is_some_and(|pf| nics.contains(&pf)) {
+            nics.insert(vf.address);
+        }
+    }
     nics.retain(|id| functions.get(id).is_none_or(|f| f.class >> 16 != 0x06));
     nics
 }
