@@ -1,16 +1,15 @@
 //! What makes NICs what they should be, out of what they are.
 
-use std::collections::BTreeSet;
+use super::legs::is_part;
+use super::link_diff::{device_differences, link_differences, qdisc_differences};
 
 use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, is_daemon};
-use rdma_model::snapshot::{
-    Address, Netdev, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues,
-};
+use rdma_model::snapshot::{Address, Netdev, Route, Rule, Snapshot, SysctlValues};
 use rdma_model::step::{
-    NicState, Settings, Side, Step, configure, connect, derived, generated, is_temporary,
-    kernel_address, kernel_made, prefix_route,
+    NicState, Side, Step, configure, connect, derived, generated, is_temporary, kernel_address,
+    kernel_made, prefix_route,
 };
 
 use crate::{precedence, verify};
@@ -341,129 +340,6 @@ fn flushed(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> 
     flushed
 }
 
-/// All of a device's settings if some differ: a driver may derive one from another. The link is up
-/// by then, as some need that.
-pub(super) fn device_differences(side: Side, was: &Netdev, is: &Netdev) -> Option<Step> {
-    let differs = !verify::device_drift(was, is).is_empty();
-    let values = was.device.clone().filter(|_| differs)?;
-    Some(Step::Device {
-        side,
-        dev: was.name.clone(),
-        values,
-    })
-}
-
-/// What is to be removed, and what is missing then; neither where the record does not know.
-pub(super) fn qdisc_differences(
-    side: Side,
-    was: &Netdev,
-    is: &Netdev,
-) -> (Vec<Step>, Option<Vec<Qdisc>>) {
-    let (Some(want), Some(have)) = (&was.qdiscs, &is.qdiscs) else {
-        return (Vec::new(), None);
-    };
-    let foreign = have.iter().filter(|q| !want.contains(q));
-    let delete = |q: &Qdisc| Step::QdiscDelete {
-        side,
-        dev: was.name.clone(),
-        qdisc: q.clone(),
-    };
-    (
-        foreign.map(delete).collect(),
-        Some(want.iter().filter(|q| !have.contains(q)).cloned().collect()),
-    )
-}
-
-pub(super) fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
-    let dev = was.name.clone();
-    let mut steps = Vec::new();
-    steps.extend(foreign_programs(side, was, is));
-    if is.master.is_some() && was.master.is_none() {
-        steps.push(Step::Release { side, dev });
-    }
-    steps.extend(link_settings(side, was, is));
-    steps.extend(lost_programs(side, was, is));
-    steps
-}
-
-/// Takes off the BPF programs that a NIC did not have: a move keeps them, and they see all that it
-/// sends and gets.
-pub(super) fn foreign_programs(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
-    let dev = || is.name.clone();
-    let foreign = foreign(was, is)
-        .cloned()
-        .map(|program| Step::ProgramDetach {
-            side,
-            dev: dev(),
-            program,
-        });
-    // Of what is not known by its number, an older record or an older kernel shows that there is
-    // one.
-    let nameless = is.xdp && !was.xdp && !foreign_xdp(was, is);
-    nameless
-        .then(|| Step::XdpDetach { side, dev: dev() })
-        .into_iter()
-        .chain(foreign)
-        .collect()
-}
-
-/// BPF programs that a NIC did not have, where that is recorded.
-pub(super) fn foreign<'a>(was: &'a Netdev, is: &'a Netdev) -> impl Iterator<Item = &'a Program> {
-    let has = was.programs.iter().zip(&is.programs);
-    has.flat_map(|(had, has)| has.iter().filter(|p| !had.contains(p)))
-}
-
-/// Whether one of them is at XDP.
-pub(super) fn foreign_xdp(was: &Netdev, is: &Netdev) -> bool {
-    foreign(was, is).any(|p| ![ProgramHook::TcxIngress, ProgramHook::TcxEgress].contains(&p.hook))
-}
-
-/// Puts back the BPF programs that a NIC lacks, each before the one that was behind it: last first.
-pub(super) fn lost_programs(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
-    let (Some(had), Some(has)) = (&was.programs, &is.programs) else {
-        return Vec::new();
-    };
-    let behind = |at: usize| {
-        had.iter()
-            .skip(at + 1)
-            .find(|p| p.hook == had[at].hook)
-            .map(|p| p.id)
-    };
-    let lost = had
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|(_, p)| !has.contains(p));
-    let back = |(at, program): (usize, &Program)| Step::ProgramAttach {
-        side,
-        dev: was.name.clone(),
-        program: program.clone(),
-        before: behind(at),
-    };
-    lost.map(back).collect()
-}
-
-/// What the kernel keeps over a move but a container may have changed.
-pub(super) fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
-    let mut steps = Vec::new();
-    // A bond gives its members its own address, and keeps theirs for when it lets go of them.
-    let is_its_own = was.master.is_none() || was.master == now.master;
-    if let (Some(old), true) = (&was.mac, is_its_own && was.mac != now.mac) {
-        steps.push(Step::Mac {
-            side,
-            dev: was.name.clone(),
-            mac: old.clone(),
-        });
-    }
-    let settings = Settings::back(was, now);
-    steps.extend(settings.map(|settings| Step::Settings {
-        side,
-        dev: was.name.clone(),
-        settings,
-    }));
-    steps
-}
-
 /// When one leg of an IPv6 multipath route goes, the others stay, and keep the whole route from
 /// being added again (fib6_ifdown and ip6_route_multipath_add in net/ipv6). IPv4 drops the whole
 /// route.
@@ -472,26 +348,14 @@ pub(super) fn remnants<'a>(
     wanted: impl Iterator<Item = &'a Route>,
     observed: &Snapshot,
 ) -> Vec<Step> {
-    let key = |r: &Route| (r.destination, r.source, r.table, r.metric, r.protocol);
-    let legs = |r: &Route| {
-        r.hops
-            .iter()
-            .map(|h| (h.dev.clone(), h.gateway))
-            .collect::<BTreeSet<_>>()
-    };
-    let of = |w: &Route, r: &Route| {
-        r.hops.len() < w.hops.len() && key(r) == key(w) && legs(r).is_subset(&legs(w))
-    };
-    let own_legs =
-        |w: &&Route| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none();
-    let wanted: Vec<&Route> = wanted.filter(own_legs).collect();
-    let left = observed
-        .routes
-        .iter()
-        .filter(|r| wanted.iter().any(|w| of(w, r)));
-    left.map(|r| Step::RouteDelete {
-        side,
-        route: r.clone(),
-    })
-    .collect()
+    let mut wanted: Vec<&Route> = wanted.collect();
+    wanted.retain(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none());
+    let mut steps = Vec::new();
+    for route in &observed.routes {
+        if wanted.iter().any(|w| is_part(route, w)) {
+            let route = route.clone();
+            steps.push(Step::RouteDelete { side, route });
+        }
+    }
+    steps
 }

@@ -41,27 +41,24 @@ fn number_when_back(records: &Records, record: &Record, nics: &[IfName]) -> u64 
     if record.is_back() {
         return record.netns;
     }
-    let is_of_them = |r: &&Record| r.is_back() && r.names().eq(nics);
-    let earlier = records.readable().find(is_of_them);
-    let is_free = |number: &u64| records.of_netns(*number).is_none();
-    earlier.map_or_else(
-        || record.numbers_when_back().find(is_free).unwrap_or_default(),
-        |earlier| earlier.netns,
-    )
+    let mut earlier = records.readable();
+    if let Some(earlier) = earlier.find(|r| r.is_back() && r.names().eq(nics)) {
+        return earlier.netns;
+    }
+    let mut numbers = record.numbers_when_back();
+    let free = numbers.find(|number| records.of_netns(*number).is_none());
+    free.unwrap_or_default()
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.
 pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
     // While ours still keeps it, its number is no other namespace's.
-    let unpin = |pin| machine.unpin(pin, record.netns);
-    record
-        .hold
-        .iter()
-        .try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
-    unpin(Pin::Own(&store.pin(record.netns)))?;
-    record
-        .members
-        .iter()
-        .try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
+    if let Some(hold) = &record.hold {
+        machine.unpin(Pin::Named(&hold.path), record.netns)?;
+    }
+    machine.unpin(Pin::Own(&store.pin(record.netns)), record.netns)?;
+    for m in &record.members {
+        store.remove_ended_late_conf(&m.id, &m.bundle)?;
+    }
     files::remove(&store.profile(record.netns))
 }

@@ -2,7 +2,6 @@
 //! the legs that can be there, and hands what is still missing over to the record of the NIC that
 //! is away.
 
-use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
@@ -27,32 +26,27 @@ impl AbsentNics {
         others: impl Iterator<Item = &'a Record>,
         host: &Snapshot,
     ) -> AbsentNics {
-        // A hook that was killed may have left it there, down: the kernel refuses routes over it.
-        let gone = |h: &&MovedNic| {
-            host.netdev(&h.nic.identity.name)
-                .is_none_or(|d| !d.up && h.before.netdev.up)
-        };
         let mut away = AbsentNics::default();
-        for state in others.flat_map(|r| &r.held).filter(gone).map(|h| &h.before) {
-            let dev = &state.netdev;
-            let own = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev.name);
-            away.objects
-                .extend(state.nexthops.iter().filter(own).map(|n| n.id));
-            away.sources.extend(
-                dev.addresses
-                    .iter()
-                    .map(|a| a.address)
-                    .filter(IpAddr::is_ipv4),
-            );
+        for held in others.flat_map(|r| &r.held) {
+            let dev = &held.before.netdev;
+            let here = host.netdev(&held.nic.identity.name);
+            // A hook that was killed may have left it there, down: the kernel refuses routes over
+            // it.
+            if here.is_some_and(|here| here.up || !dev.up) {
+                continue;
+            }
+            for object in &held.before.nexthops {
+                if object.group.is_empty() && object.dev.as_ref() == Some(&dev.name) {
+                    away.objects.insert(object.id);
+                }
+            }
+            let addresses = dev.addresses.iter().map(|a| a.address);
+            away.sources.extend(addresses.filter(IpAddr::is_ipv4));
             away.devs.insert(dev.name.clone());
         }
-        let here: HashSet<IpAddr> = host
-            .netdevs
-            .iter()
-            .flat_map(|d| &d.addresses)
-            .map(|a| a.address)
-            .collect();
-        away.sources.retain(|ip| !here.contains(ip));
+        for address in host.netdevs.iter().flat_map(|d| &d.addresses) {
+            away.sources.remove(&address.address);
+        }
         away
     }
 
@@ -69,21 +63,12 @@ impl AbsentNics {
         if !self.lacks(r) {
             return Some(r.clone());
         }
-        let here = |dev: &IfName| !self.devs.contains(dev);
-        let hops: Vec<_> = r
-            .hops
-            .iter()
-            .filter(|h| h.dev.as_ref().is_none_or(here))
-            .cloned()
-            .collect();
+        let mut hops = r.hops.clone();
+        hops.retain(|h| h.dev.as_ref().is_none_or(|dev| !self.devs.contains(dev)));
         let whole = r.prefsrc.is_none_or(|ip| !self.sources.contains(&ip)) && !hops.is_empty();
-        let through = r.nexthop().is_some();
-        whole.then(|| {
-            if through {
-                Route { hops, ..r.clone() }
-            } else {
-                r.with(hops)
-            }
+        whole.then(|| match r.nexthop() {
+            Some(_) => Route { hops, ..r.clone() },
+            None => r.with(hops),
         })
     }
 
@@ -188,23 +173,14 @@ impl AbsentNics {
 }
 
 /// Whether a route is what remains of another one whose other legs have gone.
-fn is_part(r: &Route, whole: &Route) -> bool {
-    let key = |r: &Route| {
-        (
-            r.destination,
-            r.source,
-            r.table,
-            r.metric,
-            r.tos,
-            r.protocol,
-            r.nexthop(),
-        )
-    };
-    let legs = |r: &Route| {
-        r.hops
-            .iter()
-            .map(|h| (h.dev.clone(), h.gateway))
-            .collect::<BTreeSet<_>>()
-    };
-    key(r) == key(whole) && r.hops.len() < whole.hops.len() && legs(r).is_subset(&legs(whole))
+pub(super) fn is_part(r: &Route, whole: &Route) -> bool {
+    let legs: Vec<_> = whole.hops.iter().map(|h| (&h.dev, h.gateway)).collect();
+    key(r) == key(whole)
+        && r.hops.len() < legs.len()
+        && r.hops.iter().all(|h| legs.contains(&(&h.dev, h.gateway)))
+}
+
+fn key(r: &Route) -> impl PartialEq {
+    let subnet = (r.destination, r.source, r.tos, r.nexthop());
+    (subnet, r.table, r.metric, r.protocol)
 }

@@ -83,12 +83,8 @@ fn is_hardware(held: &MovedNic) -> bool {
 /// changed. Root there can change all else that identifies it.
 fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
-    let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
-    inside
-        .netdevs
-        .iter()
-        .find(it)
-        .filter(|_| !is_hardware(held))
+    let mut all = inside.netdevs.iter().filter(|_| !is_hardware(held));
+    all.find(|d| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind)
 }
 
 fn find<'a>(
@@ -98,25 +94,28 @@ fn find<'a>(
     side: Side,
 ) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
-    let seen = |dev: &Netdev| Identity {
-        name: dev.name.clone(),
-        ifindex: dev.ifindex,
-        pci: dev.pci,
-        permanent_mac: dev.permanent_mac.clone(),
-        node_guid: held.nic.identity.node_guid,
-    };
     let mut alike = snapshot
         .netdevs
         .iter()
         .filter(|d| d.link_type == was.link_type && d.kind == was.kind);
     if is_hardware(held) {
-        return alike.find(|d| same_nic(&seen(d), &held.nic.identity));
+        return alike.find(|dev| {
+            let seen = Identity {
+                name: dev.name.clone(),
+                ifindex: dev.ifindex,
+                pci: dev.pci,
+                permanent_mac: dev.permanent_mac.clone(),
+                node_guid: held.nic.identity.node_guid,
+            };
+            same_nic(&seen, &held.nic.identity)
+        });
     }
     if held.nic.over.is_some() {
-        // Its address may be that of all others on the same device.
-        let is_it =
-            |d: &&Netdev| d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
-        return alike.find(|d| is_it(d) && sits_as_before(held, all, d, (snapshot, side)));
+        return alike.find(|d| {
+            // Its address may be that of all others on the same device.
+            let is_it = d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
+            is_it && sits_as_before(held, all, d, (snapshot, side))
+        });
     }
     let mut best = None;
     for dev in alike {
@@ -140,13 +139,12 @@ fn find<'a>(
 /// hardware has nothing that another container's NIC could not have, too, unless all of it fits.
 pub fn is_surely_in(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
     let (was, inside) = (&held.before.netdev, &held.inside.netdev);
-    let known = |d: &Netdev| {
-        is_hardware(held)
-            || [was, inside].iter().any(|w| d.ifindex == w.ifindex)
-                && d.name == was.name
-                && d.mac == was.mac
+    let Some(dev) = find(held, all, snapshot, Side::Inside) else {
+        return false;
     };
-    !is_made(held) && find(held, all, snapshot, Side::Inside).is_some_and(known)
+    let is_as_before = dev.name == was.name && dev.mac == was.mac;
+    let has_its_index = [was.ifindex, inside.ifindex].contains(&dev.ifindex);
+    !is_made(held) && (is_hardware(held) || is_as_before && has_its_index)
 }
 
 /// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
@@ -172,26 +170,19 @@ fn sits_as_before(
 /// has one.
 pub(super) fn strangers(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> BTreeSet<u32> {
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).collect();
-    let is_other = |d: &&Netdev| !ours.iter().any(|(_, ours)| ours.ifindex == d.ifindex);
-    let mut strangers: BTreeSet<u32> = host
-        .netdevs
-        .iter()
-        .filter(is_other)
-        .map(|d| d.ifindex)
-        .collect();
+    let mut strangers: BTreeSet<u32> = host.netdevs.iter().map(|d| d.ifindex).collect();
+    for (_, dev) in &ours {
+        strangers.remove(&dev.ifindex);
+    }
     loop {
-        let is_stuck = |(held, dev): &&(&MovedNic, &Netdev)| {
+        let mut stuck = ours.clone();
+        stuck.retain(|(held, dev)| {
             !strangers.contains(&dev.ifindex) && name_taken(held, &strangers, host).is_some()
-        };
-        let stuck: Vec<u32> = ours
-            .iter()
-            .filter(is_stuck)
-            .map(|(_, dev)| dev.ifindex)
-            .collect();
+        });
         if stuck.is_empty() {
             return strangers;
         }
-        strangers.extend(stuck);
+        strangers.extend(stuck.iter().map(|(_, dev)| dev.ifindex));
     }
 }
 
@@ -203,13 +194,9 @@ pub(super) fn name_taken(
 ) -> Option<String> {
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
-    let other = |n: &String| {
-        host.netdevs
-            .iter()
-            .filter(|d| strangers.contains(&d.ifindex))
-            .find(|d| d.is_called(n))
-    };
-    let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
+    let mut others: Vec<&Netdev> = host.netdevs.iter().collect();
+    others.retain(|d| strangers.contains(&d.ifindex));
+    let (name, other) = names.find_map(|n| Some((n, others.iter().find(|d| d.is_called(n))?)))?;
     Some(format!(
         "cannot be restored: the host has another interface {} that uses its name {name}; rename \
         that one",

@@ -52,9 +52,9 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let is_done = matches!(word, Some(Word::Done | Word::Changed | Word::Begun));
     // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
     // for ever.
-    let is_global =
-        |a: &Address| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
-    let has_ipv6 = now.is_some_and(|now| now.netdev.addresses.iter().any(is_global));
+    let mut addresses = now.iter().flat_map(|now| &now.netdev.addresses);
+    let has_ipv6 =
+        addresses.any(|a| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local()));
     if !is_done || has_ipv6 {
         before
             .netdev
@@ -92,25 +92,25 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
         .retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
     state.rules.retain(|r| !managed.owns_rule(r) || is_same);
     state.nexthops.retain(|n| !managed.owns_nexthop(n));
-    let has = |id: u32| state.nexthops.iter().any(|n| n.id == id);
-    state.routes.retain(|r| r.nexthop().is_none_or(has));
+    let left: Vec<u32> = state.nexthops.iter().map(|n| n.id).collect();
+    state
+        .routes
+        .retain(|r| r.nexthop().is_none_or(|id| left.contains(&id)));
 }
 
 /// Whether networkd has made such an object again under another number: it numbers those that have
 /// none in their file at each return (`Id=` in systemd.network(5)).
 fn has_equal_object(managed: &Managed, object: &Nexthop, host: &Snapshot) -> bool {
-    let is_equal = |other: &Nexthop| {
+    let mut equal: Vec<&Nexthop> = host.nexthops.iter().collect();
+    equal.retain(|other| {
         other.group.is_empty()
             && (&other.dev, &other.gateway) == (&object.dev, &object.gateway)
             && other.protocol == object.protocol
-    };
+    });
     managed.by == Manager::Networkd
         && object.group.is_empty()
-        && !host
-            .nexthops
-            .iter()
-            .any(|other| other.id == object.id && is_equal(other))
-        && host.nexthops.iter().any(is_equal)
+        && !equal.is_empty()
+        && equal.iter().all(|other| other.id != object.id)
 }
 
 /// Whether all that its manager gave a NIC for good is there: it has the same profile.
@@ -121,17 +121,13 @@ pub fn is_configured_as_before(held: &MovedNic, host: &Snapshot) -> bool {
 }
 
 fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {
-    let own = held
-        .before
-        .netdev
-        .addresses
+    let now: Vec<&Address> = now.iter().flat_map(|now| &now.netdev.addresses).collect();
+    let mut own: Vec<&Address> = held.before.netdev.addresses.iter().collect();
+    own.retain(|a| managed.owns_address(a) && a.valid_lft.is_none());
+    let mut has_all = own
         .iter()
-        .filter(|a| managed.owns_address(a) && a.valid_lft.is_none());
-    let is_there = |a: &Address| {
-        now.is_some_and(|now| now.netdev.addresses.iter().any(|has| same_address(has, a)))
-    };
-    let mut own = own.peekable();
-    own.peek().is_some() && own.all(is_there)
+        .map(|a| now.iter().any(|has| same_address(has, a)));
+    !own.is_empty() && has_all.all(|has| has)
 }
 
 /// NetworkManager takes a NIC that has an address for one that another program configures; networkd
@@ -155,17 +151,15 @@ pub fn unseen(held: &[MovedNic]) -> Words {
 
 /// The order of what is put back, and of what other NICs have.
 pub fn order_of(order: &Precedence, held: &[MovedNic], owed: &[MovedNic]) -> Precedence {
-    let left = |of: &dyn Fn(&NicState) -> bool| {
-        let has = |all: &[MovedNic]| all.iter().any(|h| of(&h.before));
-        has(held) && !has(owed)
-    };
     let mut order = order.clone();
-    order
-        .routes
-        .retain(|r| !left(&|state| state.routes.contains(r)));
-    order
-        .rules
-        .retain(|r| !left(&|state| state.rules.contains(r)));
+    order.routes.retain(|r| {
+        owed.iter().any(|h| h.before.routes.contains(r))
+            || !held.iter().any(|h| h.before.routes.contains(r))
+    });
+    order.rules.retain(|r| {
+        owed.iter().any(|h| h.before.rules.contains(r))
+            || !held.iter().any(|h| h.before.rules.contains(r))
+    });
     order
 }
 

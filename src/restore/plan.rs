@@ -2,41 +2,29 @@
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
+use rdma_model::snapshot::Hca;
 use std::collections::BTreeMap;
 
 use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
-use crate::restore::diff::{
-    device_differences, difference, differences, foreign, foreign_programs, foreign_xdp,
-    link_settings, lost_programs, remnants,
-};
+use crate::restore::diff::{difference, differences, remnants};
 pub use crate::restore::legs::AbsentNics;
+use crate::restore::link_diff::{
+    device_differences, foreign_programs, link_settings, lost_programs,
+};
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{
     Place, double, foreign_altnames, in_place, lost_altnames, name_taken, place, restore_names,
     strangers,
 };
+use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{
-    LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot,
-};
+use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };
 use rdma_model::upper_lower;
-
-/// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link
-/// that is down has none.
-const QDISCS: [&str; 7] = [
-    "noop",
-    "noqueue",
-    "mq",
-    "pfifo_fast",
-    "fq_codel",
-    "fq",
-    "sfq",
-];
 
 #[derive(Debug, Default)]
 pub struct RestorePlan {
@@ -111,9 +99,9 @@ pub fn plan_restore(
     let mut restore = RestorePlan::default();
     let mut placed: Vec<(&MovedNic, Option<Place>)> = Vec::new();
     for h in in_order(held) {
-        let found = place(h, held, host, inside);
-        let made = || upper_lower::virtual_link(h, held, host).map(Place::Gone);
-        placed.push((h, found.or_else(made)));
+        let found = place(h, held, host, inside)
+            .or_else(|| upper_lower::virtual_link(h, held, host).map(Place::Gone));
+        placed.push((h, found));
     }
     let mut named = host.clone();
     restore.steps.extend(rdma_mode::restore_hcas(
@@ -247,10 +235,10 @@ pub(super) fn superseded<'a>(
     held: &'a [MovedNic],
     host: &'a Snapshot,
 ) -> impl Iterator<Item = &'a Route> {
-    let is_wanted = |r: &Route| held.iter().any(|h| h.before.routes.contains(r));
-    held.iter()
-        .flat_map(|h| &h.stand_ins)
-        .filter(move |r| host.routes.contains(r) && !is_wanted(r))
+    let stand_ins = held.iter().flat_map(|h| &h.stand_ins);
+    stand_ins.filter(move |r| {
+        host.routes.contains(r) && !held.iter().any(|h| h.before.routes.contains(r))
+    })
 }
 
 pub(super) fn without(route: &Route) -> Step {
@@ -295,93 +283,6 @@ pub fn devices(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
         steps.extend(is.and_then(|is| device_differences(Side::Host, was, is)));
     }
     steps
-}
-
-fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
-    let mut notes = Vec::new();
-    if now.name != was.name {
-        notes.push(format!("{} had been renamed to {}", was.name, now.name));
-    }
-    if let (Some(old), Some(new), true) = (&was.mac, &now.mac, was.mac != now.mac) {
-        notes.push(format!(
-            "{} had been given the address {new} instead of {old}",
-            was.name
-        ));
-    }
-    if now.mtu != was.mtu {
-        notes.push(format!(
-            "{} had been given MTU {} instead of {}",
-            was.name, now.mtu, was.mtu
-        ));
-    }
-    notes.extend(options_note(was, now));
-    if now.promisc && !was.promisc {
-        notes.push(format!("{} had been made promiscuous", was.name));
-    }
-    if let Some(qdisc) = now
-        .qdisc
-        .as_ref()
-        .filter(|q| now.qdisc != was.qdisc && !QDISCS.contains(&q.as_str()))
-    {
-        notes.push(format!(
-            "a queueing discipline {qdisc} was left on {} and is removed",
-            was.name
-        ));
-    }
-    if now.xdp && !was.xdp && !foreign_xdp(was, now) {
-        notes.push(format!(
-            "an XDP program was left on {} and is removed",
-            was.name
-        ));
-    }
-    let one = |hook| {
-        if hook == ProgramHook::XdpDriver {
-            "an"
-        } else {
-            "a"
-        }
-    };
-    let left = |p: &Program| {
-        format!(
-            "{} {} program was left on {} and is removed",
-            one(p.hook),
-            p.hook,
-            was.name
-        )
-    };
-    notes.extend(foreign(was, now).map(left));
-    if let Some(master) = now.master.as_ref().filter(|_| now.master != was.master) {
-        notes.push(format!("{} had been put into {master}", was.name));
-    }
-    notes
-}
-
-fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
-    let (before, after) = (was.options.as_ref()?, now.options.as_ref()?);
-    let set = |flag: u32| (before.flags ^ after.flags) & flag != 0;
-    let changed = [
-        (set(LinkOptions::NOARP), "arp"),
-        (set(LinkOptions::MULTICAST), "multicast"),
-        (
-            set(LinkOptions::FLAGS & !(LinkOptions::NOARP | LinkOptions::MULTICAST)),
-            "other flags",
-        ),
-        (before.mode != after.mode, "link mode"),
-        (before.broadcast != after.broadcast, "broadcast address"),
-        (before.sizes() != after.sizes(), "GSO or GRO sizes"),
-    ];
-    let changed: Vec<&str> = changed
-        .iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, what)| *what)
-        .collect();
-    (!changed.is_empty()).then(|| {
-        format!(
-            "{} had been given other settings: {}",
-            was.name,
-            changed.join(", ")
-        )
-    })
 }
 
 /// A NIC's way out of the container.
@@ -460,9 +361,8 @@ fn set_up(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
 /// one that was just made is still in the initial one.
 fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     let hca = held.nic.hca.as_ref().filter(|_| held.nic.rxe)?;
-    let has = |s: &Snapshot| s.hca(hca).is_some_and(|h| h.is_rxe());
     let mut sides = [(Side::Inside, inside), (Side::Host, Some(host))].into_iter();
-    let (side, _) = sides.find(|(_, s)| s.is_some_and(has))?;
+    let (side, _) = sides.find(|(_, s)| s.and_then(|s| s.hca(hca)).is_some_and(Hca::is_rxe))?;
     Some(Step::RdmaLinkDelete {
         side,
         hca: hca.clone(),

@@ -75,13 +75,12 @@ fn below_on_host<'a>(record: &'a Record, host: &Snapshot) -> BTreeMap<u32, &'a I
 
 /// Those that the container has as well, whatever they are called by now.
 fn below_inside<'a>(record: &'a Record, inside: &Snapshot) -> BTreeMap<u32, &'a IfName> {
-    let is_below = |h: &&MovedNic| {
-        record
-            .held
-            .iter()
-            .any(|upper| upper.nic.over.as_ref() == Some(name_of(h)))
-    };
-    let below = record.held.iter().filter(is_below);
+    let below: Vec<&IfName> = record
+        .held
+        .iter()
+        .filter_map(|h| h.nic.over.as_ref())
+        .collect();
+    let below = record.held.iter().filter(|h| below.contains(&name_of(h)));
     below
         .filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, name_of(h))))
         .collect()
@@ -103,12 +102,10 @@ fn lacking<'a>(record: &'a Record, inside: &Snapshot) -> Option<&'a IfName> {
 impl Siblings {
     /// A plan calls a NIC that was moved on deleted, since it is in neither namespace.
     pub(super) fn correct(&self, notes: &mut Vec<String>) {
-        let is_wrong = |note: &String| {
-            self.moved_on
-                .iter()
-                .any(|name| *note == format!("{name} had been deleted"))
-        };
-        notes.retain(|note| !is_wrong(note));
+        for name in &self.moved_on {
+            let wrong = format!("{name} had been deleted");
+            notes.retain(|note| *note != wrong);
+        }
     }
 
     fn delete_on(
@@ -126,11 +123,8 @@ impl Siblings {
         // One that is missing may be where the search did not get to. By the next try it has been
         // made again.
         let was_lost = record.held_back.iter().any(|why| why.ends_with(LOST));
-        let is_lost = |nic: &&IfName| was_lost || host.netdev(nic).is_none();
-        match inside
-            .and_then(|inside| lacking(record, inside))
-            .filter(is_lost)
-        {
+        let lacking = inside.and_then(|inside| lacking(record, inside));
+        match lacking.filter(|nic| was_lost || host.netdev(nic).is_none()) {
             Some(nic) => self
                 .remaining
                 .extend(gap.map(|gap| format!("{gap}; {nic} {LOST}"))),
@@ -233,11 +227,11 @@ fn is_expected(
     (record, others): (&Record, &[Record]),
     in_place: &BTreeSet<u32>,
 ) -> bool {
-    let was = |s: &Stranger| (s.netns, s.ifindex) == (link.netns, link.ifindex);
-    let given = |r: &Record| r.netns == link.netns && r.held.iter().any(|h| is_moved_on(h, link));
-    record.held.iter().flat_map(|h| &h.beside).any(was)
+    let mut beside = record.held.iter().flat_map(|h| &h.beside);
+    let mut there = others.iter().filter(|r| r.netns == link.netns);
+    beside.any(|s| (s.netns, s.ifindex) == (link.netns, link.ifindex))
         || link.netns == record.netns && in_place.contains(&link.ifindex)
-        || others.iter().any(given)
+        || there.any(|r| r.held.iter().any(|h| is_moved_on(h, link)))
 }
 
 fn kin<'a>(found: &FoundLink, record: &'a Record, others: &[Record]) -> Kin<'a> {
@@ -250,11 +244,11 @@ fn kin<'a>(found: &FoundLink, record: &'a Record, others: &[Record]) -> Kin<'a> 
         };
     }
     let began = record.members.iter().map(|m| m.start_time).min();
-    let is_older = || began.is_some_and(|began| found.is_older_than(began));
     match record.held.iter().find(|h| is_moved_on(h, link)) {
         Some(held) => Kin::MovedOn(held),
         None if others.iter().any(|r| r.netns == link.netns) => Kin::Others,
-        None if found.is_anothers() || is_older() => Kin::Others,
+        None if found.is_anothers() => Kin::Others,
+        None if began.is_some_and(|began| found.is_older_than(began)) => Kin::Others,
         None => Kin::Unknown,
     }
 }
