@@ -6,7 +6,9 @@ mod arp;
 pub mod collect;
 mod context;
 pub mod facts;
+mod left_out;
 mod libraries;
+mod memory;
 mod nccl;
 mod network;
 mod node;
@@ -15,6 +17,7 @@ mod plans;
 mod rails;
 mod stale_records;
 mod userspace;
+mod verbs_nodes;
 
 use std::fmt;
 
@@ -183,13 +186,13 @@ const fn rule(
 const RULES: [Rule; 24] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
-    rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
+    rule(Check::VerbsNodes, true, Live, verbs_nodes::verbs_nodes),
     rule(Check::Userspace, true, Image, userspace::libraries),
-    rule(Check::Memlock, true, Live, node::memlock),
-    rule(Check::PeerMemory, true, Live, node::peer_memory),
+    rule(Check::Memlock, true, Live, memory::memlock),
+    rule(Check::PeerMemory, true, Live, memory::peer_memory),
     rule(Check::PortDown, true, Devices, rails::ports),
     rule(Check::Gids, true, Network, rails::gids),
-    rule(Check::LeftOut, true, Devices, rails::left_out),
+    rule(Check::LeftOut, true, Devices, left_out::left_out),
     rule(Check::Plans, false, Live, plans::plans),
     rule(Check::Mtu, true, Network, network::mtu),
     rule(Check::Arp, true, Network, arp::profiles),

@@ -2,10 +2,9 @@
 //! one's own.
 
 use rdma_model::arp::ArpProfile;
-use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Rule, Snapshot};
+use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 
 use super::{Check, CheckContext, Finding, Severity, join};
@@ -34,27 +33,16 @@ pub(super) fn profiles(context: &CheckContext) -> Vec<Finding> {
 }
 
 fn on_wire(wire: &Group, states: &[NicState], snapshot: &Snapshot) -> Vec<Finding> {
-    let from = |r: &Rule, a: IpAddr| r.source.is_some_and(|net| net.contains(&a));
-    let wired = |s: &'_ NicState| {
-        let apart = s
-            .netdev
-            .addresses
-            .iter()
-            .any(|a| s.rules.iter().any(|r| from(r, a.address)));
-        Some((effective(snapshot, &s.netdev.name)?, apart))
-    };
-    let mine = states
-        .iter()
-        .filter(|s| wire.rails.contains(&s.netdev.name));
-    let rails: Vec<Wired> = mine
-        .filter_map(|s| {
-            wired(s).map(|(arp, apart)| Wired {
-                name: &s.netdev.name,
-                arp,
-                apart,
-            })
-        })
-        .collect();
+    let mut rails = Vec::new();
+    for state in states {
+        let name = &state.netdev.name;
+        if let Some(arp) = effective(snapshot, name).filter(|_| wire.rails.contains(name)) {
+            let mut sources = state.rules.iter().filter_map(|r| r.source);
+            let addresses = &state.netdev.addresses;
+            let apart = sources.any(|net| addresses.iter().any(|a| net.contains(&a.address)));
+            rails.push(Wired { name, arp, apart });
+        }
+    }
     silent(wire, &rails, snapshot)
         .into_iter()
         .chain(promiscuous(wire, &rails))
@@ -62,8 +50,8 @@ fn on_wire(wire: &Group, states: &[NicState], snapshot: &Snapshot) -> Vec<Findin
 }
 
 fn silent(wire: &Group, rails: &[Wired], snapshot: &Snapshot) -> Option<Finding> {
-    let asks = |r: &&Wired| !r.apart && (r.arp.filter == 1 || r.arp.rp_filter == 1);
-    let wrong: Vec<&Wired> = rails.iter().filter(asks).collect();
+    let mut wrong: Vec<&Wired> = rails.iter().collect();
+    wrong.retain(|r| !r.apart && (r.arp.filter == 1 || r.arp.rp_filter == 1));
     let seen = format!(
         "{}, without a rule of its own",
         wrong_profile(wire, &wrong)?

@@ -1,6 +1,8 @@
 //! What the doctor examines besides a snapshot: modules, limits, configuration space, and network
 //! managers.
 
+use rdma_model::escape::is_plain;
+use rdma_model::snapshot::Netdev;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::{BusId, IfName};
-use rdma_model::snapshot::{CharDevice, Rule, Snapshot};
+use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::NicState;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
@@ -112,37 +114,35 @@ const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {
     let pids = crate::disk::files::list(Path::new("/proc")).unwrap_or_default();
-    let devices = Path::new(cdi::FILE).exists();
-    let one = |pid: i32| {
-        let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());
-        let name = pidfd::name(pid).filter(starts)?;
-        Some(Starter {
-            name,
-            pid,
-            unit: unit(pid),
-            memlock: memlock(pid).ok()?,
-        })
-    };
     pids.iter()
-        .filter_map(|name| one(name.parse().ok()?))
+        .filter_map(|pid| starter(pid.parse().ok()?))
         .collect()
+}
+
+fn starter(pid: i32) -> Option<Starter> {
+    let name = pidfd::name(pid)?;
+    let is_engine = ENGINES.contains(&name.as_str()) && Path::new(cdi::FILE).exists();
+    if name != JOBS && !is_engine {
+        return None;
+    }
+    Some(Starter {
+        name,
+        pid,
+        unit: unit(pid),
+        memlock: memlock(pid).ok()?,
+    })
 }
 
 /// Where containerd keeps the bundles of Kubernetes' containers, unless its `state` says otherwise.
 const CRI_BUNDLES: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 fn without_annotations(bundles: &Path) -> Vec<String> {
-    let lacks = |id: &String| {
-        let text = crate::disk::files::read(&bundles.join(id).join("config.json"))
-            .ok()
-            .flatten();
-        text.is_some_and(|text| Config::lenient(&text).lacks_pod_annotations())
-    };
-    crate::disk::files::list(bundles)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(lacks)
-        .collect()
+    let mut ids = crate::disk::files::list(bundles).unwrap_or_default();
+    ids.retain(|id| {
+        let text = crate::disk::files::read(&bundles.join(id).join("config.json"));
+        matches!(text, Ok(Some(text)) if Config::lenient(&text).lacks_pod_annotations())
+    });
+    ids
 }
 
 /// The systemd service that a process is of: `0::/system.slice/slurmd.service`, or in cgroup v1
@@ -153,19 +153,11 @@ fn unit(pid: i32) -> Option<String> {
         .lines()
         .filter(|l| l.starts_with("0::") || l.contains(":name=systemd:"));
     let parts = own.find_map(|l| l.split('/').find(|part| part.ends_with(".service")))?;
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.@".contains(&b);
-    parts.bytes().all(plain).then(|| parts.to_owned())
+    is_plain(parts, b"-_.@").then(|| parts.to_owned())
 }
 
 fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let root = Path::new("/");
-    let spares = |manager| -> Vec<IfName> {
-        let spared = snapshot
-            .netdevs
-            .iter()
-            .filter(|n| !link_managers::manages(root, manager, n.ifindex));
-        spared.map(|n| n.name.clone()).collect()
-    };
     let mut managers = Managers::of(root);
     let states = snapshot
         .netdevs
@@ -174,21 +166,23 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let managed: Vec<(IfName, Manager)> = states
         .filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by)))
         .collect();
-    let is_foreign = |rule: &Rule| !rule.is_of_kernel() && !rule.is_static();
+    let mut rules = snapshot.rules.iter();
     let deletes_rules = managers.may_delete_rules()
         && !link_managers::spares_rules(root)
-        && snapshot.rules.iter().any(is_foreign);
-    let one = |manager| Managing {
-        manager,
-        spares: spares(manager),
-        configures: managed
-            .iter()
-            .filter(|(_, by)| *by == manager)
-            .map(|(name, _)| name.clone())
-            .collect(),
-        deletes_rules: manager == Manager::Networkd && deletes_rules,
-    };
-    link_managers::present(root).into_iter().map(one).collect()
+        && rules.any(|rule| !rule.is_of_kernel() && !rule.is_static());
+    let mut found = Vec::new();
+    for manager in link_managers::present(root) {
+        let mut spared: Vec<&Netdev> = snapshot.netdevs.iter().collect();
+        spared.retain(|n| !link_managers::manages(root, manager, n.ifindex));
+        let configured = managed.iter().filter(|(_, by)| *by == manager);
+        found.push(Managing {
+            manager,
+            spares: spared.iter().map(|n| n.name.clone()).collect(),
+            configures: configured.map(|(name, _)| name.clone()).collect(),
+            deletes_rules: manager == Manager::Networkd && deletes_rules,
+        });
+    }
+    found
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc);
@@ -266,26 +260,28 @@ pub fn limits(pid: i32) -> Result<Limits> {
         .unwrap_or(0);
     // A capability over what is not of its own user namespace counts in the first one alone.
     let has = |cap: CapabilitySet| caps & cap.bits() != 0 && is_first_user(&pid.to_string());
-    let numbers = |name| -> Vec<u32> {
-        line(&status, name)
-            .iter()
-            .flat_map(|l| l.split_whitespace())
-            .filter_map(|n| n.parse().ok())
-            .collect()
-    };
     // Real, effective, saved, file system.
-    let of_files = |name| numbers(name).get(3).copied();
-    let more = numbers("Groups:");
+    let user = numbers(&status, "Uid:").get(3).copied();
+    let group = numbers(&status, "Gid:").get(3).copied();
     Ok(Limits {
         memlock: memlock(pid)?,
         pins_freely: has(CapabilitySet::IPC_LOCK),
         stays: false,
         user: ProcessUser {
-            uid: of_files("Uid:").context("its status has no user")?,
-            gids: of_files("Gid:").into_iter().chain(more).collect(),
+            uid: user.context("its status has no user")?,
+            gids: group
+                .into_iter()
+                .chain(numbers(&status, "Groups:"))
+                .collect(),
             any: has(CapabilitySet::DAC_OVERRIDE),
         },
     })
+}
+
+fn numbers(status: &str, name: &str) -> Vec<u32> {
+    let found = line(status, name).unwrap_or_default();
+    let words = found.split_whitespace();
+    words.filter_map(|n| n.parse().ok()).collect()
 }
 
 /// The environment that a process was started with, of which a part is kept: `NAME=VALUE`.
@@ -294,11 +290,11 @@ pub fn environment(pid: i32, wanted: impl Fn(&str) -> bool) -> Result<Vec<(Strin
     let path = format!("/proc/{pid}/environ");
     let read = File::open(&path).and_then(|f| f.take(1 << 20).read_to_end(&mut bytes));
     read.with_context(|| format!("reading {path}"))?;
-    let pairs = bytes.split(|b| *b == 0).map(String::from_utf8_lossy);
-    let pair =
-        |p: std::borrow::Cow<str>| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()));
-    Ok(pairs
-        .filter_map(pair)
-        .filter(|(name, _)| wanted(name))
-        .collect())
+    let mut found = Vec::new();
+    for pair in bytes.split(|b| *b == 0).map(String::from_utf8_lossy) {
+        if let Some((name, value)) = pair.split_once('=').filter(|(name, _)| wanted(name)) {
+            found.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    Ok(found)
 }

@@ -4,8 +4,9 @@
 use crate::config::sysfs_mode::SysfsMode;
 use nccl_rules::version::Version;
 use rdma_model::arp::ArpChoice;
+use rdma_model::escape::is_plain;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
+use rdma_model::snapshot::{GidKind, Hca, Netdev, Port};
 use rdma_model::values::Family;
 use rdma_model::values::GidTimeout;
 
@@ -14,7 +15,7 @@ use crate::config::request::Request;
 use crate::kernel::probe::access::NodeAccess;
 use crate::plan::Plan;
 use crate::select::candidates::counts;
-use crate::select::{Drop, DropCode, Selection, Verdict};
+use crate::select::{DropCode, Selection, Verdict};
 
 pub(super) struct CheckContext<'a> {
     pub(super) of: &'a Examination<'a>,
@@ -56,36 +57,32 @@ impl<'a> CheckContext<'a> {
     /// NICs with an HCA that are kept, planned, or dropped for what is wrong with them; not those
     /// that are for other uses.
     pub(super) fn rails(&self) -> Vec<Rail<'a>> {
-        let ill = |d: &Drop| {
-            matches!(
-                d.code,
-                DropCode::NoAddress
-                    | DropCode::PortDown
-                    | DropCode::NoGid
-                    | DropCode::FiniteLifetime
-            )
-        };
-        let planned = |v: &Verdict| v.netdev.as_ref().is_some_and(|name| self.plans(name));
-        let meant = |v: &&Verdict| v.dropped.as_ref().is_none_or(ill) || planned(v);
-        self.selection
-            .verdicts
-            .iter()
-            .filter(meant)
-            .filter_map(|v| self.rail(v))
-            .collect()
+        use DropCode::{FiniteLifetime, NoAddress, NoGid, PortDown};
+        let mut rails = Vec::new();
+        for v in &self.selection.verdicts {
+            let code = v.dropped.as_ref().map(|d| d.code);
+            if matches!(
+                code,
+                None | Some(NoAddress | PortDown | NoGid | FiniteLifetime)
+            ) || v.netdev.as_ref().is_some_and(|name| self.plans(name))
+            {
+                rails.extend(self.rail(v));
+            }
+        }
+        rails
     }
 
     pub(super) fn kept(&self) -> Vec<Rail<'a>> {
-        self.rails()
-            .into_iter()
-            .filter(|r| r.verdict.dropped.is_none())
-            .collect()
+        let mut rails = self.rails();
+        rails.retain(|r| r.verdict.dropped.is_none());
+        rails
     }
 
     /// Those of them that are meant to be used; where nothing says which, all.
     pub(super) fn meant(&self) -> Vec<Rail<'a>> {
-        let means = |rail: &Rail| matches!(self.intent(rail), Intent::Meant | Intent::Unknown);
-        self.kept().into_iter().filter(means).collect()
+        let mut kept = self.kept();
+        kept.retain(|rail| !self.is_unmeant(rail));
+        kept
     }
 
     /// Those that one job has together: each stored plan's own, where plans alone say who is meant.
@@ -94,11 +91,13 @@ impl<'a> CheckContext<'a> {
         {
             return vec![self.meant()];
         }
-        let of = |plan: &Plan| {
-            let has = |rail: &Rail| plan.rails().any(|nic| nic.identity.name == *rail.name());
-            self.kept().into_iter().filter(has).collect()
-        };
-        self.of.plans.iter().map(of).collect()
+        let mut jobs = Vec::new();
+        for plan in self.of.plans {
+            let mut rails = self.kept();
+            rails.retain(|rail| plan.has_rail(rail.name()));
+            jobs.push(rails);
+        }
+        jobs
     }
 
     fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
@@ -115,53 +114,47 @@ impl<'a> CheckContext<'a> {
 
     /// HCAs with InfiniBand ports; of a container those that it has.
     pub(super) fn fabrics(&self) -> Vec<Fabric<'a>> {
-        let one = |hca: &'a Hca| {
-            let ports: Vec<&Port> = hca.ports.iter().filter(|p| is_infiniband(p)).collect();
-            let planned = self
-                .of
-                .plans
-                .iter()
-                .map(|p| p.ib.iter().filter(|name| **name == hca.name).count())
-                .max();
-            let planned = planned.unwrap_or(0);
-            let wanted = match planned {
-                _ if ports.is_empty() => return None,
-                0 if self.is_inside() => {
-                    return self.has_node(hca).then_some((hca, ports, 1, Intent::Meant));
-                }
-                0 => self.wants_fabric(&hca.name, &ports)?,
-                _ => Intent::Meant,
-            };
-            Some((hca, ports, planned.max(1), wanted))
+        let hcas = self.of.snapshot.hcas.iter();
+        hcas.filter_map(|hca| self.fabric(hca)).collect()
+    }
+
+    fn fabric(&self, hca: &'a Hca) -> Option<Fabric<'a>> {
+        let ports: Vec<&Port> = hca.ports.iter().filter(|p| p.is_infiniband()).collect();
+        let plans = self.of.plans.iter();
+        let planned = plans.map(|p| p.ib.iter().filter(|name| **name == hca.name).count());
+        let needs = planned.max().unwrap_or(0);
+        let wanted = match needs {
+            _ if ports.is_empty() => return None,
+            0 if !self.is_inside() => self.wants_fabric(&hca.name, &ports)?,
+            0 if !self.has_node(hca) => return None,
+            _ => Intent::Meant,
         };
-        let all = self.of.snapshot.hcas.iter().filter_map(one);
-        all.map(|(hca, ports, needs, wanted)| Fabric {
+        Some(Fabric {
             hca,
             ports,
-            needs,
+            needs: needs.max(1),
             wanted,
         })
-        .collect()
     }
 
     /// Of an HCA that no plan has; nothing where the selection leaves it to other uses.
     fn wants_fabric(&self, hca: &HcaName, ports: &[&Port]) -> Option<Intent> {
-        let mine = |d: &Drop| matches!(d.code, DropCode::PortDown | DropCode::InfiniBand);
-        let of_it = |v: &&Verdict| {
-            v.hca.as_ref() == Some(hca) && ports.iter().any(|p| Some(p.number) == v.port)
-        };
-        let verdicts = || self.selection.verdicts.iter().filter(of_it);
-        if !verdicts()
-            .filter(|v| v.netdev.is_none())
-            .any(|v| v.dropped.as_ref().is_none_or(mine))
-        {
-            return None;
+        let (mut is_free, mut is_used) = (false, false);
+        for v in &self.selection.verdicts {
+            if v.hca.as_ref() != Some(hca) || !ports.iter().any(|p| Some(p.number) == v.port) {
+                continue;
+            }
+            let Some(name) = &v.netdev else {
+                let code = v.dropped.as_ref().map(|d| d.code);
+                is_free |= matches!(code, None | Some(DropCode::PortDown | DropCode::InfiniBand));
+                continue;
+            };
+            is_used |= self.of.snapshot.netdev(name).is_some_and(is_addressed);
         }
-        let ipoib = verdicts().filter_map(|v| self.of.snapshot.netdev(v.netdev.as_ref()?));
-        Some(match () {
+        is_free.then(|| match () {
             () if self.of.request.select.ib => Intent::Meant,
             () if self.is_said() => Intent::Unmeant,
-            () if ipoib.into_iter().any(is_addressed) => Intent::Meant,
+            () if is_used => Intent::Meant,
             () => Intent::Unknown,
         })
     }
@@ -185,49 +178,40 @@ impl<'a> CheckContext<'a> {
         }
     }
 
+    pub(super) fn is_unmeant(&self, rail: &Rail) -> bool {
+        matches!(self.intent(rail), Intent::Unplanned | Intent::Unmeant)
+    }
+
     pub(super) fn asks_for(&self, name: &IfName) -> bool {
         self.of.request.names(name) || self.plans(name)
     }
 
     /// Whether a stored plan has it for its own sake.
     pub(super) fn plans(&self, name: &IfName) -> bool {
-        self.of
-            .plans
-            .iter()
-            .flat_map(|p| p.rails())
-            .any(|n| n.identity.name == *name)
+        self.of.plans.iter().any(|p| p.has_rail(name))
     }
 
     /// Whether it has the very GID that a stored plan is about, of whatever family that counts.
     pub(super) fn is_as_planned(&self, rail: &Rail) -> bool {
-        let planned = self
-            .of
-            .plans
-            .iter()
-            .flat_map(|p| p.rails())
-            .filter(|n| n.identity.name == rail.netdev.name);
-        let gids: Vec<_> = planned.filter_map(|n| n.gid.as_ref()).collect();
-        let has = |gid: &&Gid| {
-            gids.iter().any(|g| g.address == gid.address)
+        let mut planned = Vec::new();
+        for nic in self.of.plans.iter().flat_map(|p| p.rails()) {
+            if nic.identity.name == *rail.name() {
+                planned.extend(nic.gid.as_ref().map(|gid| gid.address));
+            }
+        }
+        rail.port.gids.iter().any(|gid| {
+            gid.kind == Some(GidKind::RoceV2)
                 && gid.netdev.as_ref() == Some(rail.name())
-        };
-        let own = |gid: &Gid| rail.netdev.addresses.iter().any(|a| a.address == gid.ip());
-        rail.port
-            .gids
-            .iter()
-            .filter(|g| g.kind == Some(GidKind::RoceV2))
-            .filter(has)
-            .any(own)
+                && planned.contains(&gid.address)
+                && rail.netdev.has(gid.ip())
+        })
     }
 
     /// The command that prepares the stored plan again that these are of, or the default one, with
     /// just those of them.
     pub(super) fn prepare(&self, of: &[Rail], names: &str) -> Option<String> {
-        let has = |plan: &&Plan| {
-            of.iter()
-                .all(|rail| plan.rails().any(|nic| nic.identity.name == *rail.name()))
-        };
-        match self.of.plans.iter().find(has) {
+        let mut plans = self.of.plans.iter();
+        match plans.find(|plan| of.iter().all(|rail| plan.has_rail(rail.name()))) {
             Some(plan) => self.prepare_again(plan, names),
             // One that is there under that name is of other NICs, and would be lost.
             None if self.of.plans.iter().any(|plan| plan.name == DEFAULT_PLAN) => None,
@@ -246,7 +230,7 @@ impl<'a> CheckContext<'a> {
                 .iter()
                 .any(|dev| dev.name.as_str() == n)
         });
-        let plain = !names.is_empty() && here && is_plain(plan, self.of.request);
+        let plain = !names.is_empty() && here && has_no_flags(plan, self.of.request);
         plain.then(|| format!("rdmaprep prepare --plan {} --ifaces \"{names}\"", plan.name))
     }
 
@@ -291,27 +275,17 @@ impl<'a> CheckContext<'a> {
             rule.check,
             Check::KernelFeatures | Check::VerbsNodes | Check::Memlock | Check::PeerMemory
         );
-        let plain = |name: &str| {
-            name.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"_.@+-".contains(&b))
-                && !name.starts_with('-')
-        };
-        let odd = |command: &String| {
-            let names = self.of.snapshot.netdevs.iter().map(|n| n.name.as_str());
-            let planned = self
-                .of
-                .plans
-                .iter()
-                .flat_map(|p| &p.nics)
-                .map(|n| n.identity.name.as_str());
-            names
-                .chain(planned)
-                .filter(|name| !plain(name))
-                .any(|name| command.contains(name))
-        };
-        finding
-            .run
-            .retain(|command| (of_the_host || !self.is_inside()) && !odd(command));
+        if self.is_inside() && !of_the_host {
+            finding.run.clear();
+        }
+        let nics = self.of.plans.iter().flat_map(|p| &p.nics);
+        let here = self.of.snapshot.netdevs.iter().map(|n| &n.name);
+        for name in here.chain(nics.map(|n| &n.identity.name)) {
+            let name = name.as_str();
+            if name.starts_with('-') || !is_plain(name, b"_.@+-") {
+                finding.run.retain(|command| !command.contains(name));
+            }
+        }
         finding
     }
 }
@@ -340,7 +314,7 @@ const UNASKED: [&str; 4] = [
 
 /// Whether `--ifaces` alone makes such a plan, now and here: nothing else was asked then, nor is by
 /// the host's file or the environment of now.
-fn is_plain(plan: &Plan, now: &Request) -> bool {
+fn has_no_flags(plan: &Plan, now: &Request) -> bool {
     let four = plan
         .nics
         .iter()
@@ -378,10 +352,6 @@ fn is_plain(plan: &Plan, now: &Request) -> bool {
 }
 
 /// Whether it has an address that peers can reach.
-fn is_addressed(netdev: &Netdev) -> bool {
+pub(super) fn is_addressed(netdev: &Netdev) -> bool {
     netdev.addresses.iter().any(|a| counts(a, Family::Any))
-}
-
-pub(super) fn is_infiniband(port: &Port) -> bool {
-    port.link_layer.as_deref() == Some("InfiniBand")
 }

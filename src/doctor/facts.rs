@@ -167,11 +167,11 @@ pub fn acs_control(space: &[u8]) -> Option<Option<u16>> {
     if space.len() < EXTENDED {
         return Some(None);
     }
-    let word = |at: usize| Some(u32::from_le_bytes(space.get(at..at + 4)?.try_into().ok()?));
+
     let mut at = EXTENDED;
     // Each takes eight bytes at least: a list that turns in a circle ends all the same.
     for _ in 0..(4096 - EXTENDED) / 8 {
-        let header = word(at)?;
+        let header = u32::from_le_bytes(space.get(at..at + 4)?.try_into().ok()?);
         if header & 0xffff == ACS {
             let control = space.get(at + ACS_CONTROL..at + ACS_CONTROL + 2)?;
             return Some(Some(u16::from_le_bytes(control.try_into().ok()?)));

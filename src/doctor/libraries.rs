@@ -16,9 +16,10 @@ pub(super) fn named(context: &CheckContext) -> Vec<Finding> {
         let variable = setting.variable;
         let value = settings.get(variable).unwrap_or_default();
         let named = named_hcas(variable, value);
-        let here = &context.of.snapshot.hcas;
-        let is_away = |name: &&String| here.iter().all(|hca| hca.name.as_str() != name.as_str());
-        let away: Vec<&String> = named.iter().filter(is_away).collect();
+        let mut away: Vec<&str> = named.iter().map(String::as_str).collect();
+        for hca in &context.of.snapshot.hcas {
+            away.retain(|name| *name != hca.name.as_str());
+        }
         if away.is_empty() {
             continue;
         }

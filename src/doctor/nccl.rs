@@ -1,15 +1,15 @@
 //! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are
 //! meant.
 
+use rdma_model::snapshot::Netdev;
 use std::collections::BTreeSet;
 
 use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, Trap, explain_named};
 use nccl_rules::rails;
 use nccl_rules::settings::Settings;
 use rdma_model::escape::shell_word;
-use rdma_model::snapshot::{Gid, Netdev};
+use rdma_model::snapshot::Gid;
 
-use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
 
@@ -123,19 +123,13 @@ fn bridged(context: &CheckContext, bootstrap: &Bootstrap) -> Option<Finding> {
     };
     let meant = context.meant();
     let own = meant.first().filter(|_| context.is_inside())?.name();
-    let label = |name: &str| {
-        interface
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-    };
-    let veth = |dev: &&Netdev| dev.kind.as_deref() == Some("veth") && label(dev.name.as_str());
-    context
-        .of
-        .snapshot
-        .netdevs
-        .iter()
-        .find(veth)
-        .filter(|dev| meant.iter().all(|rail| *rail.name() != dev.name))?;
+    // Without the label that an address may have.
+    let dev = interface.split(':').next()?;
+    let mut links = context.of.snapshot.netdevs.iter();
+    let veth = links.find(|l| l.kind.as_deref() == Some("veth") && l.name.as_str() == dev)?;
+    if meant.iter().any(|rail| *rail.name() == veth.name) {
+        return None;
+    }
     let seen =
         format!("NCCL bootstraps over {interface} with {address}: a veth, which ends on this host");
     let why =
@@ -183,29 +177,20 @@ fn consequence(trap: Trap) -> &'static str {
 /// Where HCAs were chosen, or a container has some: NCCL takes others.
 fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -> Option<Finding> {
     let chosen = context.is_inside() || settings.get("NCCL_IB_HCA").is_some();
-    let labels = |rails: &[Rail]| -> BTreeSet<String> {
-        rails.iter().map(|r| port_label(r.hca, r.port)).collect()
-    };
     let meant = labels(&context.meant());
     // One that is addressed, and in no plan, is in use as well.
     let kept = labels(&context.kept());
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
-    let ib = |label: &str| {
-        context.of.snapshot.hcas.iter().any(|h| {
-            h.ports
-                .iter()
-                .any(|p| is_infiniband(p) && port_label(h, p) == label)
-        })
-    };
+    let mut more: BTreeSet<&String> = taken.difference(&kept).collect();
+    for hca in &context.of.snapshot.hcas {
+        for port in hca.ports.iter().filter(|p| p.is_infiniband()) {
+            more.remove(&port_label(hca, port));
+        }
+    }
     // A list that has them is right again when they are home.
-    let lent = |label: &str| {
-        let mut held = context.of.held.iter().filter_map(|h| h.hca.as_ref());
-        held.any(|name| label == name.as_str() || label.starts_with(&format!("{name}:")))
-    };
-    let more: Vec<&String> = taken
-        .difference(&kept)
-        .filter(|label| !ib(label) && !lent(label))
-        .collect();
+    for hca in context.of.held.iter().filter_map(|h| h.hca.as_ref()) {
+        more.retain(|label| label.split(':').next() != Some(hca.as_str()));
+    }
     // The list is one job's.
     let all_of_one = context
         .jobs()
@@ -233,18 +218,17 @@ fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -
     Some(Finding::new(Check::Nccl, severity, seen, why, fix))
 }
 
+fn labels(rails: &[Rail]) -> BTreeSet<String> {
+    rails.iter().map(|r| port_label(r.hca, r.port)).collect()
+}
+
 fn list(context: &CheckContext) -> String {
-    let entry = |r: Rail| match r.hca.ports.len() {
-        0 | 1 => r.hca.name.to_string(),
-        _ => port_label(r.hca, r.port),
-    };
-    format!(
-        "={}",
-        context
-            .meant()
-            .into_iter()
-            .map(entry)
-            .collect::<Vec<_>>()
-            .join(",")
-    )
+    let mut entries = Vec::new();
+    for rail in context.meant() {
+        entries.push(match rail.hca.ports.len() {
+            0 | 1 => rail.hca.name.to_string(),
+            _ => port_label(rail.hca, rail.port),
+        });
+    }
+    format!("={}", entries.join(","))
 }

@@ -7,7 +7,6 @@ use nccl_rules::levels::Levels;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 
-use super::context::{Intent, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::config::request::Request;
@@ -28,44 +27,38 @@ fn roce_mtu(mtu: u32) -> Option<u32> {
 /// An MTU that has room for [`roce_mtu`]'s largest, and is what people set.
 const ENOUGH: u32 = 4200;
 
+fn by_mtu<'a, 'b>(rails: &'b [Rail<'a>]) -> BTreeMap<u32, Vec<&'b Rail<'a>>> {
+    let mut found: BTreeMap<u32, Vec<&Rail>> = BTreeMap::new();
+    for rail in rails {
+        // IPoIB's is of IP packets alone.
+        if rail.netdev.mtu > 0 && !rail.port.is_infiniband() {
+            found.entry(rail.netdev.mtu).or_default().push(rail);
+        }
+    }
+    found
+}
+
 pub(super) fn mtu(context: &CheckContext) -> Vec<Finding> {
-    let is_unmeant = |r: &Rail| matches!(context.intent(r), Intent::Unplanned | Intent::Unmeant);
-    // IPoIB's is of IP packets alone.
-    let counts = |r: &Rail| r.netdev.mtu > 0 && !is_infiniband(r.port);
-    let rails: Vec<Rail> = context
-        .rails()
-        .into_iter()
-        .filter(|r| counts(r) && !is_unmeant(r))
-        .collect();
-    let largest = rails
-        .iter()
-        .map(|r| r.netdev.mtu)
-        .max()
-        .unwrap_or(0)
-        .max(ENOUGH);
-    let small = |r: &&Rail| {
-        roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE")
-    };
-    let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
-    rails
-        .iter()
-        .filter(small)
-        .for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(r.name()));
-    let mut found: Vec<Finding> = by_mtu
-        .iter()
-        .map(|(mtu, names)| too_small(*mtu, names, largest))
-        .collect();
+    let mut rails = context.rails();
+    rails.retain(|r| !context.is_unmeant(r));
+    let by_mtu = by_mtu(&rails);
+    let largest = by_mtu.keys().max().map_or(ENOUGH, |mtu| ENOUGH.max(*mtu));
+    let mut found = Vec::new();
+    for (mtu, rails) in by_mtu {
+        let active = rails.into_iter().filter(|r| r.port.is_active());
+        let names: Vec<&IfName> = active.map(Rail::name).collect();
+        if roce_mtu(mtu) != Some(4096) && !names.is_empty() {
+            found.push(too_small(mtu, &names, largest));
+        }
+    }
     for job in context.jobs() {
-        let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
-        job.iter()
-            .filter(|r| counts(r))
-            .for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
+        let by_mtu = self::by_mtu(&job);
         if by_mtu.len() < 2 {
             continue;
         }
         let seen = by_mtu
             .iter()
-            .map(|(mtu, names)| format!("{} has {mtu}", join(names)));
+            .map(|(mtu, rails)| format!("{} has {mtu}", join(rails.iter().map(|r| r.name()))));
         let why = "the largest packets of one rail are dropped on another's path, or all go at \
             the pace of the smallest";
         let fix = "set one MTU on all rails, and on their switch ports";
@@ -76,9 +69,9 @@ pub(super) fn mtu(context: &CheckContext) -> Vec<Finding> {
         let lower = by_mtu
             .iter()
             .filter(|(mtu, _)| **mtu < top)
-            .flat_map(|(_, names)| names.iter());
+            .flat_map(|(_, rails)| rails);
         let commands = lower
-            .map(|name| format!("ip link set {name} mtu {top}"))
+            .map(|r| format!("ip link set {} mtu {top}", r.name()))
             .collect();
         let seen = format!(
             "the rails' MTUs differ: {}",
@@ -126,7 +119,7 @@ pub(super) fn flow_control(context: &CheckContext) -> Vec<Finding> {
     let kept = context.meant();
     let hard = kept
         .iter()
-        .filter(|r| !r.is_software() && r.port.link_layer.as_deref() == Some("Ethernet"));
+        .filter(|r| !r.is_software() && r.port.is_ethernet());
     let names: Vec<&IfName> = hard.map(|r| &r.netdev.name).collect();
     if names.is_empty() {
         return Vec::new();
@@ -150,21 +143,16 @@ pub(super) fn flow_control(context: &CheckContext) -> Vec<Finding> {
 /// unknown: a default route by no known interface, and addresses that lead to none. A sentence for
 /// each.
 pub(super) fn unguarded(request: &mut Request, snapshot: &Snapshot) -> Vec<String> {
-    let lost = |part: Request| {
-        bootstrap(&part, snapshot, &mut Vec::new())
-            .err()
-            .map(|e| format!("{e:#}"))
-    };
     let (mut of_own, mut of_peer) = (request.clone(), request.clone());
     (of_own.select.peer_address, of_peer.select.bootstrap_address) = (None, None);
-    let (own, peer) = (lost(of_own), lost(of_peer));
+    let own = bootstrap(&of_own, snapshot, &mut Vec::new()).err();
+    let peer = bootstrap(&of_peer, snapshot, &mut Vec::new()).err();
     request.select.bootstrap_address.take_if(|_| own.is_some());
     request.select.peer_address.take_if(|_| peer.is_some());
-    let route = uplinks(request.select.allow_bootstrap_iface, snapshot)
-        .err()
-        .map(|e| format!("{e:#}"));
+    let route = uplinks(request.select.allow_bootstrap_iface, snapshot).err();
     request.select.allow_bootstrap_iface |= route.is_some();
-    route.into_iter().chain(own).chain(peer).collect()
+    let lost = [route, own, peer].into_iter().flatten();
+    lost.map(|e| format!("{e:#}")).collect()
 }
 
 /// An uplink among the NICs that are meant now, or that a stored plan has; or no way to know what
@@ -227,8 +215,8 @@ fn guarded(context: &CheckContext) -> Vec<Finding> {
         ));
     }
     for plan in context.of.plans {
-        let names = || plan.nics.iter().map(|n| &n.identity.name);
-        let Some((name, clause)) = names().find_map(|n| Some((n, guard.get(n)?))) else {
+        let mut names = plan.nics.iter().map(|n| &n.identity.name);
+        let Some((name, clause)) = names.find_map(|n| Some((n, guard.get(n)?))) else {
             continue;
         };
         let seen = format!("plan {} has {name}, which {clause}", plan.name);
@@ -256,23 +244,19 @@ pub(super) fn asymmetric(context: &CheckContext) -> Vec<Finding> {
         .collect()
 }
 
+fn rate(rail: &Rail) -> Option<String> {
+    rail.port.rate.clone().filter(|rate| !rate.is_empty())
+}
+
+fn pcie_link(levels: &Levels, rail: &Rail) -> Option<String> {
+    let function = levels.function(rail.hca.pci?)?;
+    let speed = function.link_speed.as_deref()?;
+    let width = function.link_width?;
+    Some(format!("{} x{width}", speed.trim_end_matches(" PCIe")))
+}
+
 fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
-    let rate = |r: &Rail| {
-        r.port
-            .rate
-            .as_deref()
-            .filter(|rate| !rate.is_empty())
-            .map(str::to_owned)
-    };
     let levels = Levels::new(context.of.snapshot);
-    let link = |r: &Rail| {
-        let function = levels.function(r.hca.pci?)?;
-        Some(format!(
-            "{} x{}",
-            function.link_speed.as_deref()?.trim_end_matches(" PCIe"),
-            function.link_width?
-        ))
-    };
     let why = "a collective runs at the pace of its slowest rail";
     let mut found = Vec::new();
     found.extend(untold(kept, rate));
@@ -288,7 +272,7 @@ fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
             ..one
         });
     }
-    if let Some((seen, _)) = unequal(kept, link) {
+    if let Some((seen, _)) = unequal(kept, |r| pcie_link(&levels, r)) {
         let seen = format!("the rails' PCIe links differ: {seen}");
         let fix = "a link that trained below its card's speed or width: reseat the card, look at \
             the slot and the BIOS";

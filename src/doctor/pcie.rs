@@ -26,11 +26,8 @@ fn above(snapshot: &Snapshot, device: BusId) -> Vec<BusId> {
 /// The ports that packets between two devices pass below the switch that both are under.
 fn between(snapshot: &Snapshot, one: BusId, other: BusId) -> Vec<BusId> {
     let (up, down) = (above(snapshot, one), above(snapshot, other));
-    let shared = |port: &&BusId| !(up.contains(port) && down.contains(port));
-    up.iter()
-        .filter(shared)
-        .chain(down.iter().filter(shared))
-        .copied()
+    let all = up.iter().chain(&down).copied();
+    all.filter(|port| up.contains(port) != down.contains(port))
         .collect()
 }
 

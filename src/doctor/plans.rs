@@ -1,46 +1,47 @@
 //! Stored plans against the host as it is: a container that asks for one that does not fit is
 //! refused.
 
+use super::context::is_addressed;
 use rdma_model::ids::IfName;
 use rdma_model::nic::Nic;
 use rdma_model::nic::{identity, same_nic};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
-use rdma_model::values::Family;
 
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
 use crate::plan::Plan;
-use crate::select::candidates::counts;
 use crate::select::protected_ifaces::uplinks;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would
 /// refuse a plan for.
 pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
-    let one = |plan: &Plan| {
+    let mut found = Vec::new();
+    for plan in context.of.plans {
         let gone = gone(context, plan);
         let away = plan.nics.iter().any(|n| is_away(context, &n.identity.name));
         if gone.is_empty() && !away {
-            outdated(context, plan).into_iter().collect()
-        } else {
-            gone
+            found.extend(outdated(context, plan));
         }
-    };
-    context.of.plans.iter().flat_map(one).collect()
+        found.extend(gone);
+    }
+    found
 }
 
 /// Whether a container has it, or a record speaks of it that cannot be read: another check reports
 /// that.
 fn is_away(context: &CheckContext, name: &IfName) -> bool {
-    let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
     let traces = &context.of.traces;
     let unknown = traces
         .iter()
         .any(|t| t.stale == Some(Stale::Damaged) && t.nics.is_empty());
     let has_gone = context.of.snapshot.netdev(name).is_none();
     context.of.held.iter().any(|h| h.netdev == *name)
-        || traces.iter().any(|t| recorded(&t.nics))
+        || traces
+            .iter()
+            .flat_map(|t| &t.nics)
+            .any(|n| n == name.as_str())
         || unknown && has_gone
 }
 
@@ -152,16 +153,15 @@ fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
 fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
-    let naked = |n: &Nic| {
-        let now = snapshot.netdev(&n.identity.name);
-        !n.addresses.is_empty()
-            && now.is_some_and(|d| !d.addresses.iter().any(|a| counts(a, Family::Any)))
-    };
-    // IPv6 addresses go with the link, and the check of ports brings them back.
-    let off = |n: &Nic| snapshot.netdev(&n.identity.name).is_some_and(|d| !d.up);
-    let guarded = |n: &Nic| guard.contains_key(&n.identity.name) && !plan.allow_bootstrap;
-    if plan.nics.iter().any(|n| naked(n) || off(n) || guarded(n)) {
-        return None;
+    for nic in &plan.nics {
+        let name = &nic.identity.name;
+        let now = snapshot.netdev(name);
+        // IPv6 addresses go with the link, and the check of ports brings them back.
+        let off = now.is_some_and(|d| !d.up);
+        let naked = !nic.addresses.is_empty() && now.is_some_and(|d| !is_addressed(d));
+        if off || naked || guard.contains_key(name) && !plan.allow_bootstrap {
+            return None;
+        }
     }
     let inside = Snapshot {
         boot_id: snapshot.boot_id.clone(),

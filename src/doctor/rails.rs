@@ -1,14 +1,16 @@
 //! NICs that a job would do without: a port that is down, GIDs that are not what peers reach.
 
+use rdma_model::escape::is_plain;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
 use rdma_model::values::Family;
+use std::fmt::Display;
 
 use super::context::Intent;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
+use crate::select::DropCode;
 use crate::select::candidates::{counts, port_label};
-use crate::select::{Drop, DropCode, Unknown, Verdict, unknown};
 
 pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -26,14 +28,9 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
             Intent::Unmeant => {}
         }
     }
-    let same = |(a, one): &(Severity, Rail), (b, other): &(Severity, Rail)| {
-        (a, one.netdev.up, &one.port.state) == (b, other.netdev.up, &other.port.state)
-    };
-    dark.sort_by_key(|(severity, rail)| (*severity, rail.netdev.up, rail.port.state.clone()));
-    found.extend(
-        dark.chunk_by(same)
-            .filter_map(|rails| finding(context, rails)),
-    );
+    dark.sort_by_key(alike);
+    let groups = dark.chunk_by(|one, other| alike(one) == alike(other));
+    found.extend(groups.filter_map(|rails| finding(context, rails)));
     for fabric in context.fabrics() {
         let dark: Vec<&Port> = fabric
             .ports
@@ -57,15 +54,16 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
 
 /// A port without a state, as in captured trees, is not known to be down.
 fn is_down(port: &Port) -> bool {
-    port.state.is_some() && !is_active(port)
-}
-
-fn is_active(port: &Port) -> bool {
-    port.state.as_deref() == Some("ACTIVE")
+    port.state.is_some() && !port.is_active()
 }
 
 const SKIPPED: &str =
     "NCCL skips such a port without a word, and a container with this NIC does not start";
+
+/// Rails that are alike in these are one finding.
+fn alike((severity, rail): &(Severity, Rail)) -> (Severity, bool, Option<String>) {
+    (*severity, rail.netdev.up, rail.port.state.clone())
+}
 
 fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding> {
     let (severity, first) = rails.first()?;
@@ -94,15 +92,12 @@ fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding
     if first.netdev.up {
         return Some(found);
     }
-    // IPv6 addresses have gone with the link.
-    let up = |rail: &Rail| {
-        [
-            vec![format!("ip link set {} up", rail.name())],
-            planned(context, rail, Family::V6),
-        ]
-        .concat()
-    };
-    let commands = rails.iter().flat_map(|(_, rail)| up(rail)).collect();
+    let mut commands = Vec::new();
+    for (_, rail) in rails {
+        commands.push(format!("ip link set {} up", rail.name()));
+        // IPv6 addresses have gone with the link.
+        commands.extend(planned(context, rail, Family::V6));
+    }
     Some(Finding {
         fix: format!("{names} {are} switched off: set {them} up"),
         run: commands,
@@ -183,13 +178,14 @@ fn stateless(context: &CheckContext) -> Option<Finding> {
 }
 
 pub(super) fn gids(context: &CheckContext) -> Vec<Finding> {
-    let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && is_active(r.port);
-    context
-        .rails()
-        .iter()
-        .filter(|r| roce(r))
-        .flat_map(|r| absent(context, r).into_iter().chain(stale(context, r)))
-        .collect()
+    let mut found = Vec::new();
+    for rail in context.rails() {
+        if rail.port.is_ethernet() && rail.port.is_active() {
+            found.extend(absent(context, &rail));
+            found.extend(stale(context, &rail));
+        }
+    }
+    found
 }
 
 fn own_gids<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
@@ -275,21 +271,16 @@ const FLAGS: [(u32, &str); 5] = [
 /// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan
 /// is for these.
 fn planned(context: &CheckContext, rail: &Rail, family: Family) -> Vec<String> {
-    let nic = context
-        .of
-        .plans
-        .iter()
-        .flat_map(|p| &p.nics)
-        .find(|n| n.identity.name == *rail.name());
-    let lost = |a: &&Address| {
+    let mut nics = context.of.plans.iter().flat_map(|p| &p.nics);
+    let nic = nics.find(|n| n.identity.name == *rail.name());
+    let mut commands = Vec::new();
+    for a in nic.iter().flat_map(|n| &n.addresses) {
         let is_own = counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none();
-        is_own && !has_address(context, a)
-    };
-    let addresses = nic.iter().flat_map(|n| &n.addresses);
-    addresses
-        .filter(lost)
-        .map(|a| add_address(a, rail.name()))
-        .collect()
+        if is_own && !has_address(context, a) {
+            commands.push(add_address(a, rail.name()));
+        }
+    }
+    commands
 }
 
 /// Whether any netdev has it: a bridge or bond that the NIC has come into may.
@@ -301,27 +292,17 @@ fn has_address(context: &CheckContext, address: &Address) -> bool {
 
 /// The command that adds it to the NIC of that name.
 fn add_address(address: &Address, dev: &IfName) -> String {
-    let word = |name: &str, value: Option<String>| {
-        value.map_or(String::new(), |value| format!(" {name} {value}"))
-    };
-    let is_plain = |label: &&str| {
-        let mut bytes = label.bytes();
-        bytes.all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b))
-    };
-    let label = address.label.as_deref().filter(is_plain);
+    let label = address.label.as_deref();
+    let label = label.filter(|l| is_plain(l, b":_.-") && *l != dev.as_str());
     let flags = FLAGS.iter().filter(|(bit, _)| address.flags & bit != 0);
-    let scope = (address.scope != 0).then(|| address.scope.to_string());
     let more = [
-        word("broadcast", address.broadcast.map(|b| b.to_string())),
-        word(
-            "label",
-            label.filter(|l| *l != dev.as_str()).map(str::to_owned),
-        ),
-        word("scope", scope),
-        word("metric", address.metric.map(|m| m.to_string())),
+        word("broadcast", address.broadcast),
+        word("label", label),
+        word("scope", Some(address.scope).filter(|scope| *scope != 0)),
+        word("metric", address.metric),
         flags.map(|(_, word)| *word).collect(),
     ];
-    let peer = word("peer", address.peer.map(|p| p.to_string()));
+    let peer = word("peer", address.peer);
     let (prefix, more) = (address.prefix, more.concat());
     format!(
         "ip address add {}{peer}/{prefix}{more} dev {dev}",
@@ -329,14 +310,17 @@ fn add_address(address: &Address, dev: &IfName) -> String {
     )
 }
 
+fn word(name: &str, value: Option<impl Display>) -> String {
+    value.map_or_else(String::new, |value| format!(" {name} {value}"))
+}
+
 /// Those of addresses that the NIC no longer has.
 fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
-    if matches!(context.intent(rail), Intent::Unplanned | Intent::Unmeant) {
+    if context.is_unmeant(rail) {
         return None;
     }
-    let has = |g: &Gid| rail.netdev.addresses.iter().any(|a| a.address == g.ip());
     let old: Vec<&Gid> = own_gids(rail)
-        .filter(|g| !g.address.is_unicast_link_local() && !has(g))
+        .filter(|g| !g.address.is_unicast_link_local() && !rail.netdev.has(g.ip()))
         .collect();
     if old.is_empty() {
         return None;
@@ -354,138 +338,4 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table \
         again. Its routes and IPv6 addresses go with the link";
     Some(Finding::new(Check::Gids, Severity::Breaks, seen, why, fix))
-}
-
-/// NICs with an HCA that the selection refuses for something that can be fixed, and no other check
-/// reports.
-pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
-    let mut found: Vec<Finding> = asked_in_vain(context).collect();
-    found.extend(
-        context
-            .selection
-            .dropped()
-            .filter(|(v, d)| !is_frozen(context, v, d))
-            .filter_map(|(v, d)| refused(context, v, d)),
-    );
-    let dropped = context.selection.dropped();
-    found.extend(match context.is_inside() {
-        false => dropped
-            .filter_map(|(v, d)| passed_over(context, v, d))
-            .collect(),
-        true if context.rails().is_empty() && context.fabrics().is_empty() => {
-            let seen = "no NIC with an RDMA device is in this container's network namespace, and \
-                no InfiniBand HCA is given to it";
-            let why = "NCCL goes by TCP, or does not start";
-            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep \
-                help hook`";
-            vec![Finding::new(
-                Check::LeftOut,
-                Severity::Breaks,
-                seen,
-                why,
-                fix,
-            )]
-        }
-        // What is in a container has come there.
-        true => Vec::new(),
-    });
-    found
-}
-
-/// Whether a plan has it all the same: it may have been made with lifetimes frozen.
-fn is_frozen(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
-    let mut name = verdict.netdev.iter();
-    drop.code == DropCode::FiniteLifetime && name.any(|name| context.plans(name))
-}
-
-/// A NIC that no request names, and that is refused for a reason which no other check reports.
-fn passed_over(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
-    let is_reported = matches!(
-        drop.code,
-        DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
-    );
-    let is_asked = refused(context, verdict, drop).is_some();
-    if verdict.hca.is_none() || !is_reported || is_frozen(context, verdict, drop) || is_asked {
-        return None;
-    }
-    Some(Finding::new(
-        Check::LeftOut,
-        Severity::Warning,
-        drop.why.clone(),
-        "no container gets this NIC",
-        drop.fix.clone(),
-    ))
-}
-
-/// What `--ifaces` names, is there, and is not taken for a reason that no other check reports.
-fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
-    let name = verdict
-        .netdev
-        .as_ref()
-        .filter(|name| context.of.request.names(name))?;
-    let roce = context
-        .rails()
-        .iter()
-        .any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
-    let elsewhere = match drop.code {
-        // With a container, where it is to be.
-        DropCode::Held => true,
-        DropCode::NoAddress | DropCode::NoGid => roce || !context.has_network(),
-        DropCode::PortDown => true,
-        DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp => false,
-        // Nothing is moved out of a container.
-        DropCode::Forbidden
-        | DropCode::NoNetdev
-        | DropCode::Excluded
-        | DropCode::Uplink
-        | DropCode::Bootstrap
-        | DropCode::Enslaved
-        | DropCode::Child
-        | DropCode::Carries
-        | DropCode::QueueingDiscipline
-        | DropCode::FiniteLifetime
-        | DropCode::InfiniBand
-        | DropCode::NotInPeerSet
-        | DropCode::SlowerHca
-        | DropCode::OtherLinkLayer => context.is_inside(),
-    };
-    let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
-    let why = "a job that is to have this NIC does without it";
-    let fix = match drop.code {
-        DropCode::NotRdma => {
-            "load its RDMA driver, or see why it fails (dmesg); if it has none, name others"
-        }
-        _ => &drop.fix,
-    };
-    (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
-}
-
-/// What a list names, and is not there: a card that has failed, or a typing mistake.
-fn asked_in_vain(context: &CheckContext) -> impl Iterator<Item = Finding> {
-    let place = if context.is_inside() {
-        "in this container"
-    } else {
-        "on this host, and no container has it"
-    };
-    let finding = move |Unknown {
-                            list: [flag, variable, key],
-                            names,
-                            there,
-                        }| {
-        let seen = format!("{flag} names {names}: not {place}; there are: {there}");
-        let fix = format!(
-            "look for the card (lspci, dmesg) and for its driver; or name those that are there \
-            ({flag}, {variable}, [select] {key})"
-        );
-        Finding::new(
-            Check::LeftOut,
-            Severity::Breaks,
-            seen,
-            "what names this NIC does not start",
-            &fix,
-        )
-    };
-    unknown(context.of.request, context.of.snapshot, context.of.held)
-        .into_iter()
-        .map(finding)
 }

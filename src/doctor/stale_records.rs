@@ -9,9 +9,13 @@ use super::{Check, CheckContext, Finding, Severity, join};
 use crate::link_managers::advice::{self, Present};
 
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
-    let one = |t: &super::facts::Trace| {
+    let mut found = Vec::new();
+    for t in context.of.traces {
         let nics = t.nics.join(" ");
-        let (severity, seen, why) = match t.stale? {
+        let Some(stale) = t.stale else {
+            continue;
+        };
+        let (severity, seen, why) = match stale {
             Stale::Damaged => (
                 Severity::Breaks,
                 format!("the record {} cannot be used", t.id),
@@ -57,28 +61,25 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             ),
         };
         let (seen, why) = held_back(t).unwrap_or((seen, why));
-        let command = match t.stale {
-            Some(Stale::Abandoned) => Some("rdmaprep restore --all --stale".to_owned()),
-            Some(Stale::Lingering | Stale::Unfinished) => {
-                Some(format!("rdmaprep restore {}", shell_word(&t.id)))
+        let run = match stale {
+            Stale::Abandoned => vec!["rdmaprep restore --all --stale".to_owned()],
+            Stale::Lingering | Stale::Unfinished => {
+                vec![format!("rdmaprep restore {}", shell_word(&t.id))]
             }
-            _ => None,
+            _ => Vec::new(),
         };
-        let fix = match t.stale {
-            Some(Stale::AtWork) => "ask again in a moment",
-            Some(Stale::Abandoned) => {
-                "return the NICs of all containers that have died to the host"
-            }
-            Some(Stale::Unfinished) => "stop the container, or restore them while it runs",
+        let fix = match stale {
+            Stale::AtWork => "ask again in a moment",
+            Stale::Abandoned => "return the NICs of all containers that have died to the host",
+            Stale::Unfinished => "stop the container, or restore them while it runs",
             _ => &t.advice,
         };
-        let found = Finding::new(Check::StaleRecords, severity, seen, why, fix);
-        Some(Finding {
-            run: command.into_iter().collect(),
-            ..found
-        })
-    };
-    context.of.traces.iter().filter_map(one).collect()
+        found.push(Finding {
+            run,
+            ..Finding::new(Check::StaleRecords, severity, seen, why, fix)
+        });
+    }
+    found
 }
 
 /// What is known of NICs that did not return whole: no other container gets them like that.
@@ -115,9 +116,17 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
     }
     // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the
     // administrator's.
-    let lent = |table| context.of.traces.iter().any(|t| t.tables.contains(&table));
-    let one = |r: &Rule| {
-        let what = orphaned(r, snapshot).filter(|_| !lent(r.table))?;
+    let lent: Vec<u32> = context
+        .of
+        .traces
+        .iter()
+        .flat_map(|t| t.tables.clone())
+        .collect();
+    let mut found = Vec::new();
+    for r in &snapshot.rules {
+        let Some(what) = orphaned(r, snapshot).filter(|_| !lent.contains(&r.table)) else {
+            continue;
+        };
         let family = if r.family == 6 {
             "ip -6 rule"
         } else {
@@ -125,16 +134,12 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
         };
         let why = "it takes a number that rails need, and the next who gets that address or table \
             gets its effect";
-        let found = Finding::new(
-            Check::OrphanedRules,
-            Severity::Warning,
-            format!("the rule {r} leads nowhere: {what}"),
-            why,
-            "delete it, unless a program is about to fill the table",
-        );
-        Some(found.run(format!("{family} delete {r}")))
-    };
-    snapshot.rules.iter().filter_map(one).collect()
+        let seen = format!("the rule {r} leads nowhere: {what}");
+        let fix = "delete it, unless a program is about to fill the table";
+        let one = Finding::new(Check::OrphanedRules, Severity::Warning, seen, why, fix);
+        found.push(one.run(format!("{family} delete {r}")));
+    }
+    found
 }
 
 fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
@@ -148,18 +153,18 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
         return None;
     }
     let v6 = rule.family == 6;
-    let filled = |r: &rdma_model::snapshot::Route| {
-        r.table == rule.table && r.destination.addr().is_ipv6() == v6
-    };
-    (!snapshot.routes.iter().any(filled)).then(|| format!("table {} is empty", rule.table))
+    let mut routes = snapshot.routes.iter().filter(|r| r.table == rule.table);
+    let is_filled = routes.any(|r| r.destination.addr().is_ipv6() == v6);
+    (!is_filled).then(|| format!("table {} is empty", rule.table))
 }
 
 /// What could not be read: of that nothing is known to be well.
 pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
-    let one = |unread: &Unread| {
-        Some(match unread {
+    let mut found = Vec::new();
+    for unread in context.of.machine.iter().flat_map(|m| &m.unread) {
+        found.push(match unread {
             // Where containers have their NICs, nothing is in doubt: see [`super::plans::engines`].
-            Unread::Engines(_) => return None,
+            Unread::Engines(_) => continue,
             Unread::Plan(why) => {
                 let fix = "remove the file, and prepare the plan again";
                 Finding::new(Check::Plans, Severity::Breaks, why, super::plans::WHY, fix)
@@ -181,15 +186,9 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
                 let seen = format!("the libraries of the image are unknown: {why}");
                 Finding::new(Check::Userspace, Severity::Unknown, seen, what, fix)
             }
-        })
-    };
-    context
-        .of
-        .machine
-        .iter()
-        .flat_map(|m| &m.unread)
-        .filter_map(one)
-        .collect()
+        });
+    }
+    found
 }
 
 /// Programs that configure links, and do not leave restored ones alone; not those that configure
@@ -222,32 +221,31 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     {
         all.extend((!all.contains(&name)).then_some(name));
     }
-    let one = |m: &super::facts::Managing| {
+    let mut found = Vec::new();
+    for m in &machine.managers {
         let spares = m.spares.iter().chain(&m.configures).cloned().collect();
         let present = Present {
             manager: m.manager,
             spares,
         };
-        let (who, its, _) = advice::kept_off(&present, &names)?;
+        let Some((who, its, _)) = advice::kept_off(&present, &names) else {
+            continue;
+        };
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it is restored, or brings an \
             address of its own into the way";
         let fix = "have `rdmaprep install` keep it off these, and off all others that it shall \
             leave alone; the addresses that it gave go with it, and are not there after a boot: \
             see to these";
-        let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);
-        Some(Finding {
+        found.push(Finding {
             run: advice::keep_off(m.manager, &all),
-            ..found
-        })
-    };
-    let deletes_rules = !names.is_empty() && machine.managers.iter().any(|m| m.deletes_rules);
-    machine
-        .managers
-        .iter()
-        .filter_map(one)
-        .chain(deletes_rules.then(lost_rules))
-        .collect()
+            ..Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix)
+        });
+    }
+    if !names.is_empty() && machine.managers.iter().any(|m| m.deletes_rules) {
+        found.push(lost_rules());
+    }
+    found
 }
 
 /// ManageForeignRoutingPolicyRules= in networkd.conf(5).

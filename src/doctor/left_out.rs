@@ -1,0 +1,136 @@
+//! NICs that the selection leaves out.
+
+use super::{Check, CheckContext, Finding, Severity};
+use crate::select::{Drop, DropCode, Verdict, unknown};
+
+/// NICs with an HCA that the selection refuses for something that can be fixed, and no other check
+/// reports.
+pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
+    let mut found = asked_in_vain(context);
+    found.extend(
+        context
+            .selection
+            .dropped()
+            .filter(|(v, d)| !is_frozen(context, v, d))
+            .filter_map(|(v, d)| refused(context, v, d)),
+    );
+    let dropped = context.selection.dropped();
+    found.extend(match context.is_inside() {
+        false => dropped
+            .filter_map(|(v, d)| passed_over(context, v, d))
+            .collect(),
+        true if context.rails().is_empty() && context.fabrics().is_empty() => {
+            let seen = "no NIC with an RDMA device is in this container's network namespace, and \
+                no InfiniBand HCA is given to it";
+            let why = "NCCL goes by TCP, or does not start";
+            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep \
+                help hook`";
+            vec![Finding::new(
+                Check::LeftOut,
+                Severity::Breaks,
+                seen,
+                why,
+                fix,
+            )]
+        }
+        // What is in a container has come there.
+        true => Vec::new(),
+    });
+    found
+}
+
+/// Whether a plan has it all the same: it may have been made with lifetimes frozen.
+fn is_frozen(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
+    let mut name = verdict.netdev.iter();
+    drop.code == DropCode::FiniteLifetime && name.any(|name| context.plans(name))
+}
+
+/// A NIC that no request names, and that is refused for a reason which no other check reports.
+fn passed_over(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
+    let is_reported = matches!(
+        drop.code,
+        DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
+    );
+    let is_asked = refused(context, verdict, drop).is_some();
+    if verdict.hca.is_none() || !is_reported || is_frozen(context, verdict, drop) || is_asked {
+        return None;
+    }
+    Some(Finding::new(
+        Check::LeftOut,
+        Severity::Warning,
+        drop.why.clone(),
+        "no container gets this NIC",
+        drop.fix.clone(),
+    ))
+}
+
+/// What `--ifaces` names, is there, and is not taken for a reason that no other check reports.
+fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
+    let name = verdict
+        .netdev
+        .as_ref()
+        .filter(|name| context.of.request.names(name))?;
+    let roce = context
+        .rails()
+        .iter()
+        .any(|r| r.name() == name && r.port.is_ethernet());
+    let elsewhere = match drop.code {
+        // With a container, where it is to be.
+        DropCode::Held => true,
+        DropCode::NoAddress | DropCode::NoGid => roce || !context.has_network(),
+        DropCode::PortDown => true,
+        DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp => false,
+        // Nothing is moved out of a container.
+        DropCode::Forbidden
+        | DropCode::NoNetdev
+        | DropCode::Excluded
+        | DropCode::Uplink
+        | DropCode::Bootstrap
+        | DropCode::Enslaved
+        | DropCode::Child
+        | DropCode::Carries
+        | DropCode::QueueingDiscipline
+        | DropCode::FiniteLifetime
+        | DropCode::InfiniBand
+        | DropCode::NotInPeerSet
+        | DropCode::SlowerHca
+        | DropCode::OtherLinkLayer => context.is_inside(),
+    };
+    let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
+    let why = "a job that is to have this NIC does without it";
+    let fix = match drop.code {
+        DropCode::NotRdma => {
+            "load its RDMA driver, or see why it fails (dmesg); if it has none, name others"
+        }
+        _ => &drop.fix,
+    };
+    (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
+}
+
+/// What a list names, and is not there: a card that has failed, or a typing mistake.
+fn asked_in_vain(context: &CheckContext) -> Vec<Finding> {
+    let place = if context.is_inside() {
+        "in this container"
+    } else {
+        "on this host, and no container has it"
+    };
+    let mut found = Vec::new();
+    for one in unknown(context.of.request, context.of.snapshot, context.of.held) {
+        let (names, there) = (one.names, one.there);
+        let [flag, variable, key] = one.list;
+        let seen = format!("{flag} names {names}: not {place}; there are: {there}");
+        let fix = format!(
+            "look for the card (lspci, dmesg) and for its driver; or name those that are there \
+            ({flag}, {variable}, [select] {key})"
+        );
+        let why = "what names this NIC does not start";
+        found.push(Finding::new(
+            Check::LeftOut,
+            Severity::Breaks,
+            seen,
+            why,
+            fix,
+        ));
+    }
+    found
+}
