@@ -1,6 +1,7 @@
 //! What a container finds when its payload begins, put there by the create hook: data for
 //! `container/apply_mounts.rs`.
 
+use rdma_model::escape::is_plain;
 use std::net::IpAddr;
 
 use crate::view::Cover;
@@ -25,8 +26,7 @@ pub struct HostsEntry {
 impl HostsEntry {
     /// Nothing for a name that is none: a container's author chose it.
     pub fn new(address: IpAddr, name: &str) -> Option<HostsEntry> {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        let is_name = (1..=253).contains(&name.len()) && name.chars().all(is_part);
+        let is_name = (1..=253).contains(&name.len()) && is_plain(name, b"-._");
         is_name.then(|| HostsEntry {
             address,
             name: name.to_owned(),

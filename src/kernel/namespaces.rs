@@ -75,8 +75,7 @@ pub trait Namespaces {
         if record.is_back() {
             return true;
         }
-        let is_used =
-            || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
-        !record.members.iter().any(|m| self.is_alive(record, m)) && !is_used()
+        !record.members.iter().any(|m| self.is_alive(record, m))
+            && (record.phase == Phase::Attaching || self.occupant(record.netns, None).is_none())
     }
 }

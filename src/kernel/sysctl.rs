@@ -43,14 +43,11 @@ pub struct Reported {
 
 impl Reported {
     fn has(&self, index: u32, folder: &str) -> bool {
-        let has = |conf: &DevConf| {
-            if folder.starts_with("ipv4/") {
-                conf.has_ipv4()
-            } else {
-                conf.has_ipv6()
-            }
-        };
-        self.confs.get(&index).is_some_and(has)
+        let conf = self.confs.get(&index);
+        conf.is_some_and(|conf| match folder.starts_with("ipv4/") {
+            true => conf.has_ipv4(),
+            false => conf.has_ipv6(),
+        })
     }
 
     fn value(&self, index: u32, folder: &str, leaf: &str) -> Option<String> {
@@ -67,21 +64,16 @@ impl Reported {
         index: u32,
         values: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
-        // A secret that is written sets the mode.
-        let set = |key: &str| {
-            key == "ipv6/conf/addr_gen_mode" && values.contains_key("ipv6/conf/stable_secret")
-        };
-        let has = |(key, value): &(&String, &String)| {
-            let now = key
-                .rsplit_once('/')
-                .and_then(|(folder, leaf)| self.value(index, folder, leaf));
-            now.as_ref() == Some(*value) && !set(key)
-        };
-        values
-            .iter()
-            .filter(|pair| !has(pair))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+        let mut differing = values.clone();
+        differing.retain(|key, value| {
+            let leaf = key.rsplit_once('/');
+            let now = leaf.and_then(|(folder, leaf)| self.value(index, folder, leaf));
+            // A secret that is written sets the mode.
+            now.as_ref() != Some(value)
+                || key == "ipv6/conf/addr_gen_mode"
+                    && values.contains_key("ipv6/conf/stable_secret")
+        });
+        differing
     }
 
     fn neigh(&self, index: Option<u32>, folder: &str, leaf: &str) -> Option<String> {
@@ -220,12 +212,12 @@ fn named<'a>(
     keys: impl Iterator<Item = &'a String>,
     reported: &Reported,
 ) -> SysctlValues {
-    let value = |key: &String| {
+    let values = keys.filter_map(|key| {
         let (folder, leaf) = key.rsplit_once('/')?;
         let value = reported.value(dev.ifindex, folder, leaf);
         Some((key.clone(), value.or_else(|| read(dev.name.as_str(), key))?))
-    };
-    keys.filter_map(value).collect()
+    });
+    values.collect()
 }
 
 /// The kernel gives a sysctl whole at the first read; it has nothing to say from any other position
@@ -249,9 +241,10 @@ fn read(dev: &str, key: &str) -> Option<String> {
 /// another one (addrconf_sysctl_stable_secret in net/ipv6/addrconf.c), and a link that is up gets
 /// an address by each mode that it is given.
 pub fn ordered(values: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
-    let is_secret = |key: &str| key.ends_with("/stable_secret");
-    let secrets = values.iter().filter(move |(key, _)| is_secret(key));
-    secrets.chain(values.iter().filter(move |(key, _)| !is_secret(key)))
+    let (secrets, others): (Vec<_>, Vec<_>) = values
+        .iter()
+        .partition(|(key, _)| key.ends_with("/stable_secret"));
+    secrets.into_iter().chain(others)
 }
 
 /// Writes a value unless it is there already, and reads it back.

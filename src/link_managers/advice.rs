@@ -52,20 +52,15 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
 
 fn fields(changed: &[&Drift]) -> String {
     const MOST: usize = 3;
-    let word = |d: &&Drift| {
-        if d.field == "link" {
-            "name".to_owned()
-        } else {
-            d.field.clone()
-        }
-    };
-    let all: BTreeSet<String> = changed.iter().map(word).collect();
-    let shown = all
+    let all: BTreeSet<&str> = changed
         .iter()
-        .take(MOST)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
+        .map(|d| match d.field.as_str() {
+            "link" => "name",
+            field => field,
+        })
+        .collect();
+    let shown: Vec<&str> = all.iter().take(MOST).copied().collect();
+    let shown = shown.join(", ");
     match all.len().saturating_sub(MOST) {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -74,8 +69,10 @@ fn fields(changed: &[&Drift]) -> String {
 
 /// None where it cannot be the one.
 fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
-    let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
-    let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));
+    let mut fields = changed.iter().map(|d| d.field.as_str());
+    let foreign = fields
+        .clone()
+        .any(|field| field.starts_with("route ") || field.starts_with("rule "));
     match present.manager {
         // It deletes routes and rules that are not its own, wherever they lead
         // (ManageForeignRoutes= in networkd.conf(5)).
@@ -86,7 +83,7 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
         ),
         // What it does, it does to a link's name and hardware settings.
         Manager::Udev
-            if any(&|f| {
+            if fields.any(|f| {
                 f.starts_with("link ")
                     || matches!(
                         f,

@@ -28,19 +28,18 @@ const UDEV: &str = "run/udev/data/n";
 /// networkd, when it stops, takes away what it says of links, lo's with it; the folders themselves
 /// are made at boot (tmpfiles.d/systemd-network.conf).
 pub fn present(root: &Path) -> Vec<Manager> {
-    let is = |trace: &str| root.join(trace).exists();
-    let has =
-        |folder: &str| fs::read_dir(root.join(folder)).is_ok_and(|mut all| all.next().is_some());
-    let traces = [
-        (Manager::NetworkManager, is("run/NetworkManager")),
-        (Manager::Networkd, has("run/systemd/netif/links")),
-        (Manager::Udev, is("run/udev/control")),
-    ];
-    traces
-        .into_iter()
-        .filter(|(_, here)| *here)
-        .map(|(manager, _)| manager)
-        .collect()
+    let mut found = Vec::new();
+    if root.join("run/NetworkManager").exists() {
+        found.push(Manager::NetworkManager);
+    }
+    if fs::read_dir(root.join("run/systemd/netif/links")).is_ok_and(|mut all| all.next().is_some())
+    {
+        found.push(Manager::Networkd);
+    }
+    if root.join("run/udev/control").exists() {
+        found.push(Manager::Udev);
+    }
+    found
 }
 
 /// Whether it says that it manages the link of that index; nothing where it says nothing.
@@ -51,16 +50,17 @@ pub fn present(root: &Path) -> Vec<Manager> {
 /// link that is away and back). networkd has one of each link (link_save() in systemd's
 /// networkd-state-file.c).
 fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
-    let read = |at: &str| files::read_through(&root.join(at)).ok()?;
-    let has = |text: &str, line: &str| text.lines().any(|l| l == line);
     match manager {
-        Manager::NetworkManager => match read(&format!("run/NetworkManager/devices/{ifindex}")) {
-            Some(text) => Some(has(&text, "managed=true")),
+        Manager::NetworkManager => {
+            let own = root.join(format!("run/NetworkManager/devices/{ifindex}"));
+            if let Ok(Some(text)) = files::read_through(&own) {
+                return Some(text.lines().any(|line| line == "managed=true"));
+            }
             // By its own rules for veth and the like, or by ours.
-            None => read(&format!("{UDEV}{ifindex}"))
-                .filter(|text| has(text, "E:NM_UNMANAGED=1"))
-                .map(|_| false),
-        },
+            let text = files::read_through(&root.join(format!("{UDEV}{ifindex}"))).ok()??;
+            let is_kept_off = text.lines().any(|line| line == "E:NM_UNMANAGED=1");
+            is_kept_off.then_some(false)
+        }
         Manager::Networkd => {
             let state = networkd::state(root, ifindex)?;
             (!NOT_BEGUN.contains(&state.as_str())).then_some(state != "unmanaged")
@@ -85,7 +85,6 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
 /// The manager that gives that link its addresses, as far as it can be known. Never udev: it names
 /// links, and sets hardware.
 pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
-    let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
     // What ifup(8) of ifupdown has raised: `eth0=eth0`.
     let raised = files::read_through(&root.join("run/network/ifstate"))
         .ok()
@@ -97,7 +96,7 @@ pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static st
         .then_some("ifupdown");
     present(root)
         .into_iter()
-        .find(by)
+        .find(|m| *m != Manager::Udev && !spares(root, *m, ifindex))
         .map(Manager::name)
         .or(ifupdown)
 }
@@ -272,14 +271,12 @@ impl Managers {
 
     /// Who has still to configure a link.
     pub fn at_work(&mut self, link: &Netdev) -> Option<Manager> {
-        let is_at_work = |by: &Manager| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
+        let mut managers = [Manager::Networkd, Manager::NetworkManager].into_iter();
+        managers.find(|by| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
             Word::Configuring => true,
             Word::Unseen => self.is_running(*by) == Some(true),
             _ => false,
-        };
-        [Manager::Networkd, Manager::NetworkManager]
-            .into_iter()
-            .find(is_at_work)
+        })
     }
 
     /// Whether networkd runs, which deletes rules that it has not made
@@ -359,10 +356,9 @@ pub fn spares_rules(root: &Path) -> bool {
 /// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that
 /// it leaves it alone.
 pub fn may_configure(root: &Path, links: &[u32]) -> bool {
-    let is_done = |index: &u32| {
-        networkd::state(root, *index).is_some_and(|state| !BUSY.contains(&state.as_str()))
-    };
-    present(root).contains(&Manager::Networkd) && !links.iter().all(is_done)
+    let mut states = links.iter().map(|index| networkd::state(root, *index));
+    present(root).contains(&Manager::Networkd)
+        && states.any(|state| state.is_none_or(|state| BUSY.contains(&state.as_str())))
 }
 
 /// How networkd calls a link that it is not done with.
@@ -385,14 +381,11 @@ pub fn own_function(root: &Path, dev: &IfName) -> Option<String> {
     let device =
         fs::canonicalize(root.join("sys/class/net").join(dev.as_str()).join("device")).ok()?;
     let links = fs::read_dir(device.join("net")).ok()?.count();
-    // `0000:3b:00.0`; virtio's links are one folder below theirs.
-    let is_address = |name: &&str| {
-        name.len() >= 12 && name.ends_with(|c: char| c.is_ascii_digit()) && {
-            let marks: Vec<char> = name.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
-            marks == [':', ':', '.']
-        }
-    };
     let names = device.ancestors().filter_map(|at| at.file_name()?.to_str());
-    let address = names.take(2).find(is_address)?;
+    // `0000:3b:00.0`; virtio's links are one folder below theirs.
+    let address = names.take(2).find(|name| {
+        let marks: String = name.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
+        name.len() >= 12 && name.ends_with(|c: char| c.is_ascii_digit()) && marks == "::."
+    })?;
     (links == 1).then(|| address.to_owned())
 }

@@ -103,13 +103,9 @@ fn unmanaged(bus: &mut Bus, path: &str) -> Result<bool> {
 }
 
 fn is_external(bus: &mut Bus, path: &str) -> bool {
-    let active = |bus: &mut Bus| -> Result<u32> {
-        let answer = property(bus, path, DEVICE, "ActiveConnection")?;
-        let active: rustbus::wire::ObjectPath<&str> =
-            answer.body.parser().get::<Variant>()?.get()?;
-        number(bus, active.as_ref(), ACTIVE, "StateFlags")
-    };
-    active(bus).is_ok_and(|flags| flags & EXTERNAL != 0)
+    let flags = object(bus, path, "ActiveConnection")
+        .map(|active| number(bus, &active, ACTIVE, "StateFlags"));
+    flags.is_some_and(|flags| flags.is_ok_and(|flags| flags & EXTERNAL != 0))
 }
 
 /// A table of the profile: `aa{sv}`.
@@ -141,28 +137,22 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
         .iter()
         .filter_map(|s| s.get("gateway")?.get::<&str>().ok());
     let gateways: Vec<&str> = gateways.collect();
-    let is_own_route = |r: &Route| {
-        is_dynamic(r)
-            || r.protocol == STATIC
-                && (is_by(r, &gateways) || routes.iter().any(|row| is_route(row, r)))
-    };
     let own = own_addresses(bus, &path, &profile);
-    let addresses = state.netdev.addresses.iter().filter(|a| !own.has(a));
-    Ok(Foreign {
-        addresses: addresses.cloned().collect(),
-        routes: state
-            .routes
-            .iter()
-            .filter(|r| !is_own_route(r))
-            .cloned()
-            .collect(),
-        rules: state
-            .rules
-            .iter()
-            .filter(|r| !rules.iter().any(|row| is_rule(row, r)))
-            .cloned()
-            .collect(),
-    })
+    let mut foreign = Foreign {
+        addresses: state.netdev.addresses.clone(),
+        routes: state.routes.clone(),
+        rules: state.rules.clone(),
+    };
+    foreign.addresses.retain(|a| !own.has(a));
+    foreign.routes.retain(|r| {
+        let is_static = r.protocol == STATIC
+            && (is_by(r, &gateways) || routes.iter().any(|row| is_route(row, r)));
+        !is_dynamic(r) && !is_static
+    });
+    foreign
+        .rules
+        .retain(|r| !rules.iter().any(|row| is_rule(row, r)));
+    Ok(foreign)
 }
 
 /// The names of a profile's settings for IPv4 and IPv6.
@@ -285,27 +275,19 @@ fn address_of(row: &HashMap<&str, Variant>) -> Option<(String, u32)> {
 
 /// Whether a route is the default one of the profile, or leads to its gateway.
 fn is_by(route: &Route, gateways: &[&str]) -> bool {
-    let is_gateway = |ip: String| gateways.contains(&ip.as_str());
     let [only] = route.hops.as_slice() else {
         return false;
     };
-    match only.gateway {
-        Some(gateway) => route.destination.prefix_len() == 0 && is_gateway(gateway.to_string()),
-        None => is_gateway(route.destination.addr().to_string()),
-    }
+    let gateway = only.gateway.unwrap_or(route.destination.addr());
+    (only.gateway.is_none() || route.destination.prefix_len() == 0)
+        && gateways.contains(&gateway.to_string().as_str())
 }
 
 fn is_route(row: &HashMap<&str, Variant>, route: &Route) -> bool {
-    let text = |key: &str| row.get(key).and_then(|value| value.get::<&str>().ok());
-    let number = |key: &str| row.get(key).and_then(|value| value.get::<u32>().ok());
-    let gateway = route
-        .hops
-        .first()
-        .and_then(|hop| hop.gateway)
-        .map(|ip| ip.to_string());
-    text("dest") == Some(route.destination.addr().to_string().as_str())
-        && number("prefix") == Some(u32::from(route.destination.prefix_len()))
-        && (route.hops.len() > 1 || text("next-hop") == gateway.as_deref())
+    let gateway = route.hops.first().and_then(|hop| hop.gateway);
+    text(row, "dest") == Some(route.destination.addr().to_string())
+        && count(row, "prefix") == Some(u32::from(route.destination.prefix_len()))
+        && (route.hops.len() > 1 || text(row, "next-hop") == gateway.map(|ip| ip.to_string()))
 }
 
 /// AF_INET6.
@@ -314,8 +296,6 @@ const V6: i32 = 10;
 /// The keys are those of nm_ip_routing_rule_to_dbus() in libnm-core's nm-setting-ip-config.c: one
 /// that a rule does not go by is absent.
 fn is_rule(row: &HashMap<&str, Variant>, rule: &Rule) -> bool {
-    let text = |key: &str| row.get(key)?.get::<&str>().ok().map(str::to_owned);
-    let number = |key: &str| row.get(key)?.get::<u32>().ok();
     let family = row
         .get("family")
         .and_then(|family| family.get::<i32>().ok());
@@ -324,25 +304,36 @@ fn is_rule(row: &HashMap<&str, Variant>, rule: &Rule) -> bool {
     let suppressed = suppressed.and_then(|length| length.get::<i32>().ok());
     let own = RuleKey {
         family: family.map_or(rule.family, |family| if family == V6 { 6 } else { 4 }),
-        priority: number("priority").unwrap_or(0),
+        priority: count(row, "priority").unwrap_or(0),
         source: net(row, "from", "from-len"),
         destination: net(row, "to", "to-len"),
-        iif: text("iifname"),
-        oif: text("oifname"),
-        table: number("table").unwrap_or(rule.table),
+        iif: text(row, "iifname"),
+        oif: text(row, "oifname"),
+        table: count(row, "table").unwrap_or(rule.table),
         action: byte(row, "action").unwrap_or(TO_TABLE),
         tos: byte(row, "tos").unwrap_or(0),
         inverted: flag.unwrap_or(false),
-        mark: Mark::new(number("fwmark").unwrap_or(0), number("fwmask").unwrap_or(0)),
+        mark: Mark::new(
+            count(row, "fwmark").unwrap_or(0),
+            count(row, "fwmask").unwrap_or(0),
+        ),
         ip_protocol: byte(row, "ipproto").unwrap_or(0),
         source_ports: ports(row, "sport-start", "sport-end"),
         destination_ports: ports(row, "dport-start", "dport-end"),
-        users: number("uid-range-start")
-            .zip(number("uid-range-end"))
+        users: count(row, "uid-range-start")
+            .zip(count(row, "uid-range-end"))
             .map(Into::into),
         suppressed: suppressed.and_then(|length| u32::try_from(length).ok()),
     };
     own == RuleKey::of(rule)
+}
+
+fn text(row: &HashMap<&str, Variant>, key: &str) -> Option<String> {
+    Some(row.get(key)?.get::<&str>().ok()?.to_owned())
+}
+
+fn count(row: &HashMap<&str, Variant>, key: &str) -> Option<u32> {
+    row.get(key)?.get().ok()
 }
 
 fn byte(row: &HashMap<&str, Variant>, key: &str) -> Option<u8> {

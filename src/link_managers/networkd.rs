@@ -159,8 +159,8 @@ fn is_metric(metric: u32, route: &Route) -> bool {
         IpNet::V4(_) => 0,
         IpNet::V6(_) => 1024,
     };
-    let effective = |metric: u32| if metric == 0 { chosen } else { metric };
-    effective(metric) == effective(route.metric.unwrap_or(0))
+    let [one, other] = [metric, route.metric.unwrap_or(0)].map(|m| if m == 0 { chosen } else { m });
+    one == other
 }
 
 /// The fields as routing_policy_rule_build_json() in systemd's networkd-json.c writes them: those

@@ -8,6 +8,7 @@ mod damaged;
 mod late_conf;
 pub mod records;
 
+use rdma_model::escape::is_plain;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -379,12 +380,7 @@ fn private() -> Replacement {
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.
 fn report_name(id: &str) -> String {
-    let plain = id.len() <= 128
-        && !id.starts_with('.')
-        && id
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    if plain {
+    if id.len() <= 128 && !id.starts_with('.') && is_plain(id, b"-_.") {
         return format!("{id}.json");
     }
     let hex: String = id.bytes().take(64).map(|b| format!("{b:02x}")).collect();

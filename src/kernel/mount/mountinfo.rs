@@ -88,17 +88,9 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 /// The mounts that are seen on the mount `on` below `dir`, by their paths from there. What lies on
 /// or below one of them goes wherever it goes, so it is not among them.
 pub fn below(mounts: &[Mount], on: u64, dir: &Path) -> Vec<PathBuf> {
-    let relative = |m: &Mount| {
-        m.point
-            .strip_prefix(dir)
-            .ok()
-            .filter(|r| !r.as_os_str().is_empty())
-            .map(Path::to_owned)
-    };
+    let mounts = mounts.iter().filter(|m| m.parent == on && m.point != dir);
     let mut all: Vec<PathBuf> = mounts
-        .iter()
-        .filter(|m| m.parent == on)
-        .filter_map(relative)
+        .filter_map(|m| Some(m.point.strip_prefix(dir).ok()?.to_owned()))
         .collect();
     // Component by component, so that all that is below a path follows it.
     all.sort();

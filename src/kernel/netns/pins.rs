@@ -97,35 +97,25 @@ pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
     pin(ns, path)
 }
 
+fn change(from: Option<&Path>, folder: &Path, how: MsFlags) -> nix::Result<()> {
+    let flags = how | MsFlags::MS_REC;
+    mount(from, folder, None::<&str>, flags, None::<&str>)
+}
+
 /// What is mounted in the folder from now on shows up wherever its mount does: it becomes a shared
 /// mount of its own, once, as `ip netns add` makes it (netns_add in iproute2's ip/ipnetns.c),
 /// whatever the mount that it is on.
 fn share(folder: &Path) -> Result<()> {
     let doing = || format!("making {} a shared mount", folder.display());
-    let shared = || {
-        mount(
-            None::<&str>,
-            folder,
-            None::<&str>,
-            MsFlags::MS_SHARED | MsFlags::MS_REC,
-            None::<&str>,
-        )
-    };
+
     // Two that find it unmounted would both mount it, and names would be under the upper one. Any
     // user can keep that lock: it is not worth more than a moment.
     let turn = files::open_folder(folder).map(|dir| files::lock_file(dir, Instant::now() + MOMENT));
-    match shared() {
+    match change(None, folder, MsFlags::MS_SHARED) {
         // It is no mount yet.
         Err(Errno::EINVAL) => {
-            mount(
-                Some(folder),
-                folder,
-                None::<&str>,
-                MsFlags::MS_BIND | MsFlags::MS_REC,
-                None::<&str>,
-            )
-            .with_context(doing)?;
-            shared().with_context(doing)?;
+            change(Some(folder), folder, MsFlags::MS_BIND).with_context(doing)?;
+            change(None, folder, MsFlags::MS_SHARED).with_context(doing)?;
         }
         done => done.with_context(doing)?,
     }

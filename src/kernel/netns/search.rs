@@ -50,14 +50,12 @@ impl FoundLink {
 
     /// Whether a CNI plugin has put it where it is.
     pub fn is_of_cni(&self) -> bool {
-        let is_it = |result: &CniResult| {
-            let netns = std::fs::metadata(&result.netns).ok();
+        let mut results = CNI_RESULTS.iter().flat_map(|folder| cni_results(folder));
+        results.any(|result| {
+            let netns = std::fs::metadata(&result.netns);
             result.if_name == self.link.name.as_str()
-                && netns.is_some_and(|file| file.ino() == self.link.netns)
-        };
-        CNI_RESULTS
-            .iter()
-            .any(|folder| cni_results(folder).iter().any(is_it))
+                && netns.is_ok_and(|file| file.ino() == self.link.netns)
+        })
     }
 
     /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name,

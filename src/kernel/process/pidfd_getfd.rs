@@ -195,11 +195,11 @@ fn climb(handle: &Handle, process: &Process, file: Option<&Path>) -> Result<Owne
     let Some(file) = file else {
         return Err(ErrorClass::Refused.error(why.join("; ")));
     };
-    let doing = || format!("{}; opening {}", why.join("; "), file.display());
-    let opened = door::plain(file, Links::Followed).class(ErrorClass::Refused, doing())?;
+    let doing = format!("{}; opening {}", why.join("; "), file.display());
+    let opened = door::plain(file, Links::Followed).class(ErrorClass::Refused, doing.clone())?;
     opened
         .map(OwnedFd::from)
-        .ok_or_else(|| ErrorClass::Refused.error(format!("{}: there is no such file", doing())))
+        .ok_or_else(|| ErrorClass::Refused.error(format!("{doing}: there is no such file")))
 }
 
 fn standing(pid: i32) -> Standing {

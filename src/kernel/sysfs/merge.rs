@@ -205,7 +205,7 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
         {
             Some(reported)
         }
-        (None, Some(seen)) if port.link_layer.as_deref() != Some("InfiniBand") => {
+        (None, Some(seen)) if !port.is_infiniband() => {
             // The netdev of a RoCE port that is in our namespace is always reported
             // (fill_port_info() in nldev.c).
             warnings.push(format!(
