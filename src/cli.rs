@@ -20,11 +20,11 @@ mod restore;
 mod sysfs;
 mod test_bootstrap;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
-use clap::{Arg, Args, FromArgMatches, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 pub use crate::config::options::Global;
 pub use crate::config::select_args::SelectArgs;
@@ -342,17 +342,15 @@ impl Cli {
 /// An empty variable counts as unset; clap takes the empty text for a path or a number. Of the
 /// options that select NICs, which are text, [`crate::config::select_args`] decides.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    let set = |arg: Arg| {
+    let command = command.mut_args(|arg| {
         let own = arg
             .get_env()
             .filter(|name| name.as_encoded_bytes().starts_with(b"RDMAPREP_"));
-        match own.is_some_and(is_empty) {
+        let value = own.and_then(std::env::var_os);
+        match value.is_some_and(|value| value.is_empty()) {
             true => arg.env(Resettable::Reset),
             false => arg,
         }
-    };
-    command
-        .mut_args(set)
-        .mut_subcommands(without_empty_variables)
+    });
+    command.mut_subcommands(without_empty_variables)
 }

@@ -1,6 +1,7 @@
 //! The PCI tree as a picture: where the GPUs and NICs are, which NICs are kept, and which GPU each
 //! is nearest to.
 
+use rdma_model::escape::count;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nccl_rules::levels::{Distance, Levels};
@@ -102,23 +103,20 @@ pub fn fates(selection: &Selection, snapshot: &Snapshot) -> Fates {
             .or_insert_with(|| verdict.dropped.clone());
         fate.take_if(|_| verdict.dropped.is_none());
     }
-    let unjudged = || drop("nothing was decided about it", "");
-    snapshot
-        .hcas
-        .iter()
-        .for_each(|h| drop_unless_known(&mut fates, h, unjudged));
+    for hca in &snapshot.hcas {
+        drop_unless_known(&mut fates, hca, || drop("nothing was decided about it", ""));
+    }
     fates
 }
 
 pub fn listed(keep: &BTreeSet<HcaName>, snapshot: &Snapshot) -> Fates {
-    let fate = |h: &Hca| {
-        let kept = keep.contains(&h.name);
-        (
-            h.name.clone(),
-            (!kept).then(|| drop("it is not in --hca", "add it to --hca (RDMAPREP_HCA)")),
-        )
-    };
-    snapshot.hcas.iter().map(fate).collect()
+    let mut fates = Fates::new();
+    for hca in &snapshot.hcas {
+        let is_out = !keep.contains(&hca.name);
+        let dropped = is_out.then(|| drop("it is not in --hca", "add it to --hca (RDMAPREP_HCA)"));
+        fates.insert(hca.name.clone(), dropped);
+    }
+    fates
 }
 
 fn drop(why: &str, fix: &str) -> Drop {
@@ -155,20 +153,18 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
         .map(|hca| nic(&levels, hca, snapshot, fates))
         .collect();
     // Rail order, as the selection has it.
-    let rail = |n: &Nic| {
-        (
-            n.place.is_none(),
-            n.place.as_ref().map(|p| p.address),
-            n.hca.clone(),
-        )
-    };
-    nics.sort_by_cached_key(rail);
+    nics.sort_by_cached_key(|n| {
+        let address = n.place.as_ref().map(|p| p.address);
+        (address.is_none(), address, n.hca.clone())
+    });
     let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
-    kept.enumerate()
-        .for_each(|(rail, nic)| nic.rail = Some(rail));
+    for (rail, nic) in kept.enumerate() {
+        nic.rail = Some(rail);
+    }
     pair(&levels, &gpus, &mut nics);
-    gpus.iter_mut()
-        .for_each(|gpu| gpu.shares = shared(&levels, gpu, &nics));
+    for gpu in &mut gpus {
+        gpu.shares = shared(&levels, gpu, &nics);
+    }
     let data_direct = snapshot.pci.iter().filter(|f| f.is_data_direct());
     let data_direct: Vec<Place> = data_direct.map(|f| place(&levels, f.address)).collect();
     let places = gpus
@@ -242,18 +238,15 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
         let Some(best) = ways.iter().map(|(_, way)| *way).min() else {
             continue;
         };
-        let near = ways
-            .into_iter()
-            .filter(|(_, way)| *way == best)
-            .map(|(gpu, _)| gpu)
-            .collect::<Vec<_>>();
-        let nearest = |gpu: &usize| Nearest {
+        let mut near = ways;
+        near.retain(|(_, way)| *way == best);
+        let nearest = near.iter().map(|(gpu, _)| Nearest {
             gpu: *gpu,
             distance: best.0,
             hops: best.1,
             equals: near.len(),
-        };
-        choices.push((at, near.iter().map(nearest).collect()));
+        });
+        choices.push((at, nearest.collect()));
     }
     choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
     for (at, near) in choices {
@@ -265,23 +258,20 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
 
 /// The kept NIC of another GPU that a GPU without one of its own is nearest to.
 fn shared(levels: &Levels, gpu: &Gpu, nics: &[Nic]) -> Option<HcaName> {
-    let kept = || nics.iter().filter(|n| n.dropped.is_none());
-    if kept().any(|n| {
-        n.nearest
-            .as_ref()
-            .is_some_and(|n| n.gpu == gpu.number && n.is_close())
-    }) {
-        return None;
+    let mut best = None;
+    for nic in nics.iter().filter(|n| n.dropped.is_none()) {
+        let nearest = nic.nearest.as_ref();
+        if nearest.is_some_and(|n| n.gpu == gpu.number && n.is_close()) {
+            return None;
+        }
+        if let Some(place) = &nic.place {
+            let way = levels.between(place.address, gpu.place.address);
+            let this = (way, nic.rail, &nic.hca);
+            best = Some(best.map_or(this, |best| this.min(best)));
+        }
     }
-    let way = |n: &Nic| {
-        Some((
-            levels.between(n.place.as_ref()?.address, gpu.place.address),
-            n.rail,
-            n.hca.clone(),
-        ))
-    };
-    let ((distance, _), _, hca) = kept().filter_map(way).min()?;
-    (distance <= Distance::Pxb).then_some(hca)
+    let ((distance, _), _, hca) = best?;
+    (distance <= Distance::Pxb).then(|| hca.clone())
 }
 
 impl Nearest {
@@ -307,7 +297,6 @@ impl Nearest {
 
 impl Picture {
     pub fn headline(&self) -> String {
-        let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
         let (gpus, hcas) = (count(self.gpus.len(), "GPU"), count(self.nics.len(), "HCA"));
         format!(
@@ -357,11 +346,13 @@ impl Picture {
 
     /// Where its Data Direct functions are, as a sentence.
     fn data_direct_words(&self) -> Option<String> {
-        let word = |place: &Place| match place.switch {
-            Some(switch) => format!("{} below switch {switch}", place.address),
-            None => format!("{} on {}", place.address, numa_name(place.numa)),
-        };
-        let all: Vec<String> = self.data_direct.iter().map(word).collect();
+        let mut all = Vec::new();
+        for place in &self.data_direct {
+            all.push(match place.switch {
+                Some(switch) => format!("{} below switch {switch}", place.address),
+                None => format!("{} on {}", place.address, numa_name(place.numa)),
+            });
+        }
         (!all.is_empty()).then(|| format!("Data Direct functions: {}", all.join(", ")))
     }
 
@@ -379,16 +370,9 @@ impl Picture {
                 None => reasons.push((drop, vec![&nic.hca])),
             }
         }
-        let fix = |drop: &Drop| {
-            if drop.fix.is_empty() {
-                String::new()
-            } else {
-                format!(" → {}", drop.fix)
-            }
-        };
         reasons
             .into_iter()
-            .map(|(d, nics)| (d.code.to_string(), nics, format!("{}{}", d.why, fix(d))))
+            .map(|(d, nics)| (d.code.to_string(), nics, d.sentence()))
             .collect()
     }
 }
@@ -415,8 +399,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
             _ => lines.push(word.to_owned()),
         }
     }
-    let cut = |line: String| cut(&line, width);
-    lines.into_iter().map(cut).collect()
+    lines.iter().map(|line| cut(line, width)).collect()
 }
 
 fn cut(text: &str, width: usize) -> String {

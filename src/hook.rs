@@ -111,26 +111,24 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
     let Ok(records) = Records::read(store, machine.boot_id()) else {
         return false;
     };
-    let is_other = |r: &Record, m: &Member| {
-        m.id == state.id
-            && m.cni.is_none()
-            && Some(i64::from(m.pid)) != state.pid
-            && machine.is_alive(r, m)
-    };
-    records
-        .readable()
-        .any(|r| r.members.iter().any(|m| is_other(r, m)))
+    records.readable().any(|r| {
+        r.members.iter().any(|m| {
+            m.id == state.id
+                && m.cni.is_none()
+                && Some(i64::from(m.pid)) != state.pid
+                && machine.is_alive(r, m)
+        })
+    })
 }
 
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
-    let ours = |r: &Record| {
-        r.netns == netns
-            && r.members
-                .iter()
-                .any(|m| m.pid == pid && hook.machine.is_alive(r, m))
-    };
-    Ok(hook.records()?.readable().any(ours))
+    let records = hook.records()?;
+    let mut there = records.readable().filter(|r| r.netns == netns);
+    Ok(there.any(|r| {
+        let mut ours = r.members.iter().filter(|m| m.pid == pid);
+        ours.any(|m| hook.machine.is_alive(r, m))
+    }))
 }
 
 /// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.

@@ -11,6 +11,7 @@ mod safe_json;
 mod status;
 mod tables;
 
+use rdma_model::escape::count;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -115,9 +116,8 @@ impl Report {
             .then(earlier)
             .flatten()
             .and_then(|text| serde_json::from_str::<Report>(&text).ok());
-        let is_create = |r: &Report| r.exit_code == 0 && r.command != "hook poststop";
         let notes = earlier
-            .filter(is_create)
+            .filter(|r| r.exit_code == 0 && r.command != "hook poststop")
             .map(|r| r.notes)
             .unwrap_or_default();
         let mut all = Report {
@@ -240,7 +240,6 @@ const SOCKETS: &str = "the default route's interface, else a rail";
 /// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the
 /// other node. `is_stored`: for any container, and not in the config.json of one.
 pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
-    let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let mut parts = vec![count(plan.nics.len(), "NIC")];
     if !plan.ib.is_empty() {
         parts.push(count(plan.ib.len(), "InfiniBand HCA"));
@@ -282,11 +281,14 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
 }
 
 fn agreed(a: &Agreement) -> String {
-    let rail = |Rail(key, iface): &Rail| match key.as_str() == iface.as_str() {
-        true => printable(key.as_str()),
-        false => printable(&format!("{key} ({iface})")),
-    };
-    let rails = a.rails.iter().map(rail).collect::<Vec<_>>().join(", ");
+    let mut rails = Vec::new();
+    for Rail(key, iface) in &a.rails {
+        rails.push(match key.as_str() == iface.as_str() {
+            true => printable(key.as_str()),
+            false => printable(&format!("{key} ({iface})")),
+        });
+    }
+    let rails = rails.join(", ");
     let (run, digest) = (printable(&a.run.to_string()), a.digest.short());
     let mut text = format!(
         "{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n",

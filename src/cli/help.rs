@@ -118,11 +118,9 @@ const PAGES: &str =
     "The pages that help names, such as docs/recovery.md, are in /usr/share/doc/rdmaprep.";
 
 fn exit_codes() -> String {
-    let line = |f: ErrorClass| format!("\n  {}  {}", f.code(), f.meaning());
-    ErrorClass::ALL
-        .into_iter()
-        .map(line)
-        .fold("Exit codes:\n  0  done".to_owned(), |text, line| {
-            text + &line
-        })
+    let mut text = "Exit codes:\n  0  done".to_owned();
+    for class in ErrorClass::ALL {
+        text += &format!("\n  {}  {}", class.code(), class.meaning());
+    }
+    text
 }

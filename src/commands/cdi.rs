@@ -184,27 +184,19 @@ fn source(
 fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> {
     let records = Records::read(store, &boot_id()?)?;
     let given = records.readable().filter_map(|r| r.given.as_deref());
-    let chosen = |rail: &Rail| {
+    let mut rails = Vec::from_iter(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)));
+    rails.retain(|rail| {
         let netdev = match &rail.name {
             RailName::Netdev(netdev) => Some(netdev),
             RailName::Hca(_) => None,
         };
-        let hca: Option<HcaName> = rail
-            .hca
-            .as_deref()
-            .and_then(|port| port.split(':').next()?.parse().ok());
-        let left_out = left_out(request, seen, netdev, hca.as_ref()).is_some();
-        !left_out
-            && request
-                .host
-                .policy
-                .forbids_name(rail.name.as_str())
-                .is_none()
-    };
-    Ok(given
-        .flat_map(|plan| Rail::rails_of_plan(plan, seen))
-        .filter(chosen)
-        .collect())
+        let hca = rail.hca.as_deref();
+        let hca: Option<HcaName> = hca.and_then(|port| port.split(':').next()?.parse().ok());
+        let policy = &request.host.policy;
+        left_out(request, seen, netdev, hca.as_ref()).is_none()
+            && policy.forbids_name(rail.name.as_str()).is_none()
+    });
+    Ok(rails)
 }
 
 fn ours(path: &Path, text: &str) -> Result<Spec> {
@@ -229,19 +221,17 @@ fn program(args: &CdiGenerateArgs, etc: &HostTree) -> Result<String> {
 }
 
 fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Result<()> {
-    let why = |name: &str| {
+    let mut lost = Vec::new();
+    for name in older.lost(newer) {
         let dropped = selection.dropped().find(|(v, _)| {
-            v.netdev
-                .as_ref()
-                .map_or_else(|| v.label(), |n| n.to_string())
-                == name
+            let netdev = v.netdev.as_ref();
+            netdev.map_or_else(|| v.label(), |n| n.to_string()) == name
         });
-        dropped.map_or_else(
-            || format!("{name} is not on this host"),
-            |(_, d)| d.why.clone(),
-        )
-    };
-    let lost: Vec<String> = older.lost(newer).into_iter().map(why).collect();
+        lost.push(match dropped {
+            Some((_, drop)) => drop.why.clone(),
+            None => format!("{name} is not on this host"),
+        });
+    }
     if lost.is_empty() {
         return Ok(());
     }
@@ -285,18 +275,13 @@ fn line(device: &CdiDevice, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
         .iter()
         .filter_map(|rail| elsewhere(rail, seen, held))
         .collect();
-    let is_stale = |path: &str, number: (u32, u32)| {
-        let node = seen
-            .hcas
-            .iter()
-            .filter_map(|h| h.uverbs.as_ref())
-            .find(|d| path == format!("/dev/infiniband/{}", d.name));
-        node.is_some_and(|d| (d.major, d.minor) != number)
-    };
-    let stale = nodes
-        .iter()
-        .filter(|n| is_stale(&n.path, (n.major, n.minor)));
-    now.extend(stale.map(|n| format!("{} has another number by now", n.path)));
+    for node in nodes {
+        let mut all = seen.hcas.iter().filter_map(|h| h.uverbs.as_ref());
+        let is = all.find(|d| node.path == format!("/dev/infiniband/{}", d.name));
+        if is.is_some_and(|d| (d.major, d.minor) != (node.major, node.minor)) {
+            now.push(format!("{} has another number by now", node.path));
+        }
+    }
     DeviceLine {
         device: device.name.clone(),
         rails: rails.iter().map(ToString::to_string).collect(),

@@ -270,9 +270,10 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
         .readable()
         .flat_map(|r| &r.members)
         .filter_map(|m| Some((m.id.clone(), m.cni.clone()?)));
-    let is_valid =
-        |id: &String, cni: &Attachment| valid.iter().any(|v| v.id == *id && v.ifname == cni.ifname);
-    let gone = members.filter(|(id, cni)| cni.network == call.network.name && !is_valid(id, cni));
+    let gone = members.filter(|(id, cni)| {
+        cni.network == call.network.name
+            && !valid.iter().any(|v| v.id == *id && v.ifname == cni.ifname)
+    });
     let mut failed = Vec::new();
     for (id, attachment) in gone {
         let done = Attached::about(call, host.clone(), &id, attachment).and_then(|a| give_back(&a));

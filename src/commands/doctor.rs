@@ -146,7 +146,7 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
 fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
     let machine = ThisMachine::new()?;
     let records = Records::read(store, machine.boot_id())?;
-    let trace = |(path, record): (&Path, &Result<Record>)| match record {
+    let traces = records.iter().map(|(path, record)| match record {
         Ok(record) => trace(record, &machine),
         Err(e) => Trace {
             id: path.display().to_string(),
@@ -161,8 +161,8 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
             tables: Vec::new(),
             held_back: Vec::new(),
         },
-    };
-    Ok(records.iter().map(trace).collect())
+    });
+    Ok(traces.collect())
 }
 
 fn trace(record: &Record, machine: &ThisMachine) -> Trace {
@@ -220,7 +220,7 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
         let found = running::container_userspace(args.pid, providers)?;
         return say(&report::json(&found)?);
     }
-    let device = |word: &String| {
+    let devices = args.nodes.iter().filter_map(|word| {
         let mut parts = word.rsplitn(3, ':');
         let (minor, major) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         Some(CharDevice {
@@ -228,8 +228,8 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
             major,
             minor,
         })
-    };
-    let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
+    });
+    let devices: Vec<CharDevice> = devices.collect();
     let user: ProcessUser = args
         .user
         .as_deref()

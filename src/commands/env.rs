@@ -22,7 +22,7 @@ use crate::nccl_env::{self, Namespace, format, libraries};
 use crate::oci::edit::environment;
 use crate::plan::Plan;
 use crate::planner::stored_plan;
-use crate::record::{Member, Record};
+use crate::record::Record;
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -64,18 +64,10 @@ fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> R
 
 /// What the container's config.json sets, with what `spec` has added there.
 fn own_environment(record: &Record, id: &str) -> Result<BTreeMap<String, String>> {
-    let is_keeper = |m: &Member| {
-        record
-            .hold
-            .as_ref()
-            .is_some_and(|h| h.path == Path::new(&m.bundle))
-    };
-    let bundle = record
-        .members
-        .iter()
-        .find(|m| m.id == id && m.bundle.starts_with('/') && !is_keeper(m))
-        .map(|m| &m.bundle);
-    let path = bundle.map(|bundle| Path::new(bundle).join("config.json"));
+    let keeper = record.hold.as_ref().map(|h| h.path.as_path());
+    let mut members = record.members.iter().filter(|m| m.id == id);
+    let own = members.find(|m| m.bundle.starts_with('/') && keeper != Some(Path::new(&m.bundle)));
+    let path = own.map(|m| Path::new(&m.bundle).join("config.json"));
     let text = match &path {
         Some(path) => files::read(path).class(ErrorClass::State, "reading the bundle")?,
         None => None,

@@ -280,13 +280,12 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
         &args.tree,
         &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next),
     )?;
-    let incomplete = || {
-        ErrorClass::Incomplete.error(format!(
-            "changed since and left: {left}; see to it, and run this again"
-        ))
-    };
-    ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
-    Ok(())
+    if removal.left.is_empty() || args.leave_changed {
+        return Ok(());
+    }
+    Err(ErrorClass::Incomplete.error(format!(
+        "changed since and left: {left}; see to it, and run this again"
+    )))
 }
 
 /// Engines call a runtime by its path as long as they know a container of it, to kill or to remove
@@ -356,16 +355,14 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
         Err(_) => path.display().to_string(),
     });
     let holders: Vec<String> = holders.collect();
-    let away = || {
-        let text = format!(
-            "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep \
-            restore --all`); then run `rdmaprep uninstall` again",
-            holders.join(", ")
-        );
-        ErrorClass::Locked.error(text)
-    };
-    ensure!(holders.is_empty(), away());
-    Ok(lock)
+    if holders.is_empty() {
+        return Ok(lock);
+    }
+    Err(ErrorClass::Locked.error(format!(
+        "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep \
+        restore --all`); then run `rdmaprep uninstall` again",
+        holders.join(", ")
+    )))
 }
 
 fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {

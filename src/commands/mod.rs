@@ -27,6 +27,7 @@ mod unrestorable;
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::MutexGuard;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -239,35 +240,27 @@ fn say(text: &str) -> Result<()> {
 /// Warnings that must not go to stderr: the stderr of a runtime is that of its container.
 static ASIDE: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
+fn kept_aside() -> MutexGuard<'static, Option<Vec<String>>> {
+    ASIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn aside() {
-    *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    *kept_aside() = Some(Vec::new());
 }
 
 fn taken() -> Vec<String> {
-    ASIDE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
-        .unwrap_or_default()
+    kept_aside().take().unwrap_or_default()
 }
 
 /// What a user who waits sees; never on the stderr of a runtime.
 fn progress(text: &str) {
-    if ASIDE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_none()
-    {
+    if kept_aside().is_none() {
         let _ = writeln!(std::io::stderr(), "rdmaprep: {}", report::printable(text));
     }
 }
 
 fn warn(sentences: &[String]) {
-    if let Some(kept) = ASIDE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_mut()
-    {
+    if let Some(kept) = kept_aside().as_mut() {
         return kept.extend_from_slice(sentences);
     }
     for sentence in sentences {

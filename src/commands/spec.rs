@@ -478,15 +478,10 @@ fn mounts(
             None,
         ));
     }
-    let mount = |at: String| MountEdit {
-        destination: format!("/sys/{at}"),
-        source: format!("{source}/{at}"),
-    };
-    Ok((
-        view::covers(view)
-            .into_iter()
-            .map(|c| mount(c.at))
-            .collect(),
-        None,
-    ))
+    let covers = view::covers(view).into_iter();
+    let mounts = covers.map(|cover| MountEdit {
+        destination: format!("/sys/{}", cover.at),
+        source: format!("{source}/{}", cover.at),
+    });
+    Ok((mounts.collect(), None))
 }

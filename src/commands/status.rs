@@ -1,7 +1,7 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
+use rdma_model::escape::is_plain;
 use std::ffi::OsString;
-use std::iter;
 use std::path::Path;
 
 use anyhow::Result;
@@ -156,21 +156,11 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
 /// runsc with the flags of a sandbox without which it does not find the container, and
 /// `delete --force` succeeds at once, or without which it refuses the container's annotations.
 fn runsc(sandbox: &[OsString]) -> String {
-    let is_needed = |word: &&str| match word.strip_prefix("--root=") {
-        Some(root) => {
-            root != "/var/run/runsc"
-                && root
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"/-_.".contains(&b))
-        }
-        None => *word == "--allow-flag-override=true",
-    };
-    let flags = sandbox
-        .iter()
-        .filter_map(|word| word.to_str())
-        .filter(is_needed);
-    iter::once("runsc")
-        .chain(flags)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let mut words = vec!["runsc"];
+    words.extend(sandbox.iter().filter_map(|word| word.to_str()));
+    words.retain(|word| match word.strip_prefix("--root=") {
+        Some(root) => root != "/var/run/runsc" && is_plain(root, b"/-_."),
+        None => ["runsc", "--allow-flag-override=true"].contains(word),
+    });
+    words.join(" ")
 }

@@ -1,6 +1,7 @@
 use crate::config::hca_selector::HcaSelector;
 use crate::config::options::names;
 use crate::config::sysfs_mode::Carrier;
+use rdma_model::escape::count;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::Path;
@@ -126,15 +127,10 @@ fn lacks(lacking: Lacking) -> String {
         files,
         links,
     } = lacking;
-    let some = |count: usize, what: &str| match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        _ => Some(format!("{count} {what}s")),
-    };
-    let all: Vec<String> = [some(files, "file"), some(links, "link")]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut all = Vec::new();
+    for (number, noun) in [(files, "file"), (links, "link")] {
+        all.extend((number > 0).then(|| count(number, noun)));
+    }
     let folder = if folder.is_empty() { "." } else { &folder };
     format!("{folder}: not in a snapshot: {}", all.join(", "))
 }

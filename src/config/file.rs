@@ -54,8 +54,8 @@ impl<'t> ConfigFile<'t> {
     /// Of a text that cannot be used, what says where records are: each key that can be read by
     /// itself.
     pub fn folders(&self) -> Config {
-        let path = |key: &str| self.value(key).and_then(DeValue::as_str).map(PathBuf::from);
-        let [state_dir, run_dir, hook_log] = ["state_dir", "run_dir", "hook_log"].map(path);
+        let [state_dir, run_dir, hook_log] = ["state_dir", "run_dir", "hook_log"]
+            .map(|key| self.value(key).and_then(DeValue::as_str).map(PathBuf::from));
         Config {
             state_dir,
             run_dir,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use ipnet::IpNet;
 use rdma_model::ids::{BusId, HcaName};
-use rdma_model::snapshot::{Hca, Port};
+use rdma_model::snapshot::Hca;
 use serde::Deserialize;
 
 /// One entry of `--hca` or `--exclude-hca`.
@@ -26,13 +26,13 @@ pub enum HcaSelector {
 
 impl HcaSelector {
     pub fn fits(&self, hca: &Hca) -> bool {
-        let port = |fits: &dyn Fn(&Port) -> bool| hca.ports.iter().any(fits);
+        let mut ports = hca.ports.iter();
         match self {
             HcaSelector::All => true,
             HcaSelector::Name(name) => hca.name == *name,
             HcaSelector::Pci(pci) => hca.pci == Some(*pci),
-            HcaSelector::Subnet(net) => port(&|p| p.gids.iter().any(|g| net.contains(&g.ip()))),
-            HcaSelector::Rate(rate) => port(&|p| p.gigabits() == Some(*rate)),
+            HcaSelector::Subnet(net) => ports.any(|p| p.gids.iter().any(|g| net.contains(&g.ip()))),
+            HcaSelector::Rate(rate) => ports.any(|p| p.gigabits() == Some(*rate)),
         }
     }
 
@@ -51,36 +51,27 @@ impl HcaSelector {
 impl FromStr for HcaSelector {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<HcaSelector> {
-        let rate = || {
-            text.strip_suffix('G')
-                .and_then(|n| n.parse::<f64>().ok())
-                .filter(|n| n.is_finite() && *n > 0.0)
-        };
-        // As lspci prints it, without the domain.
-        let pci = || {
-            text.parse()
-                .or_else(|_| format!("0000:{text}").parse())
-                .ok()
-        };
+        let rate = text.strip_suffix('G').map(str::parse::<f64>);
         Ok(match text {
             "all" => HcaSelector::All,
             _ if text.contains('/') => match text.parse::<IpNet>() {
                 Ok(net) => HcaSelector::Subnet(net.trunc()),
                 Err(_) => bail!("{text:?} is no subnet, as fe80:0:0:1::/64"),
             },
-            _ if text.contains(':') => match pci() {
-                Some(pci) => HcaSelector::Pci(pci),
-                None => {
+            // As lspci prints it, without the domain.
+            _ if text.contains(':') => match text.parse().or(format!("0000:{text}").parse()) {
+                Ok(pci) => HcaSelector::Pci(pci),
+                Err(_) => {
                     bail!(
                         "{text:?} is no PCI address (0000:17:00.0), and no subnet with its length \
                         (fe80:0:0:1::/64)"
                     )
                 }
             },
-            _ => rate().map_or_else(
-                || text.parse().map(HcaSelector::Name),
-                |rate| Ok(HcaSelector::Rate(rate)),
-            )?,
+            _ => match rate {
+                Some(Ok(rate)) if rate.is_finite() && rate > 0.0 => HcaSelector::Rate(rate),
+                _ => HcaSelector::Name(text.parse()?),
+            },
         })
     }
 }

@@ -90,18 +90,21 @@ impl<'a> PolicyDevice<'a> {
     }
 
     fn add(&mut self, netdev: &'a Netdev, seen: &'a Snapshot) {
-        let members = |dev: &'a Netdev| {
-            upper_lower::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"))
-        };
-        for dev in
-            upper_lower::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev)))
-        {
-            self.put(dev.pci, dev.driver.as_deref());
-            let is_its = |h: &&Hca| h.ports.iter().any(|p| p.netdev.as_ref() == Some(&dev.name));
-            seen.hcas
-                .iter()
-                .filter(is_its)
-                .for_each(|hca| self.add_hca(hca));
+        for dev in upper_lower::down(seen, netdev) {
+            let is_bond = dev.kind.as_deref() == Some("bond");
+            let members = upper_lower::members(seen, dev).filter(|_| is_bond);
+            for dev in std::iter::once(dev).chain(members) {
+                self.put(dev.pci, dev.driver.as_deref());
+                for hca in &seen.hcas {
+                    if hca
+                        .ports
+                        .iter()
+                        .any(|p| p.netdev.as_ref() == Some(&dev.name))
+                    {
+                        self.add_hca(hca);
+                    }
+                }
+            }
         }
     }
 
@@ -201,19 +204,19 @@ impl Lists {
                 "{what} matches {pattern:?} of `{deny}` in the host's config file"
             ));
         }
-        let allowed = self.allow.is_empty()
-            || values
-                .iter()
-                .any(|v| self.allow.iter().any(|p| p.matches(v)));
-        let what = || match values {
+        let mut matching = self
+            .allow
+            .iter()
+            .filter(|p| values.iter().any(|v| p.matches(v)));
+        if self.allow.is_empty() || matching.next().is_some() {
+            return None;
+        }
+        let what = match values {
             [] => format!("{name}{property} unknown,"),
             values => called(&values.join(" ")),
         };
-        (!allowed).then(|| {
-            format!(
-                "{} matches nothing of `{allow}` in the host's config file",
-                what()
-            )
-        })
+        Some(format!(
+            "{what} matches nothing of `{allow}` in the host's config file"
+        ))
     }
 }

@@ -59,13 +59,13 @@ impl SelectArgs {
     /// [`ErrorClass::Usage`] where the command line has any but these, although something else has
     /// decided.
     pub fn refuse_given(&self, but: &[&str], why: &str) -> Result<()> {
-        let is_idle = |id: &str| self.is_given(id) && !but.contains(&id);
-        let given = options()
-            .into_iter()
-            .filter(|arg| is_idle(arg.get_id().as_str()));
-        let flags: Vec<String> = given
-            .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
-            .collect();
+        let mut flags = Vec::new();
+        for arg in options() {
+            let id = arg.get_id().as_str();
+            if self.is_given(id) && !but.contains(&id) {
+                flags.extend(arg.get_long().map(|flag| format!("--{flag}")));
+            }
+        }
         if flags.is_empty() {
             return Ok(());
         }
@@ -75,29 +75,28 @@ impl SelectArgs {
     /// The flags that say the same, wherever it was said: a hook may see nothing of our
     /// environment.
     pub fn flags(&self) -> Vec<String> {
-        let flag = |(arg, text): (Arg, &String)| {
+        let flags = self.said().filter_map(|(arg, text)| {
             let name = arg.get_long()?;
             // One without a value has no word for its other half, which is the default.
             match arg.get_num_args().is_none_or(|n| n.takes_values()) {
                 true => Some(format!("--{name}={text}")),
                 false => matches!(boolean(text), Ok(false)).then(|| format!("--{name}")),
             }
-        };
-        self.said().filter_map(flag).collect()
+        });
+        flags.collect()
     }
 
     /// What is said, in the order of the options. An empty text, as variables often have, says
     /// nothing; but an empty exclusion regex excludes nothing.
     fn said(&self) -> impl Iterator<Item = (Arg, &String)> {
-        let is_blank = |arg: &Arg, text: &str| match arg.get_action() {
-            ArgAction::Append => text.chars().all(|c| c == ',' || c.is_whitespace()),
-            _ => text.is_empty() && arg.get_id() != "exclude",
-        };
-        let said = options()
-            .into_iter()
-            .filter_map(|arg| Some((self.texts.get(arg.get_id().as_str())?, arg)));
-        said.filter(move |(text, arg)| !is_blank(arg, text))
-            .map(|(text, arg)| (arg, text))
+        options().into_iter().filter_map(|arg| {
+            let text = self.texts.get(arg.get_id().as_str())?;
+            let is_blank = match arg.get_action() {
+                ArgAction::Append => text.chars().all(|c| c == ',' || c.is_whitespace()),
+                _ => text.is_empty() && arg.get_id() != "exclude",
+            };
+            (!is_blank).then_some((arg, text))
+        })
     }
 
     fn read(&mut self, matches: &ArgMatches, unused: &[&str]) {
@@ -126,22 +125,21 @@ impl SelectOptions {
         if args.texts.is_empty() {
             return Ok(self);
         }
-        // A value each, whatever a command line leaves out; and no second look at the environment.
-        let plain = |arg: Arg| arg.num_args(1).require_equals(false).env(Resettable::Reset);
         let command = Command::new("select")
             .no_binary_name(true)
             .disable_help_flag(true);
-        let mut command = SelectOptions::augment_args_for_update(command).mut_args(plain);
+        // A value each, whatever a command line leaves out; and no second look at the environment.
+        let mut command = SelectOptions::augment_args_for_update(command)
+            .mut_args(|arg| arg.num_args(1).require_equals(false).env(Resettable::Reset));
         for (arg, text) in args.said() {
             let flag = format!("--{}", arg.get_long().unwrap_or_default());
             let variable = arg.get_env().unwrap_or_default().to_string_lossy();
-            let parse = |e: clap::Error| match e.source() {
-                Some(why) => anyhow!("{why}"),
-                None => anyhow!("{e}"),
-            };
             let matches = command
                 .try_get_matches_from_mut([format!("{flag}={text}")])
-                .map_err(parse);
+                .map_err(|e| match e.source() {
+                    Some(why) => anyhow!("{why}"),
+                    None => anyhow!("{e}"),
+                });
             let matches = matches.class(ErrorClass::Usage, format!("{flag} ({variable})"))?;
             self.update_from_arg_matches(&matches)?;
         }

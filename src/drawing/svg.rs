@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rdma_model::ids::BusId;
 
 use super::canvas::{Canvas, MONO, SANS};
-use super::{Gpu, Nearest, Nic, Picture, cut, numa_name, wrapped};
+use super::{Gpu, Nic, Picture, cut, numa_name, wrapped};
 
 const MARGIN: usize = 24;
 const PAD: usize = 14;
@@ -51,15 +51,15 @@ struct Grid {
 
 impl Grid {
     fn for_panels(panels: &[Panel]) -> Grid {
-        let bands = || panels.iter().flat_map(|p| &p.bands);
-        // Those that belong to no GPU take what room there is.
-        let most = bands()
-            .filter(|b| b.gpu.is_some())
-            .map(Band::slots)
-            .max()
-            .unwrap_or(0);
+        let (mut most, mut switches) = (0, 0);
+        for band in panels.iter().flat_map(|p| &p.bands) {
+            switches = switches.max(band.shared.len());
+            // Those that belong to no GPU take what room there is.
+            if band.gpu.is_some() {
+                most = most.max(band.slots());
+            }
+        }
         let abreast = most.clamp(2, ABREAST);
-        let switches = bands().map(|b| b.shared.len()).max().unwrap_or(0);
         let gpus = MARGIN + PAD + switches * (SWITCH + GAP);
         let nics = gpus + GPU + GAP;
         Grid {
@@ -96,11 +96,12 @@ fn panels(picture: &Picture) -> Vec<Panel<'_>> {
         let mut bands: Vec<Band> = gpus.map(|gpu| band(picture, gpu)).collect();
         // Those below one switch must stand together.
         bands.sort_by_cached_key(|b| (b.shared.clone(), b.gpu.map(|g| g.number)));
-        let here = |n: &&Nic| n.place.as_ref().is_some_and(|p| p.numa == numa);
-        let far = |n: &&Nic| n.nearest.as_ref().is_none_or(|near| !near.is_close());
-        bands.extend(others(
-            picture.nics.iter().filter(here).filter(far).collect(),
-        ));
+        let mut far: Vec<&Nic> = picture.nics.iter().collect();
+        far.retain(|n| {
+            n.place.as_ref().is_some_and(|p| p.numa == numa)
+                && n.nearest.as_ref().is_none_or(|near| !near.is_close())
+        });
+        bands.extend(others(far));
         panels.push(Panel {
             title: numa_name(numa),
             bands,
@@ -325,18 +326,13 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
     let said = match &nic.dropped {
         Some(drop) => format!("{}: {}", drop.code, drop.why),
         None => {
-            let near = |n: &Nearest| match n.equals {
+            let mut words = Vec::from_iter(nic.rate.clone());
+            words.extend(nic.nearest.as_ref().map(|n| match n.equals {
                 1 => n.distance.name().to_owned(),
                 equals => format!("{}, tie of {equals}", n.distance.name()),
-            };
-            let link = nic.place.iter().filter_map(|p| p.link.clone());
-            nic.rate
-                .iter()
-                .cloned()
-                .chain(nic.nearest.iter().map(near))
-                .chain(link)
-                .collect::<Vec<_>>()
-                .join(" · ")
+            }));
+            words.extend(nic.place.as_ref().and_then(|p| p.link.clone()));
+            words.join(" · ")
         }
     };
     canvas.text("soft", x + 16, y + 56, SANS, &cut(&said, 34));

@@ -32,23 +32,22 @@ pub fn text(picture: &Picture) -> String {
             .or_default()
             .push(leaf);
     };
-    picture
-        .switches
-        .iter()
-        .for_each(|s| put(s, Leaf::Switch(s)));
-    picture
-        .gpus
-        .iter()
-        .for_each(|g| put(&g.place, Leaf::Gpu(g)));
-    picture
+    for switch in &picture.switches {
+        put(switch, Leaf::Switch(switch));
+    }
+    for gpu in &picture.gpus {
+        put(&gpu.place, Leaf::Gpu(gpu));
+    }
+    for (place, nic) in picture
         .nics
         .iter()
         .filter_map(|n| Some((n.place.as_ref()?, n)))
-        .for_each(|(place, n)| put(place, Leaf::Nic(n)));
-    picture
-        .data_direct
-        .iter()
-        .for_each(|place| put(place, Leaf::DataDirect(place)));
+    {
+        put(place, Leaf::Nic(nic));
+    }
+    for place in &picture.data_direct {
+        put(place, Leaf::DataDirect(place));
+    }
     let mut lines = vec![picture.headline()];
     for numa in picture.numa_nodes() {
         lines.extend([String::new(), numa_name(numa)]);
@@ -169,9 +168,9 @@ fn foot(picture: &Picture) -> Vec<String> {
 fn hanging(label: &str, text: &str) -> Vec<String> {
     let indent = label.chars().count();
     let lines = wrapped(text, usize::from(WIDTH) - indent);
-    let line = |(number, line): (usize, String)| match number {
-        0 => format!("{label}{line}"),
-        _ => format!("{}{line}", " ".repeat(indent)),
-    };
-    lines.into_iter().enumerate().map(line).collect()
+    let labels = std::iter::once(label.to_owned()).chain(std::iter::repeat(" ".repeat(indent)));
+    labels
+        .zip(lines)
+        .map(|(label, line)| label + &line)
+        .collect()
 }

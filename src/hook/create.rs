@@ -164,8 +164,10 @@ impl Create<'_> {
         held: Vec<MovedNic>,
         attempt: &Attempt,
     ) -> Result<Record> {
-        let is_same_host = |r: &&Record| r.host_netns == attempt.host_netns;
-        let others = attempt.records.readable().filter(is_same_host);
+        let others = attempt
+            .records
+            .readable()
+            .filter(|r| r.host_netns == attempt.host_netns);
         let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);

@@ -74,8 +74,10 @@ fn are_kept(
     }
     // A process without hooks has joined what `rdmaprep hold` made for all.
     let occupant = hook.machine.occupant(record.netns, None);
-    let note = |pid| format!("process {pid} is still in the namespace and keeps the NICs");
-    report.notes.extend(occupant.map(note));
+    if let Some(pid) = occupant {
+        let note = format!("process {pid} is still in the namespace and keeps the NICs");
+        report.notes.push(note);
+    }
     Ok(occupant.is_some())
 }
 

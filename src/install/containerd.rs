@@ -100,10 +100,8 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
     let mut all = [(path.as_str(), &main.document)]
         .into_iter()
         .chain(others.iter().map(|(p, d)| (p.as_str(), d)));
-    let names =
-        |document: &DocumentMut| main.section_of(document).and_then(default_runtime) == Some(NAME);
     Ok(all
-        .find(|(_, document)| names(document))
+        .find(|(_, d)| main.section_of(d).and_then(default_runtime) == Some(NAME))
         .map(|(path, _)| path.to_owned()))
 }
 

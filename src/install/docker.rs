@@ -69,15 +69,11 @@ fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
         return Err(ErrorClass::Usage.error(format!("has the key {key:?} twice in one object")));
     }
     let mut new = old.clone();
-    let object = |value: Value, what: &str| match value {
-        Value::Object(map) => Ok(map),
-        _ => Err(ErrorClass::Usage.error(format!("{what} is not an object"))),
+    let mut runtimes = match new.get("runtimes").cloned() {
+        None => Map::new(),
+        Some(Value::Object(map)) => map,
+        Some(_) => return Err(ErrorClass::Usage.error("`runtimes` is not an object")),
     };
-    let runtimes = new
-        .get("runtimes")
-        .cloned()
-        .unwrap_or_else(|| Value::Object(Map::new()));
-    let mut runtimes = object(runtimes, "`runtimes`")?;
     let ours = json!({ "path": runtime });
     let other = runtimes
         .insert(NAME.to_owned(), ours.clone())

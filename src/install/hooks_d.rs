@@ -6,6 +6,7 @@
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
+use std::path::Path;
 
 use super::{
     Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, has_gvisor, shim,
@@ -179,8 +180,7 @@ fn files(ground: &Ground) -> Result<Vec<String>> {
 }
 
 fn is_after(path: &str) -> bool {
-    let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
-    folder(path) == folder(CONF) && path > CONF
+    Path::new(path).parent() == Path::new(CONF).parent() && path > CONF
 }
 
 struct Folders {
@@ -217,14 +217,13 @@ impl Folders {
             .iter()
             .filter(|ours| !self.list.iter().any(|f| f == **ours));
         let lacking: Vec<String> = lacking.map(|folder| format!("{folder:?}")).collect();
-        let lost = || {
-            let lacking = lacking.join(" and ");
-            ErrorClass::Refused.error(format!(
-                "{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"
-            ))
-        };
-        ensure!(lacking.is_empty(), lost());
-        Ok(())
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let lacking = lacking.join(" and ");
+        Err(ErrorClass::Refused.error(format!(
+            "{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"
+        )))
     }
 }
 

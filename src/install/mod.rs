@@ -233,13 +233,12 @@ impl Installation {
         self.gone = self.manifest.take_unwanted();
         for entry in self.gone.iter().rev() {
             let (before, undone) = entry.now(tree)?;
-            let changed = || {
+            if !undone.left.is_empty() {
                 let (path, left) = (&entry.path, undone.left.join(", "));
-                ErrorClass::Refused.error(format!(
+                return Err(ErrorClass::Refused.error(format!(
                     "{path} is not needed any more, but was changed since ({left}): see to it"
-                ))
-            };
-            ensure!(undone.left.is_empty(), changed());
+                )));
+            }
             if undone.content != before {
                 let (path, target) = (entry.path.clone(), entry.target);
                 self.changes.push(Change {

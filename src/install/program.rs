@@ -1,3 +1,4 @@
+use rdma_model::escape::is_plain;
 use std::path::Path;
 
 use anyhow::Result;
@@ -13,12 +14,8 @@ pub fn program(named: Option<&Path>, tree: &dyn ReadTree) -> Result<String> {
         let there = PLACES.into_iter().find(|place| tree.exists(place));
         return Ok(there.unwrap_or(DEFAULT_PLACE).to_owned());
     };
-    let is_plain = |path: &str| {
-        path.bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b))
-    };
     match path.to_str() {
-        Some(path) if path.starts_with('/') && is_plain(path) => Ok(path.to_owned()),
+        Some(path) if path.starts_with('/') && is_plain(path, b"/._+-") => Ok(path.to_owned()),
         _ => Err(ErrorClass::Usage.error(format!(
             "--program {path:?} is no absolute path of plain characters"
         ))),

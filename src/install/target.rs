@@ -42,9 +42,10 @@ impl Target {
     /// Whether another one may want the same link or definition.
     pub(super) fn shares(self, other: Target) -> bool {
         use Target::{Containerd, Crio, Docker, Podman};
-        let link = |t: Target| matches!(t, Crio | Docker | Containerd);
-        let definitions = |t: Target| matches!(t, Podman | Crio);
-        self != other && (link(self) && link(other) || definitions(self) && definitions(other))
+        let both = [self, other];
+        let link = both.iter().all(|t| matches!(t, Crio | Docker | Containerd));
+        let definitions = both.iter().all(|t| matches!(t, Podman | Crio));
+        self != other && (link || definitions)
     }
 
     pub(super) fn is_engine(self) -> bool {

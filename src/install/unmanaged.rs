@@ -53,15 +53,13 @@ pub(super) fn part(wanted: &InstallRequest) -> Part {
 /// ID_NET_MANAGED_BY, networkd since systemd 255; older NetworkManagers NM_UNMANAGED alone.
 fn rules(wanted: &InstallRequest, names: &str) -> String {
     let keep = "ENV{NM_UNMANAGED}=\"1\", ENV{ID_NET_MANAGED_BY}=\"rdmaprep\"";
-    let rule =
-        |what: String| format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {what}, {keep}\n");
-    let by_place = wanted
-        .nics
-        .iter()
-        .filter_map(|n| n.pci.as_ref())
-        .map(|pci| rule(format!("KERNELS==\"{pci}\"")));
-    [BY.to_owned(), rule(format!("KERNEL==\"{names}\""))]
-        .into_iter()
-        .chain(by_place)
-        .collect()
+    let mut places = vec![format!("KERNEL==\"{names}\"")];
+    for nic in &wanted.nics {
+        places.extend(nic.pci.as_ref().map(|pci| format!("KERNELS==\"{pci}\"")));
+    }
+    let mut text = BY.to_owned();
+    for place in places {
+        text += &format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {place}, {keep}\n");
+    }
+    text
 }

@@ -1,3 +1,4 @@
+use super::tables::spaced;
 use serde::Serialize;
 
 use super::printable;
@@ -15,25 +16,16 @@ pub struct DeviceLine {
 }
 
 pub fn device_table(lines: &[DeviceLine]) -> String {
-    let list = |words: &[String]| {
-        if words.is_empty() {
-            "-".to_owned()
-        } else {
-            printable(&words.join(" "))
-        }
-    };
-    let row = |l: &DeviceLine| {
-        vec![
+    let mut rows = Vec::new();
+    for l in lines {
+        rows.push(vec![
             printable(&l.device),
-            list(&l.rails),
-            list(&l.hcas),
-            list(&l.nodes),
+            spaced(&l.rails),
+            spaced(&l.hcas),
+            spaced(&l.nodes),
             printable(&l.now),
-        ]
-    };
-    table(
-        &["device", "rails", "HCA:port", "nodes", "now"],
-        lines.iter().map(row).collect(),
-        "no devices",
-    )
+        ]);
+    }
+    let heads = ["device", "rails", "HCA:port", "nodes", "now"];
+    table(&heads, rows, "no devices")
 }

@@ -44,12 +44,6 @@ impl<'a> Installed<'a> {
         notes: &'a [String],
         next: &'a [String],
     ) -> Self {
-        let changed = |c: &'a Change| Changed {
-            path: &c.path,
-            target: c.target,
-            change: kind(c),
-            diff: change_diff(c),
-        };
         Installed {
             dry_run: true,
             found: found
@@ -59,7 +53,15 @@ impl<'a> Installed<'a> {
                     by,
                 })
                 .collect(),
-            changes: changes.iter().map(changed).collect(),
+            changes: changes
+                .iter()
+                .map(|c| Changed {
+                    path: &c.path,
+                    target: c.target,
+                    change: kind(c),
+                    diff: change_diff(c),
+                })
+                .collect(),
             notes,
             next,
             examples: targets
@@ -124,22 +126,13 @@ fn kind(change: &Change) -> &'static str {
 
 /// The change as a unified diff; a link is shown by where it leads.
 fn change_diff(change: &Change) -> String {
-    let text = |content: &Option<Content>| match content {
-        None => String::new(),
-        Some(Content::Text(text)) => text.clone(),
-        Some(Content::Link(target)) => format!("link to {target}\n"),
-    };
-    let name = |content: &Option<Content>| {
-        content
-            .as_ref()
-            .map_or("/dev/null".to_owned(), |_| change.path.clone())
-    };
-    let (before, after) = (text(&change.before), text(&change.after));
-    file_diff(
-        [&name(&change.before), &name(&change.after)],
-        &before,
-        &after,
-    )
-    .trim_end()
-    .to_owned()
+    let path = change.path.as_str();
+    let [(old, before), (new, after)] =
+        [&change.before, &change.after].map(|content| match content {
+            None => ("/dev/null", String::new()),
+            Some(Content::Text(text)) => (path, text.clone()),
+            Some(Content::Link(target)) => (path, format!("link to {target}\n")),
+        });
+    let diff = file_diff([old, new], &before, &after);
+    diff.trim_end().to_owned()
 }

@@ -22,12 +22,10 @@ pub fn explanation_table(e: &Explanation) -> String {
         ""
     };
     let mut head = vec![line("NCCL", format!("{}{assumed}", e.version))];
-    let value = |text| shortened(text, VALUE);
-    head.extend(
-        e.settings
-            .iter()
-            .map(|s| line(s.name, format!("{:?} ({})", value(&s.value), s.place))),
-    );
+    for s in &e.settings {
+        let value = shortened(&s.value, VALUE);
+        head.push(line(s.name, format!("{value:?} ({})", s.place)));
+    }
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
@@ -128,16 +126,17 @@ fn listed(names: &[String], none: &str) -> String {
 }
 
 fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
-    let verdict = |j: &Judged| match j.taken {
-        true => taken.to_owned(),
-        false if j.why.starts_with(UNKNOWN) => "unknown".to_owned(),
-        false => "no".to_owned(),
-    };
-    let why = |j: &Judged| printable(j.why.strip_prefix(UNKNOWN).unwrap_or(&j.why));
-    judged
-        .iter()
-        .map(|j| vec![printable(&j.name), verdict(j), why(j)])
-        .collect()
+    let mut rows = Vec::new();
+    for j in judged {
+        let verdict = match j.taken {
+            true => taken,
+            false if j.why.starts_with(UNKNOWN) => "unknown",
+            false => "no",
+        };
+        let why = printable(j.why.strip_prefix(UNKNOWN).unwrap_or(&j.why));
+        rows.push(vec![printable(&j.name), verdict.to_owned(), why]);
+    }
+    rows
 }
 
 fn gid_row(of: &PortGid) -> Vec<String> {

@@ -1,3 +1,4 @@
+use super::tables::spaced;
 use serde::Serialize;
 
 use super::printable;
@@ -22,29 +23,20 @@ pub struct DeletedPlan {
 }
 
 pub fn plan_table(lines: &[PlanLine]) -> String {
-    let list = |words: &[String]| {
-        if words.is_empty() {
-            "-".to_owned()
-        } else {
-            printable(&words.join(" "))
-        }
-    };
-    let row = |l: &PlanLine| {
-        vec![
+    let mut rows = Vec::new();
+    for l in lines {
+        rows.push(vec![
             printable(&l.plan),
-            list(&[&l.nics[..], &l.ib].concat()),
-            list(&l.containers),
-        ]
-    };
-    table(
-        &["plan", "NICs", "containers"],
-        lines.iter().map(row).collect(),
-        "no plan is stored",
-    )
+            spaced(&[&l.nics[..], &l.ib].concat()),
+            spaced(&l.containers),
+        ]);
+    }
+    table(&["plan", "NICs", "containers"], rows, "no plan is stored")
 }
 
 pub fn deleted_plans(all: &[DeletedPlan]) -> String {
-    let line = |d: &DeletedPlan| {
+    let mut lines = Vec::new();
+    for d in all {
         let done = if d.deleted {
             "deleted"
         } else {
@@ -57,7 +49,7 @@ pub fn deleted_plans(all: &[DeletedPlan]) -> String {
                 d.containers.join(", ")
             ),
         };
-        printable(&format!("plan {}: {done}{kept}", d.plan))
-    };
-    all.iter().map(line).collect::<Vec<_>>().join("\n")
+        lines.push(printable(&format!("plan {}: {done}{kept}", d.plan)));
+    }
+    lines.join("\n")
 }

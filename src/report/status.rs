@@ -41,18 +41,18 @@ pub struct Failed {
 impl Failed {
     /// The failures of the last hour among these reports, each with its file.
     pub fn recent(reports: Vec<(String, Report)>, now: u64) -> Vec<Failed> {
-        let failed = |(file, report): (String, Report)| {
-            let time = report.time.filter(|time| now.abs_diff(*time) < RECENT)?;
-            (report.exit_code != 0).then(|| Failed {
+        let mut failures = Vec::new();
+        for (file, report) in reports {
+            let time = report.time.filter(|time| now.abs_diff(*time) < RECENT);
+            failures.extend(time.filter(|_| report.exit_code != 0).map(|time| Failed {
                 command: report.command,
                 container: report.container,
                 time,
                 exit_code: report.exit_code,
                 message: report.message.unwrap_or_default(),
                 report: file,
-            })
-        };
-        let mut failures: Vec<Failed> = reports.into_iter().filter_map(failed).collect();
+            }));
+        }
         failures.sort_by_key(|f| std::cmp::Reverse(f.time));
         failures.truncate(MAX_FAILURES);
         failures

@@ -78,30 +78,22 @@ fn counted(sentences: impl Iterator<Item = String>) -> Vec<String> {
             None => groups.push((what.to_owned(), vec![name.to_owned()])),
         }
     }
-    let one = |(what, all): (String, Vec<String>)| {
-        let (first, others) = all
-            .split_first()
-            .map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
-        match others {
-            [] => format!("{first} {what}").trim_start().to_owned(),
-            _ => format!(
-                "{first} {what}, and {} others: {}",
-                others.len(),
-                names(others)
-            ),
-        }
-    };
-    groups.into_iter().map(one).collect()
+    let mut all = Vec::new();
+    for (what, devices) in groups {
+        let (first, others) = (&devices[0], &devices[1..]);
+        all.push(match others.len() {
+            0 => format!("{first} {what}").trim_start().to_owned(),
+            more => format!("{first} {what}, and {more} others: {}", names(others)),
+        });
+    }
+    all
 }
 
 pub fn selection_table(selection: &Selection) -> String {
-    let plain = |v: &&Verdict| {
-        v.hca.is_none()
-            && v.dropped
-                .as_ref()
-                .is_some_and(|d| d.code == DropCode::NotRdma)
-    };
-    let shown: Vec<&Verdict> = selection.verdicts.iter().filter(|v| !plain(v)).collect();
+    let (plain, shown): (Vec<&Verdict>, Vec<&Verdict>) = selection.verdicts.iter().partition(|v| {
+        let code = v.dropped.as_ref().map(|d| d.code);
+        v.hca.is_none() && code == Some(DropCode::NotRdma)
+    });
     let rows = shown.iter().map(|v| verdict_row(v)).collect();
     let table = table(
         &["netdev", "HCA:port", "GID", "PCI", "NUMA", "verdict"],
@@ -109,7 +101,7 @@ pub fn selection_table(selection: &Selection) -> String {
         "no RDMA NICs",
     );
     let mut lines = reasons(&shown);
-    let plain: Vec<String> = selection.verdicts.iter().filter(plain).map(label).collect();
+    let plain: Vec<String> = plain.into_iter().map(label).collect();
     if !plain.is_empty() {
         lines.push((
             code(DropCode::NotRdma),
@@ -150,12 +142,21 @@ pub fn error_text(error: &anyhow::Error) -> String {
 
 fn hca_rows(snapshot: &Snapshot, hca: &Hca) -> Vec<Vec<String>> {
     let verbs = hca.uverbs.as_ref().map(|u| u.name.clone());
-    let row = |name: String, port: Option<&Port>| {
+    let mut ports: Vec<Option<&Port>> = hca.ports.iter().map(Some).collect();
+    if ports.is_empty() {
+        ports.push(None);
+    }
+    let mut rows = Vec::new();
+    for port in ports {
+        let name = match port {
+            Some(port) => format!("{}:{}", hca.name, port.number),
+            None => hca.name.to_string(),
+        };
         let rate = port
             .and_then(|p| p.rate.as_deref())
             .and_then(|r| r.split(" (").next());
         let rate = rate.map(|r| r.replace(" Gb/sec", "G"));
-        vec![
+        rows.push(vec![
             name,
             cell(port.and_then(|p| p.state.clone())),
             cell(port.and_then(|p| p.link_layer.clone())),
@@ -173,15 +174,9 @@ fn hca_rows(snapshot: &Snapshot, hca: &Hca) -> Vec<Vec<String>> {
             cell(hca.pci),
             cell(hca.numa),
             cell(verbs.clone()),
-        ]
-    };
-    match hca.ports.as_slice() {
-        [] => vec![row(hca.name.to_string(), None)],
-        ports => ports
-            .iter()
-            .map(|p| row(format!("{}:{}", hca.name, p.number), Some(p)))
-            .collect(),
+        ]);
     }
+    rows
 }
 
 /// RoCE v2 of an address that routes; link-local ones are of no use across a fabric.
@@ -270,27 +265,20 @@ fn reasons(shown: &[&Verdict]) -> Vec<(String, String)> {
             None => groups.push((drop, vec![label(v)])),
         }
     }
-    let text = |drop: &Drop, members: &[String]| {
-        let fix = if drop.fix.is_empty() {
-            String::new()
-        } else {
-            format!(" → {}", drop.fix)
-        };
-        format!("{}: {}{fix}", names(members), drop.why)
-    };
-    groups
-        .iter()
-        .map(|(drop, members)| (code(drop.code), text(drop, members)))
-        .collect()
+    let mut lines = Vec::new();
+    for (drop, members) in groups {
+        let text = format!("{}: {}", names(&members), drop.sentence());
+        lines.push((code(drop.code), text));
+    }
+    lines
 }
 
 fn label(v: &Verdict) -> String {
-    let hca = || v.hca.as_ref().map(|h| h.to_string());
-    v.netdev
-        .as_ref()
-        .map(|n| n.to_string())
-        .or_else(hca)
-        .unwrap_or_else(|| "-".to_owned())
+    match (&v.netdev, &v.hca) {
+        (Some(netdev), _) => netdev.to_string(),
+        (None, Some(hca)) => hca.to_string(),
+        (None, None) => "-".to_owned(),
+    }
 }
 
 fn code(code: DropCode) -> String {
@@ -312,6 +300,10 @@ fn names(names: &[String]) -> String {
     } else {
         shown
     }
+}
+
+pub(super) fn spaced(words: &[String]) -> String {
+    cell((!words.is_empty()).then(|| words.join(" ")))
 }
 
 fn cell(value: Option<impl ToString>) -> String {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use rdma_model::ids::IfName;
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::values::Family;
 
@@ -34,20 +33,15 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let mut tried = tried(pid, snapshot, given, sandbox.as_ref(), &limits);
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.is_some_and(|r| r.members.first().is_some_and(|m| m.id != *id));
-    let lacks = |nic: &rdma_model::nic::Nic| {
-        joined
-            && nic.uverbs.as_ref().is_some_and(|d| {
-                tried
-                    .get(&d.name)
-                    .is_none_or(|node| *node == NodeAccess::Missing)
-            })
-    };
-    let share = given.map(|g| Plan {
-        nics: g.nics.iter().filter(|nic| !lacks(nic)).cloned().collect(),
-        ..g.clone()
-    });
+    let mut share = plan.clone();
     if joined {
         tried.retain(|_, node| *node != NodeAccess::Missing);
+        if let Some(plan) = &mut share {
+            plan.nics.retain(|nic| {
+                let node = nic.uverbs.as_ref();
+                node.is_none_or(|node| tried.contains_key(&node.name))
+            });
+        }
     }
     let found = running.settings();
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
@@ -108,13 +102,12 @@ fn tried(
     };
     if given.is_none() {
         // Of HCAs that need no netdev the node tells whose they are.
-        let fabric = |name: &String| {
-            snapshot
-                .hcas
-                .iter()
-                .any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
-        };
-        tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
+        for hca in snapshot.hcas.iter().filter(|h| is_fabric(h)) {
+            tried.retain(|name, access| {
+                let is_its = hca.uverbs.as_ref().is_some_and(|node| node.name == *name);
+                *access != NodeAccess::Missing || !is_its
+            });
+        }
     }
     tried
 }
@@ -127,13 +120,11 @@ fn within(
     record: Option<&Record>,
     share: Option<&Plan>,
 ) -> Request {
-    let own = |name: &IfName| {
-        share.is_none_or(|plan| plan.nics.iter().any(|nic| nic.identity.name == *name))
-    };
     let ifaces = record
         .iter()
         .flat_map(|r| r.names())
-        .filter(|name| inside.netdev(name).is_some() && own(name))
+        .filter(|name| inside.netdev(name).is_some())
+        .filter(|name| share.is_none_or(|plan| plan.has(name)))
         .cloned()
         .collect();
     let family = if record.is_some_and(is_ipv6) {
@@ -182,5 +173,5 @@ fn is_fabric(hca: &Hca) -> bool {
         && hca
             .ports
             .iter()
-            .all(|p| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none())
+            .all(|p| p.is_infiniband() && p.netdev.is_none())
 }

@@ -1,6 +1,7 @@
 //! A container whose namespace holds NICs already: the other stage of its own create, or a second
 //! container.
 
+use crate::kernel::namespaces::Container;
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
@@ -34,20 +35,12 @@ impl Create<'_> {
         };
         // `rdmaprep hold` has ended and said that processes in its namespace keep the NICs.
         let is_kept = || {
-            record.hold.is_some()
-                && hook
-                    .machine
-                    .occupant(record.netns, Some(container.pid()))
-                    .is_some()
+            let occupant = hook.machine.occupant(record.netns, Some(container.pid()));
+            record.hold.is_some() && occupant.is_some()
         };
-        let is_used = || {
-            record
-                .members
-                .iter()
-                .any(|m| hook.machine.is_alive(&record, m))
-                || is_kept()
-        };
-        if record.phase != Phase::Attached || !is_used() {
+        let mut members = record.members.iter();
+        let is_used = members.any(|m| hook.machine.is_alive(&record, m)) || is_kept();
+        if record.phase != Phase::Attached || !is_used {
             // A hook died in the middle, or all that held the namespace did: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;
             return Ok(Joined::NoNics);
@@ -95,11 +88,9 @@ impl Create<'_> {
     /// is a member only then.
     pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = record.given.as_deref() {
-            let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
-            let host = if given.ib.is_empty() {
-                None
-            } else {
-                Some(observe()?)
+            let host = match given.ib.is_empty() {
+                true => None,
+                false => Some(attempt.world.observe(Side::Host, &Scope::links())?),
             };
             let plan = self.request.share(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
@@ -107,11 +98,16 @@ impl Create<'_> {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
-        let has_ended = || ErrorClass::State.error(format!("{} has ended", whose(self.hook)));
-        ensure!(attempt.container.is_running(), has_ended());
+        self.runs(attempt.container)?;
         attempt.records.save(record)?;
         self.lift_memlock(attempt.container);
-        ensure!(attempt.container.is_running(), has_ended());
+        self.runs(attempt.container)
+    }
+
+    /// [`ErrorClass::State`] if the container has ended meanwhile.
+    pub(super) fn runs(&self, container: &dyn Container) -> Result<()> {
+        let text = format!("{} has ended", whose(self.hook));
+        ensure!(container.is_running(), ErrorClass::State.error(text));
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use rdma_model::values::PlanName;
 
 use super::Create;
 use super::choose::Chosen;
-use super::entered::whose;
 use super::fit::Fitted;
 use crate::container::running_setup::RunningSetup;
 use crate::kernel::Container;
@@ -51,8 +50,7 @@ impl Create<'_> {
             self.lap(PhaseName::Setup);
         }
         self.lift_memlock(container);
-        let has_ended = || ErrorClass::State.error(format!("{} has ended", whose(hook)));
-        ensure!(container.is_running(), has_ended());
+        self.runs(container)?;
         self.report
             .notes
             .push("on the host's network: no NIC has moved".to_owned());

@@ -5,8 +5,9 @@ use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_rout
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
 use rdma_model::step::NicState;
+use std::net::IpAddr;
 
 use crate::link_managers::Managers;
 use crate::plan::Plan;
@@ -94,19 +95,13 @@ pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot)
 /// What a manager never owns.
 fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot) {
     let was = &earlier.before;
-    let there = &state.netdev.neighbours;
-    let is_missing = |n: &&Neighbour| !there.iter().any(|has| has.address == n.address);
-    let neighbours: Vec<Neighbour> = was
-        .netdev
-        .neighbours
-        .iter()
-        .filter(is_missing)
-        .cloned()
-        .collect();
-    let is_free = |n: &&Nexthop| !host.nexthops.iter().any(|has| has.id == n.id);
-    let objects: Vec<Nexthop> = was.nexthops.iter().filter(is_free).cloned().collect();
-    state.netdev.neighbours.extend(neighbours);
-    state.nexthops.extend(objects);
+    let there: Vec<IpAddr> = state.netdev.neighbours.iter().map(|n| n.address).collect();
+    let missing = was.netdev.neighbours.iter();
+    let missing = missing.filter(|n| !there.contains(&n.address)).cloned();
+    state.netdev.neighbours.extend(missing);
+    let free = was.nexthops.iter();
+    let free = free.filter(|n| !host.nexthops.iter().any(|has| has.id == n.id));
+    state.nexthops.extend(free.cloned());
 }
 
 /// Rules of the host that an earlier restore of these NICs has yet to put back.
