@@ -1,11 +1,11 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
+mod check;
 mod inside;
 mod stand_ins;
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
-use rdma_model::nic::{identity, same_nic};
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -13,15 +13,13 @@ use anyhow::Result;
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
+use check::{check, has_live_legs, knows_all_routes};
 use inside::inside_state;
-use rdma_model::effect::missing_addresses;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::manager::is_daemon;
-use rdma_model::snapshot::{Address, Gid, Netdev, Route, Snapshot};
+use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, chosen_by_manager, configure, connect, generated,
-    hears_routers, kernel_address, leave_groups, move_all,
+    Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };
 use rdma_model::upper_lower;
 
@@ -218,240 +216,6 @@ fn move_order(held: &MovedNic) -> (bool, u32) {
         .filter(|_| held.nic.rxe)
         .and_then(uverbs_number);
     (minor.is_none(), minor.unwrap_or(0))
-}
-
-fn check(
-    plan: &Plan,
-    nic: &Nic,
-    host: &Snapshot,
-    inside: &Snapshot,
-    (minors, guarded): (&Minors, &Guarded),
-) -> Result<MovedNic> {
-    let name = &nic.identity.name;
-    let Some(before) = NicState::of(host, name) else {
-        return refuse(plan, format!("{name} is not on the host"));
-    };
-    let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
-    if nic.hca.is_some() && hca.is_none() {
-        return refuse(plan, format!("the HCA of {name} has gone"));
-    }
-    let now = identity(&before, hca);
-    if !same_nic(&now, &nic.identity) {
-        return refuse(plan, format!("{name} is another NIC now"));
-    }
-    let now = lasting_addresses(&before.netdev.addresses, &before.netdev, nic);
-    let planned = lasting_addresses(&nic.addresses, &before.netdev, nic);
-    // A manager may set the metric, the lifetime or a flag of an address at any time.
-    let gone = missing_addresses(&planned, &now)
-        .first()
-        .map(|a| format!("has no {}/{}", a.address, a.prefix));
-    let new = missing_addresses(&now, &planned)
-        .first()
-        .map(|a| format!("has {}/{}", a.address, a.prefix));
-    if let Some(why) = gone.or(new) {
-        return refuse(plan, format!("{name} {why} now"));
-    }
-    if !plan.freeze_lifetimes
-        && before
-            .netdev
-            .addresses
-            .iter()
-            .any(|a| a.valid_lft.is_some())
-    {
-        return Err(ErrorClass::Refused.error(format!(
-            "an address of {name} would expire inside the container; make it permanent, or use \
-            --freeze-lifetimes"
-        )));
-    }
-    if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
-        return Err(ErrorClass::Refused.error(format!(
-            "the host would lose its network: {name} {why}; to insist: prepare with --ifaces and \
-            --allow-bootstrap-iface"
-        )));
-    }
-    stands_alone(plan, nic, host, &before.netdev, guarded)?;
-    // A move takes the altnames along, and the kernel wants each name once.
-    let names = [name.to_string()];
-    for wanted in names.iter().chain(&before.netdev.altnames) {
-        if inside.netdevs.iter().any(|n| n.is_called(wanted)) {
-            let text = format!("the container has an interface {wanted} already");
-            return Err(ErrorClass::Refused.error(text));
-        }
-    }
-    if let (true, Some(hca), Some(planned)) = (nic.rxe || plan.exclusive, hca, &nic.uverbs) {
-        let predicted = minors.get(hca.name.as_str());
-        if predicted != Some(planned) {
-            let now = predicted.map_or("none".to_owned(), |p| p.name.clone());
-            return refuse(
-                plan,
-                format!(
-                    "{} would get {now} inside instead of {}",
-                    hca.name, planned.name
-                ),
-            );
-        }
-    }
-    let uverbs_before = hca.and_then(|h| h.uverbs.clone());
-    let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
-    let below = upper_lower::lower(host, &before.netdev).into_iter();
-    let beside = below
-        .flat_map(|below| upper_lower::strangers(host, below))
-        .cloned()
-        .collect();
-    Ok(MovedNic {
-        nic: nic.clone(),
-        inside,
-        before,
-        uverbs_before,
-        overruled,
-        stand_ins,
-        managed: None,
-        beside,
-    })
-}
-
-/// Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may
-/// lack them. A manager's link-local address counts only where it is the planned GID.
-fn lasting_addresses(addresses: &[Address], dev: &Netdev, nic: &Nic) -> Vec<Address> {
-    let gid = nic.gid.as_ref().map(Gid::ip);
-    let mut lasting = addresses.to_vec();
-    lasting.retain(|a| {
-        let is_choice = chosen_by_manager(a, dev) && Some(a.address) != gid;
-        !kernel_address(a, dev) && !generated(a) && !is_choice
-    });
-    lasting
-}
-
-/// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in
-/// net/ipv6/addrconf.c).
-fn has_stale_token(dev: &Netdev) -> bool {
-    let solicitations = dev.sysctls.get("ipv6/conf/router_solicitations");
-    dev.token.is_some() && (!hears_routers(dev) || solicitations.is_some_and(|value| value == "0"))
-}
-
-/// What the kernel does not list would be lost with the NIC.
-fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()> {
-    match host.unlisted_routes().filter(|_| !held.is_empty()) {
-        Some(why) => Err(ErrorClass::Refused.error(why)),
-        None => Ok(()),
-    }
-}
-
-/// A route keeps a leg whose link goes down, but the kernel takes none over a link that is down
-/// (fib_check_nh() in net/ipv4/fib_semantics.c, fib6_nh_init() in net/ipv6/route.c): it would be
-/// lost. To raise the link for a moment would put it on the wire against its owner's will, with its
-/// addresses: that is not ours to do.
-fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
-    for route in before.routes.iter().filter(|r| is_restored(r)) {
-        let mut devs = route
-            .hops
-            .iter()
-            .filter_map(|h| host.netdev(h.dev.as_ref()?));
-        if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, dead_end(route, d)?))) {
-            let name = &dead.name;
-            return Err(ErrorClass::Refused.error(format!(
-                "a leg of the route {route} is over {name}, which is {state}, and could not be \
-                brought back: `{fix}`, or take that leg out"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Whether a restore adds its legs, and no routing daemon or nexthop object does.
-fn is_restored(route: &Route) -> bool {
-    !is_daemon(route.protocol) && route.hops.len() > 1 && route.nexthop().is_none()
-}
-
-/// Why the kernel would not take a leg of that route over this netdev, and what cures it.
-fn dead_end(route: &Route, dev: &Netdev) -> Option<(&'static str, String)> {
-    let off = dev.sysctls.get("ipv6/conf/disable_ipv6");
-    if !dev.up {
-        return Some(("down", format!("ip link set {} up", dev.name)));
-    }
-    let is_off = route.destination.addr().is_ipv6() && off.is_some_and(|v| v == "1");
-    is_off.then(|| {
-        let fix = format!("sysctl net/ipv6/conf/{}/disable_ipv6=0", dev.name);
-        ("without IPv6", fix)
-    })
-}
-
-/// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it
-/// cannot leave.
-fn stands_alone(
-    plan: &Plan,
-    nic: &Nic,
-    host: &Snapshot,
-    now: &Netdev,
-    guarded: &Guarded,
-) -> Result<()> {
-    let name = &nic.identity.name;
-    // Its VFs' links hang on it, and one of them may have become an uplink.
-    let mut guarded = host
-        .netdevs
-        .iter()
-        .filter(|d| guarded.contains_key(&d.name));
-    let vf = guarded.find(|d| d.pci.is_some_and(|vf| nic.vfs.contains(&vf)));
-    if let Some(vf) = vf.filter(|_| !plan.allow_bootstrap) {
-        return Err(ErrorClass::Refused.error(format!(
-            "{} is a VF of {name}: the host would lose its network",
-            vf.name
-        )));
-    }
-    let below = upper_lower::lower(host, now).map(|d| &d.name);
-    if now.made.is_some() && below != nic.over.as_ref() {
-        return refuse(plan, format!("{name} sits on another device now"));
-    }
-    // What the plan has besides, but not on this NIC, would be left or deleted as well.
-    let mut uppers = upper_lower::upper(host, now).filter(|d| {
-        let mut on_it = plan.nics.iter().filter(|n| n.over.as_ref() == Some(name));
-        !upper_lower::follows(d) || !on_it.any(|n| n.identity.name == d.name)
-    });
-    if let Some(upper) = uppers.next() {
-        let (upper, fate) = (upper_lower::described(upper), upper_lower::fate(upper));
-        return Err(ErrorClass::Refused.error(format!(
-            "{upper} sits on {name} now, and would be {fate}; delete it first"
-        )));
-    }
-    if let Some(stranger) = upper_lower::strangers(host, now).next() {
-        let text = format!(
-            "{stranger} sits on {name} now: two would share the card; delete it there first"
-        );
-        return Err(ErrorClass::Refused.error(text));
-    }
-    if has_stale_token(now) {
-        return Err(ErrorClass::Refused.error(format!(
-            "the kernel would not take the IPv6 token of {name} again, since accept_ra or \
-            router_solicitations is off: `ip token del dev {name}`, or turn them on"
-        )));
-    }
-    // What is no hardware is made again, without them.
-    if let Some(program) = now
-        .programs
-        .iter()
-        .flatten()
-        .next()
-        .filter(|_| now.made.is_some())
-    {
-        return Err(ErrorClass::Refused.error(format!(
-            "a move would take the {program} from {name}; take it off first"
-        )));
-    }
-    if let Some(lost) = &now.qdisc_lost {
-        return Err(ErrorClass::Refused.error(format!(
-            "a move would take {lost} from {name}; delete it first"
-        )));
-    }
-    let bonds = plan.nics.iter().filter(|n| n.members.contains(name));
-    let mut bonds = bonds.map(|n| &n.identity.name);
-    if let Some(master) = now.master.as_ref().filter(|m| bonds.all(|bond| bond != *m)) {
-        return Err(ErrorClass::Refused.error(format!("{name} belongs to {master} now")));
-    }
-    let members = upper_lower::members(host, now).map(|m| &m.name);
-    if upper_lower::is_bond(now) && !members.eq(&nic.members) {
-        return refuse(plan, format!("{name} has other members now"));
-    }
-    Ok(())
 }
 
 fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
