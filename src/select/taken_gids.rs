@@ -4,12 +4,17 @@
 use nccl_rules::gid::{Choice, choose};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
+use rdma_model::escape::shortened;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
 
 use super::candidates::{Context, counts};
 use super::families::{is_one_index, rails};
 use super::{Drop, DropCode, Verdict};
+use crate::config::request::Request;
+
+/// Characters of a value that are shown.
+const VALUE: usize = 80;
 
 const INDEX: &str = "NCCL_IB_GID_INDEX";
 const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
@@ -24,10 +29,7 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) {
     if set.is_empty() || !(has_index || release.finds_gid()) {
         return;
     }
-    let text: Vec<String> = set
-        .iter()
-        .map(|(n, value)| format!("{n}={value}"))
-        .collect();
+    let said = said(context.request);
     let rails = rails(context, verdicts);
     let planned = rails.iter().filter_map(|r| verdicts[r.at].gid.as_ref());
     // As `nccl_env` sets it.
@@ -55,11 +57,21 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) {
             Some(gid) => verdict.gid = Some(gid.clone()),
             None if is_cured || choice == Choice::Unknown => {}
             None => {
-                let drop = left_out(&text.join(", "), release, choice, gid);
+                let drop = left_out(&said, release, choice, gid);
                 (verdict.dropped, verdict.note, verdict.gid) = (Some(drop), None, None);
             }
         }
     }
+}
+
+/// What is set, in a clause. The values of a container are not for logs.
+fn said(request: &Request) -> String {
+    let own = request.own_gids.keys();
+    let own = own.map(|name| format!("the container's {name}"));
+    let set = request.gid_settings().into_iter();
+    let theirs = set.filter(|(name, _)| !request.own_gids.contains_key(name));
+    let theirs = theirs.map(|(name, value)| format!("{name}={}", shortened(&value, VALUE)));
+    own.chain(theirs).collect::<Vec<_>>().join(", ")
 }
 
 /// A port's table as a container has it: a move empties it, and what comes again has no gaps, and

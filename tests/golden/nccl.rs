@@ -1000,3 +1000,38 @@ fn names_planes_and_old_releases_are_told() {
     let text = explained(&many, &[&list], "2.32.3");
     assert!(text.contains("has more than 12 planes"), "{text}");
 }
+
+/// What a container sets itself comes before what the host passes on.
+#[test]
+fn a_bundles_environment_decides_the_planned_gid() {
+    let file = with_gids(&[&TWO_IPV4]);
+    let work = tempfile::tempdir().unwrap();
+    let planned = |own: &[&str], host: &[(&str, &str)]| {
+        let spec = include_str!("../../examples/spec.json");
+        let mut config: Value = serde_json::from_str(spec).unwrap();
+        let env = config["process"]["env"].as_array_mut().unwrap();
+        env.extend(own.iter().map(|pair| json!(pair)));
+        fs::write(work.path().join("config.json"), config.to_string()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().envs(host.iter().copied());
+        command.args(["prepare", "--dry-run", "--json", "--config", "/dev/null"]);
+        for place in ["--run-dir", "--state-dir", "--bundle"] {
+            command.arg(place).arg(work.path());
+        }
+        let said = run(command.arg("--snapshot").arg(file.path()), "");
+        // No log has the value of a container's setting.
+        assert!(!said.err.contains("192.0.2.99"), "{}", said.err);
+        let json: Value = serde_json::from_str(&said.out).unwrap_or_default();
+        json["plan"]["nics"][0]["gid"]["index"].clone()
+    };
+    let range = "NCCL_IB_ADDR_RANGE=192.0.2.11/32";
+    let index = ("NCCL_IB_GID_INDEX", "5");
+    assert_eq!(planned(&[], &[]), 3);
+    assert_eq!(planned(&[range], &[]), 5);
+    assert_eq!(planned(&[], &[index]), 5);
+    assert_eq!(planned(&["NCCL_IB_GID_INDEX=3"], &[index]), 3);
+    assert_eq!(
+        planned(&["NCCL_IB_ADDR_RANGE=192.0.2.99/32"], &[]),
+        Value::Null
+    );
+}
