@@ -1,7 +1,7 @@
 //! The settings of libraries beside NCCL for exactly the NICs that the container got: one table,
 //! from which the environment and docs/libraries.md are made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rdma_model::nic::EnvVar;
 
@@ -355,38 +355,33 @@ impl Made {
     }
 }
 
-/// Every HCA with its port. InfiniBand HCAs, which do not move, are taken by their first.
+/// Every HCA with its port. An InfiniBand HCA has one, or those that were chosen.
 fn ports(hcas: Hcas) -> Vec<String> {
     let moved = hcas
         .nics
         .iter()
-        .filter_map(|nic| Some((nic.hca.as_ref()?, nic.port?)));
-    let fixed = hcas.ib.iter().map(|hca| (hca, 1));
-    let mut ports = Vec::new();
-    for port in moved
-        .chain(fixed)
-        .map(|(hca, port)| format!("{hca}:{port}"))
-    {
-        if !ports.contains(&port) {
-            ports.push(port);
-        }
+        .filter_map(|nic| Some(format!("{}:{}", nic.hca.as_ref()?, nic.port?)));
+    let mut ports: Vec<String> = moved.collect();
+    for hca in hcas.ib {
+        let chosen = hcas.ib_ports.get(hca).map_or(&[1][..], Vec::as_slice);
+        ports.extend(chosen.iter().map(|port| format!("{hca}:{port}")));
     }
+    let mut seen = BTreeSet::new();
+    ports.retain(|port| seen.insert(port.clone()));
     ports
 }
 
 fn names(hcas: Hcas) -> Result<Vec<String>, String> {
-    if let Some(hca) = hcas
-        .nics
-        .iter()
-        .find(|n| n.ports > 1)
-        .and_then(|n| n.hca.as_ref())
-    {
+    let mut several = hcas.nics.iter().filter(|n| n.ports > 1);
+    let moved = several.find_map(|n| n.hca.as_ref());
+    if let Some(hca) = moved.or_else(|| hcas.ib_ports.keys().next()) {
         return Err(format!(
             "{hca} has several ports, and a name is all of them"
         ));
     }
-    let of_port = |port: String| port.split(':').next().unwrap_or_default().to_owned();
-    Ok(ports(hcas).into_iter().map(of_port).collect())
+    let ports = ports(hcas);
+    let names = ports.iter().filter_map(|port| port.split(':').next());
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// The bootstrap's, where one was chosen.

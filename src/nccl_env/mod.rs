@@ -266,6 +266,8 @@ fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
 pub struct Hcas<'a> {
     pub nics: &'a [Nic],
     pub ib: &'a [HcaName],
+    /// Of an InfiniBand HCA with several ports, those that are chosen.
+    pub ib_ports: &'a BTreeMap<HcaName, Vec<u32>>,
     pub named: Option<Version>,
 }
 
@@ -400,7 +402,9 @@ pub fn bootstrap_address(
 /// that the host's administrator has `named`, else the newest. An image that names another one gets
 /// a warning (`explain_named` of nccl-rules), and all HCAs.
 pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, hcas: Hcas) {
-    let Hcas { nics, ib, named } = hcas;
+    let Hcas {
+        nics, ib, named, ..
+    } = hcas;
     let release = named.unwrap_or_default();
     let pairs = env.iter().map(|v| (&v.name, &v.value)).chain(own);
     let settings = Settings::of(pairs.map(|(name, value)| (name.clone(), value.clone())), "");

@@ -288,7 +288,13 @@ fn soft_roce_is_left_out_where_the_release_crashes() {
         let mut env = set(nics, ib, &options(&[]));
         let named = (!named.is_empty()).then(|| named.parse().unwrap());
         // A plan's list is made for what its own settings allow.
-        let hcas = Hcas { nics, ib, named };
+        let ib_ports = BTreeMap::new();
+        let hcas = Hcas {
+            nics,
+            ib,
+            ib_ports: &ib_ports,
+            named,
+        };
         fit_release(&mut env, &BTreeMap::new(), hcas);
         fit_release(&mut env, &own, hcas);
         let EnvVar { value, why, .. } = env.swap_remove(0);
@@ -441,7 +447,13 @@ proptest! {
         nics[0].addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
         nics[1].rxe = soft;
         let named = release.map(|text| text.parse().unwrap());
-        let hcas = Hcas { nics: &nics, ib: &[], named };
+        let ib_ports = BTreeMap::new();
+        let hcas = Hcas {
+            nics: &nics,
+            ib: &[],
+            ib_ports: &ib_ports,
+            named,
+        };
         let own: BTreeMap<String, String> =
             own.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let inside = way_out.map_or(Snapshot::default(), |iface| namespace(&iface));

@@ -99,6 +99,9 @@ pub struct Plan {
     /// Whether a container is named in its /etc/hosts (`--hosts-entry`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosts_entry: bool,
+    /// The chosen ports of InfiniBand HCAs that have several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ib_ports: BTreeMap<HcaName, Vec<u32>>,
 }
 
 impl Plan {
@@ -179,6 +182,7 @@ impl Plan {
             nccl_version: None,
             libraries: Libraries::default(),
             hosts_entry: request.select.hosts_entry,
+            ib_ports: ib_ports(&kept, snapshot),
         }
         .with_sysfs(request.select.sysfs, None)
         .with_network(request.select.network_mode, snapshot)
@@ -194,7 +198,7 @@ impl Plan {
     }
 
     fn fit_libraries(mut self, own: &BTreeMap<String, String>) -> Plan {
-        let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
         let unset = libraries::fit(&mut self.env, &self.libraries, own, hcas, self.gid_index);
         self.unset
             .retain(|line| libraries::keeps(line, &self.libraries));
@@ -208,7 +212,7 @@ impl Plan {
         self.nccl_version = named.or(self.nccl_version);
         if let Some(release) = self.nccl_version {
             nccl_env::fit_unset(&mut self.unset, release);
-            let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+            let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
             nccl_env::fit_release(&mut self.env, &BTreeMap::new(), hcas);
         }
         self
@@ -217,7 +221,7 @@ impl Plan {
     /// The plan as one container gets it, `own` being its environment: with the interface for
     /// NCCL's bootstrap, and without a GID index that it overrides, which then need not be proven.
     pub fn for_container(mut self, own: &BTreeMap<String, String>, namespace: Namespace) -> Plan {
-        let hcas = hcas(&self.nics, &self.ib, self.nccl_version);
+        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
         nccl_env::fit_container(&mut self.env, own, hcas, namespace);
         let index = own.get("NCCL_IB_GID_INDEX");
         self.gid_index = self
@@ -335,6 +339,7 @@ impl Plan {
         self.nics
             .retain(|_| roots.next().is_some_and(|root| !out.contains(root)));
         self.ib.retain(|h| !excluded(h));
+        self.ib_ports.retain(|h, _| !excluded(h));
         if self.nics.len() + self.ib.len() == count {
             return self;
         }
@@ -370,8 +375,31 @@ impl Plan {
     }
 }
 
-fn hcas<'a>(nics: &'a [Nic], ib: &'a [HcaName], named: Option<Version>) -> Hcas<'a> {
-    Hcas { nics, ib, named }
+fn hcas<'a>(
+    nics: &'a [Nic],
+    ib: &'a [HcaName],
+    ib_ports: &'a BTreeMap<HcaName, Vec<u32>>,
+    named: Option<Version>,
+) -> Hcas<'a> {
+    Hcas {
+        nics,
+        ib,
+        ib_ports,
+        named,
+    }
+}
+
+fn ib_ports(kept: &[&Verdict], snapshot: &Snapshot) -> BTreeMap<HcaName, Vec<u32>> {
+    let mut chosen: BTreeMap<HcaName, Vec<u32>> = BTreeMap::new();
+    for verdict in kept.iter().filter(|v| v.netdev.is_none()) {
+        let (Some(name), Some(port)) = (&verdict.hca, verdict.port) else {
+            continue;
+        };
+        if snapshot.hca(name).is_some_and(|hca| hca.ports.len() > 1) {
+            chosen.entry(name.clone()).or_default().push(port);
+        }
+    }
+    chosen
 }
 
 fn is_verbs(node: &CharDevice) -> bool {

@@ -215,6 +215,7 @@ fn a_plan_becomes_an_edit() {
         nccl_version: None,
         libraries: Libraries::default(),
         hosts_entry: false,
+        ib_ports: std::collections::BTreeMap::new(),
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(

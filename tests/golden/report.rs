@@ -212,6 +212,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         nccl_version: None,
         libraries: Libraries::default(),
         hosts_entry: false,
+        ib_ports: std::collections::BTreeMap::new(),
     }
 }
 

@@ -16,9 +16,11 @@ fn settings(
     let mut env: Vec<EnvVar> = before.iter().map(|(n, v)| var(n, v, "")).collect();
     let own = own.iter().map(|(n, v)| (n.to_string(), v.to_string()));
     let own: BTreeMap<String, String> = own.collect();
+    let ib_ports = BTreeMap::new();
     let hcas = Hcas {
         nics,
         ib,
+        ib_ports: &ib_ports,
         named: None,
     };
     let libraries = libraries.parse().unwrap();
@@ -146,4 +148,27 @@ fn only_lists_of_hcas_are_read_as_such() {
     assert_eq!(named_hcas("NVSHMEM_HCA_LIST", "^mlx5_0"), [""; 0]);
     assert_eq!(named_hcas("NCCL_IB_HCA", "=mlx5_0"), [""; 0]);
     assert_eq!(named_hcas("MC_GID_INDEX", "3"), [""; 0]);
+}
+
+/// mlx4_0 has two ports, of which the second is chosen; mlx5_0 has one.
+#[test]
+fn an_infiniband_hca_is_named_by_its_chosen_ports() {
+    let ib: [HcaName; 2] = ["mlx4_0", "mlx5_0"].map(|name| name.parse().unwrap());
+    let ib_ports = BTreeMap::from([(ib[0].clone(), vec![2])]);
+    let hcas = Hcas {
+        nics: &[],
+        ib: &ib,
+        ib_ports: &ib_ports,
+        named: None,
+    };
+    assert_eq!(ports(hcas), ["mlx4_0:2", "mlx5_0:1"]);
+    let why = "mlx4_0 has several ports, and a name is all of them";
+    assert_eq!(names(hcas), Err(why.to_owned()));
+    let both = BTreeMap::from([(ib[0].clone(), vec![1, 2])]);
+    let hcas = Hcas {
+        ib: &[ib[0].clone(), ib[0].clone()],
+        ib_ports: &both,
+        ..hcas
+    };
+    assert_eq!(ports(hcas), ["mlx4_0:1", "mlx4_0:2"]);
 }

@@ -993,6 +993,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         nccl_version: None,
         libraries: rdmaprep::config::libraries::Libraries::default(),
         hosts_entry: false,
+        ib_ports: BTreeMap::new(),
     }
 }
 
