@@ -52,3 +52,39 @@ case_what_it_lacks_of_rdma_core_is_named() {
   says "warning: the loader of the image finds no libibverbs.so.1"
   until_true 120 noted
 }
+
+# unpack PACKAGE: that one of Debian 11, over what the image has.
+unpack() { dpkg-deb --extract /repo/target/older-rdma-core/"$1"_*.deb "$root"; }
+
+# abi FILE: the number in the name of the provider that a libibverbs loads.
+abi() { grep -ao 'lib%s-rdmav[0-9]*' "$1" | head -n 1 | tr -dc 0-9; }
+
+# Packages of two releases in one image: scripts/vm/older-rdma-core has fetched Debian 11's.
+case_two_releases_of_rdma_core_do_not_fit() {
+  local lib newer older
+  [ -d /repo/target/older-rdma-core ] || die "scripts/vm/older-rdma-core target/older-rdma-core has not run"
+  bundle image
+  prepare image v0
+  start runc image
+  lib=$(echo "$root"/usr/lib/*/libibverbs)
+  newer=$(abi "$lib.so.1")
+  # The providers of the older beside libibverbs of the newer release.
+  cp -a "$lib" "$root/newer"
+  rm "$lib"/*
+  unpack ibverbs-providers
+  older=$(basename "$lib"/librxe-rdmav*.so)
+  older=${older//[!0-9]/}
+  [ "$older" -lt "$newer" ] || die "providers $older, libibverbs $newer"
+  lacks "breaks: libibverbs of the image loads librxe-rdmav$newer.so for rxe0, and the image has librxe-rdmav$older.so"
+  # And the other way round.
+  rm -r "$lib" "$lib".so.1*
+  mv "$root/newer" "$lib"
+  unpack libibverbs1
+  equal "number of the older libibverbs" "$older" "$(abi "$lib.so.1")"
+  lacks "breaks: libibverbs of the image loads librxe-rdmav$older.so for rxe0, and the image has librxe-rdmav$newer.so"
+  says "take libibverbs1 and ibverbs-providers of the image from one release of rdma-core"
+  # Both of the older one fit.
+  unpack ibverbs-providers
+  equal "what a whole older image lacks" "" "$(lacking)"
+  stop runc image "$runner"
+}
