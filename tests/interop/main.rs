@@ -13,6 +13,7 @@ mod enroot;
 mod etcd;
 mod kubernetes;
 mod nccl_judge;
+mod nvshmem;
 mod topo_vendor;
 mod ucx;
 
