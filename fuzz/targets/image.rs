@@ -21,7 +21,8 @@ const LIBRARIES: [&str; 4] = [
 ];
 
 /// What the parts go into; libibverbs comes last.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
+    "bin/job",
     "etc/ld.so.cache",
     "etc/ld.so.conf",
     "etc/ld.so.conf.d/own.conf",
@@ -82,7 +83,7 @@ fuzz_target!(|data: &[u8]| {
             .map(|folders| (LIBRARY_PATH.to_owned(), folders.to_owned()))
             .into_iter()
             .collect();
-        let Some(found) = look(&root, &env, &["mlx5"], &Budget::new(None)) else {
+        let Some(found) = look(&root, &env, Some("/bin/job"), &["mlx5"], &Budget::new(None)) else {
             continue;
         };
         let text = serde_json::to_string(&found).expect("what was found as JSON");

@@ -236,9 +236,11 @@ pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Opti
     let env = collect::environment(pid, |name| userspace::VARIABLES.contains(&name))?;
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
+    let program = pidfd::command(pid).map(|(program, _)| program);
     Ok(userspace::look(
         &root,
         &env.into_iter().collect(),
+        program.as_deref().and_then(Path::to_str),
         &providers,
         &Budget::new(None),
     ))

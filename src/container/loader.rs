@@ -1,6 +1,6 @@
 //! Shared libraries below a container's root, as its loader finds them for dlopen(3): in the
-//! folders of LD_LIBRARY_PATH, by /etc/ld.so.cache, in the default folders (ld.so(8)). The RUNPATH
-//! of the library that asks is not known here. A root is untrusted: see
+//! folders of the program's RPATH ([`crate::kernel::mount::program`]), of LD_LIBRARY_PATH, by
+//! /etc/ld.so.cache, in the default folders (ld.so(8)). A root is untrusted: see
 //! [`crate::kernel::mount::rootfs`].
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const CACHE: &str = "etc/ld.so.cache";
 const CONF: &str = "etc/ld.so.conf";
 /// What ld.so.conf and the files that it includes may have; they have a line for each package.
 const CONF_BYTES: usize = 1 << 20;
-/// Folders that LD_LIBRARY_PATH may have.
+/// Folders that RPATH and LD_LIBRARY_PATH may have.
 const FIRST: usize = 64;
 /// PATH_MAX: what is longer names no file.
 const NAME: usize = 4096;
@@ -61,17 +61,19 @@ pub(super) struct Loader<'l> {
     root: &'l Root,
     budget: &'l Budget<'l>,
     cache: Vec<u8>,
-    /// The folders of LD_LIBRARY_PATH.
-    first: Vec<&'l str>,
+    /// The folders of RPATH, then those of LD_LIBRARY_PATH.
+    first: Vec<String>,
 }
 
 impl<'l> Loader<'l> {
     pub(super) fn new(
         root: &'l Root,
-        library_path: Option<&'l str>,
+        rpath: Vec<String>,
+        library_path: Option<&str>,
         budget: &'l Budget<'l>,
     ) -> Loader<'l> {
-        let first: Vec<&str> = folders(library_path).take(FIRST + 1).collect();
+        let named = folders(library_path).map(str::to_owned);
+        let first: Vec<String> = rpath.into_iter().chain(named).take(FIRST + 1).collect();
         if first.len() > FIRST {
             budget.give_up();
         }
@@ -111,7 +113,8 @@ impl<'l> Loader<'l> {
 
     /// The names of this form that [`Loader::find`] may find.
     pub(super) fn names(&self, prefix: &str, suffix: &str) -> BTreeSet<String> {
-        let folders = self.first.iter().chain(&FOLDERS);
+        let first = self.first.iter().map(String::as_str);
+        let folders = first.chain(FOLDERS);
         let mut names: BTreeSet<String> = folders.flat_map(|folder| self.list(folder)).collect();
         names.retain(|name| name.starts_with(prefix) && name.ends_with(suffix));
         for key in self.entries().filter_map(|entry| entry.key()) {
@@ -380,7 +383,7 @@ mod tests {
         std::fs::write(image.path().join(CACHE), bytes).unwrap();
         let root = Root::open(image.path()).unwrap();
         let budget = Budget::of(std::time::Duration::from_secs(3600));
-        let loader = Loader::new(&root, None, &budget);
+        let loader = Loader::new(&root, Vec::new(), None, &budget);
         let all: Vec<Entry> = entries(&loader.cache).collect();
         assert_eq!((all.len(), all[0].key), (count, long as usize));
         assert!(!all.iter().any(|entry| entry.is("libibverbs.so")));

@@ -129,7 +129,8 @@ impl SetupPlan {
             return Vec::new();
         }
         let Bundle { container, env, .. } = &self.bundle;
-        userspace::container_notes(container, env, &self.drivers, budget)
+        let program = self.bundle.program.as_deref();
+        userspace::container_notes(container, env, program, &self.drivers, budget)
     }
 
     fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {

@@ -12,12 +12,19 @@ use serde::{Deserialize, Serialize};
 use super::budget::Budget;
 use super::loader::{self, Loader};
 use crate::kernel::mount::mntns::Mntns;
+use crate::kernel::mount::program;
 use crate::kernel::mount::rootfs::Root;
 use crate::oci::bundle::{Bundle, ContainerRoot};
 use crate::oci::config::{Config, OciMount};
 
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
+
+/// Where NCCL looks for mlx5's own functions, and the one by which it asks for the Data Direct
+/// function of an HCA (src/misc/mlx5dvsymbols.cc in 2.30.7); rdma-core has it since release 54
+/// (MLX5_1.25 in debian/ibverbs-providers.symbols).
+const MLX5: [&str; 2] = ["libmlx5.so", "libmlx5.so.1"];
+const DATA_DIRECT: &[u8] = b"mlx5dv_get_data_direct_sysfs_path\0";
 
 /// Where a mount may bring libraries, or the files that name providers.
 const FOLDERS: [&str; 5] = ["/usr", "/lib", "/opt", "/etc/ld.so", "/etc/libibverbs.d"];
@@ -74,6 +81,8 @@ pub struct Userspace {
     pub os: Vec<String>,
     pub verbs: Library,
     pub rdmacm: Library,
+    /// Whether libmlx5 knows Data Direct; absent where no HCA is of mlx5.
+    pub data_direct: Option<bool>,
     /// Whether it has the node of GDRCopy.
     pub gdrdrv: bool,
     /// The number of the providers that libibverbs loads; absent where its file does not say.
@@ -87,16 +96,20 @@ pub struct Userspace {
     pub providers: BTreeMap<String, BTreeSet<u32>>,
 }
 
-/// Looks below a container's root for what HCAs of these providers need. `env`: its environment.
+/// Looks below a container's root for what HCAs of these providers need. `env`: its environment;
+/// `program`: what it runs, where that is known.
 /// Nothing where glibc's loader is not there: then nothing that loads libibverbs can run. Nothing
 /// either where the budget is spent.
 pub fn look(
     root: &Root,
     env: &BTreeMap<String, String>,
+    program: Option<&str>,
     wanted: &[&str],
     budget: &Budget,
 ) -> Option<Userspace> {
-    let loader = Loader::new(root, env.get(LIBRARY_PATH).map(String::as_str), budget);
+    let rpath = program.map(|program| program::folders(root, env, program));
+    let named = env.get(LIBRARY_PATH).map(String::as_str);
+    let loader = Loader::new(root, rpath.unwrap_or_default(), named, budget);
     loader.library(loader::PROGRAM)?;
     let mut found = Userspace {
         os: os(&loader),
@@ -111,6 +124,7 @@ pub fn look(
         found.look_for_names(&loader, env, wanted);
         found.look_for_providers(&loader, wanted);
     }
+    found.data_direct = wanted.contains(&"mlx5").then(|| knows_data_direct(&loader));
     budget.lasts().then_some(found)
 }
 
@@ -118,11 +132,12 @@ pub fn look(
 pub fn notes<'h>(
     root: &Root,
     env: &BTreeMap<String, String>,
+    program: Option<&str>,
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
     budget: &Budget,
 ) -> Vec<String> {
     let wanted: BTreeSet<&str> = hcas.clone().filter_map(|(_, d)| provider(d)).collect();
-    let found = look(root, env, &Vec::from_iter(wanted), budget);
+    let found = look(root, env, program, &Vec::from_iter(wanted), budget);
     let lacks = found.map(|found| found.lacks(hcas)).unwrap_or_default();
     lacks
         .iter()
@@ -136,13 +151,14 @@ pub fn notes<'h>(
 pub fn container_notes(
     container: &ContainerRoot,
     env: &BTreeMap<String, String>,
+    program: Option<&str>,
     drivers: &[(HcaName, String)],
     budget: &Budget,
 ) -> Vec<String> {
     let entered = Mntns::of_process(container.pid).and_then(|inside| inside.enter());
     let hcas = drivers.iter().map(|(hca, driver)| (hca, driver.as_str()));
     match entered.and_then(|()| Root::open(&container.rootfs)) {
-        Ok(root) => notes(&root, env, hcas, budget),
+        Ok(root) => notes(&root, env, program, hcas, budget),
         Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
     }
 }
@@ -157,17 +173,17 @@ pub fn bundle_notes<'h>(
     let config = Config::lenient(text);
     let mounts = config.mounts().unwrap_or_default();
     let own = Bundle::new(&config, bundle, 0, "");
-    let Ok((root, env)) = own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own.env)))
-    else {
+    let Ok((root, own)) = own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own))) else {
         return Vec::new();
     };
+    let (env, program) = (own.env, own.program);
     let budget = Budget::new(None);
     let own = loader::folders(env.get(LIBRARY_PATH).map(String::as_str));
     let mut folders = FOLDERS.into_iter().chain(own);
     let is_over = |folder| mounts.iter().any(|mount| hides(mount, folder));
     match folders.any(|folder| !budget.lasts() || is_over(folder)) {
         true => Vec::new(),
-        false => notes(&root, &env, hcas, &budget),
+        false => notes(&root, &env, program.as_deref(), hcas, &budget),
     }
 }
 
@@ -187,7 +203,7 @@ pub fn first(
     names: &[String],
     budget: &Budget,
 ) -> Option<String> {
-    let loader = Loader::new(root, library_path, budget);
+    let loader = Loader::new(root, Vec::new(), library_path, budget);
     let found = |name: &String| match name.starts_with('/') {
         true => loader.library(name).map(|_| name.clone()),
         false => loader.find(name).map(|(path, _)| path),
@@ -202,6 +218,16 @@ fn library(loader: &Loader, name: &str) -> Library {
             .uncached(name)
             .map_or(Library::Missing, Library::Uncached),
     }
+}
+
+fn knows_data_direct(loader: &Loader) -> bool {
+    let mut names = MLX5.iter();
+    let found = names.find_map(|name| loader.find(name));
+    let file = found.and_then(|(_, file)| loader.contents(&file));
+    file.is_some_and(|file| {
+        let mut windows = file.windows(DATA_DIRECT.len());
+        windows.any(|window| window == DATA_DIRECT)
+    })
 }
 
 fn os(loader: &Loader) -> Vec<String> {
@@ -292,6 +318,18 @@ impl Userspace {
             }
         }
         self.providers.retain(|_, abis| !abis.is_empty());
+    }
+
+    /// What HCAs with Data Direct functions lack of libmlx5.
+    pub fn lacks_data_direct(&self) -> Option<Lack> {
+        let is_old = self.data_direct == Some(false);
+        let packages = Packages::of(&self.os);
+        is_old.then(|| Lack {
+            need: Need::DataDirect,
+            seen: "libmlx5 of the image does not know Data Direct, which HCAs of this host have"
+                .to_owned(),
+            fix: format!("take {} of rdma-core 54 or later", packages.both()),
+        })
     }
 
     /// What HCAs of these drivers lack. An HCA whose provider is not known is left out.
@@ -414,12 +452,14 @@ impl Packages {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Without it NCCL goes by TCP. A library with a RUNPATH may find it elsewhere.
+    /// Without it NCCL goes by TCP. A library with an RPATH of its own may find it elsewhere.
     Verbs,
     /// Without it libibverbs passes the HCA over.
     Provider,
     /// NCCL does without it.
     Rdmacm,
+    /// Without it NCCL reaches GPUs by the HCA's own function.
+    DataDirect,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,10 @@
 //! Whether the image of a container has what its HCAs need of rdma-core.
 
+use nccl_rules::explain::data_direct;
+use rdma_model::snapshot::PciFunction;
+
 use super::{Check, CheckContext, Finding, Severity};
-use crate::container::userspace::{Lack, Need};
+use crate::container::userspace::{Lack, Need, Userspace};
 
 pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     let found = context.of.machine.and_then(|m| m.userspace.as_ref());
@@ -10,8 +13,23 @@ pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     let drivers: Vec<_> = given
         .filter_map(|hca| Some((&hca.name, hca.driver.as_deref()?)))
         .collect();
+    let is_mlx5 = drivers.iter().any(|(_, driver)| *driver == "mlx5_core");
     let lacks = found.map(|found| found.lacks(drivers));
-    lacks.into_iter().flatten().map(finding).collect()
+    let mut lacks = lacks.unwrap_or_default();
+    let has_provider = lacks.iter().all(|lack| lack.need == Need::Rdmacm);
+    if is_mlx5 && has_provider && uses_data_direct(context) {
+        lacks.extend(found.and_then(Userspace::lacks_data_direct));
+    }
+    lacks.into_iter().map(finding).collect()
+}
+
+/// Whether a function of Data Direct is here, and NCCL would ask for it.
+fn uses_data_direct(context: &CheckContext) -> bool {
+    let mut functions = context.of.snapshot.pci.iter();
+    let release = context.release().unwrap_or_default();
+    let settings = context.of.settings;
+    functions.any(PciFunction::is_data_direct)
+        && settings.is_ok_and(|settings| data_direct(settings, release) != 0)
 }
 
 fn finding(lack: Lack) -> Finding {
@@ -23,6 +41,10 @@ fn finding(lack: Lack) -> Finding {
         Need::Provider => (
             Severity::Breaks,
             "libibverbs passes such an HCA over, and NCCL goes on without it, or by TCP",
+        ),
+        Need::DataDirect => (
+            Severity::Warning,
+            "NCCL reaches GPUs by the HCA's own function then, by way of the processor",
         ),
         Need::Rdmacm => (
             Severity::Warning,

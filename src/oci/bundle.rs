@@ -32,6 +32,8 @@ pub struct ContainerRoot {
 pub struct Bundle {
     pub container: ContainerRoot,
     pub env: BTreeMap<String, String>,
+    /// `process.args[0]`.
+    pub program: Option<String>,
     pub devices: BTreeSet<(String, u32, u32)>,
     pub view: Option<String>,
     pub topology: Option<String>,
@@ -58,6 +60,7 @@ impl Bundle {
                 label: config.mount_label()?,
             },
             env: config.environment(),
+            program: config.program(),
             devices: devices
                 .into_iter()
                 .filter(OciDevice::is_char)

@@ -213,6 +213,12 @@ impl Config {
         pairs(env.into_iter().flatten().filter_map(Value::as_str))
     }
 
+    /// What it runs, as exec has it.
+    pub fn program(&self) -> Option<String> {
+        let first = self.0.pointer("/process/args/0").and_then(Value::as_str);
+        first.map(str::to_owned)
+    }
+
     /// Its annotations, of which those that are no text are JSON.
     pub fn annotations(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.0

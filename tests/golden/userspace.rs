@@ -118,7 +118,8 @@ impl Image {
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_string()));
         let root = Root::open(self.0.path()).unwrap();
-        look(&root, &env.collect(), wanted, &Budget::of(PATIENT))
+        let program = Some("job");
+        look(&root, &env.collect(), program, wanted, &Budget::of(PATIENT))
     }
 
     fn lacks(&self, hcas: &[(&str, &str)], env: &[(&str, &str)]) -> Vec<String> {
@@ -233,6 +234,74 @@ fn what_an_image_lacks_is_told_with_its_package() {
     let unnamed = "no file of /etc/libibverbs.d has `driver mlx5`: libibverbs passes mlx5_0 over: \
         install ibverbs-providers in the image, whole";
     one(&image, &[CX, ("rxe0", "rxe")], &[unnamed]);
+}
+
+/// A program with this tag of its dynamic section: DT_RPATH is 15, DT_RUNPATH 29.
+fn program(tag: u64, path: &str) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+    bytes.resize(64, 0);
+    bytes[32] = 64;
+    bytes[56] = 2;
+    let (dynamic, strings): (u64, u64) = (176, 224);
+    let end = strings + 1 + path.len() as u64 + 1;
+    for (kind, at, size) in [(1, 0, end), (2, dynamic, 48)] {
+        for word in [kind, at, at, at, size, size, 8] {
+            bytes.extend(word.to_le_bytes());
+        }
+    }
+    for word in [tag, 1, 5, strings, 0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend([b"\0", path.as_bytes(), b"\0"].concat());
+    bytes
+}
+
+/// As python of conda finds libraries: a RUNPATH of the program does not count for what libraries
+/// load, and with one an RPATH does not either.
+#[test]
+fn a_programs_rpath_leads_to_libraries() {
+    let image = Image::bare("debian");
+    image.library("opt/conda/lib/libibverbs.so.1", &[]);
+    let verbs = |env: &[(&str, &str)]| format!("{:?}", image.look(env, &[]).unwrap().verbs);
+    let write = |name: &str, bytes: &[u8]| fs::write(image.at(name), bytes).unwrap();
+    let path = [("PATH", "/bin:/opt/conda/bin")];
+    assert_eq!(verbs(&path), "Missing");
+    write("opt/conda/bin/python3", &program(15, "/x:$ORIGIN/../lib"));
+    image.link("opt/conda/bin/job", "python3");
+    let found = "Found(\"/opt/conda/bin/../lib/libibverbs.so.1\")";
+    assert_eq!(verbs(&path), found);
+    assert_eq!(verbs(&[]), "Missing");
+    image.remove("opt/conda/bin/job");
+    image.text("bin/job", "#!/usr/bin/env python3\nimport torch\n");
+    assert_eq!(verbs(&path), found);
+    image.text("bin/job", "#!/opt/conda/bin/python3 -u\n");
+    assert_eq!(verbs(&path), found);
+    write("bin/job", &program(29, "/opt/conda/lib"));
+    assert_eq!(verbs(&path), "Missing");
+    let whole = program(15, "/opt/conda/lib");
+    // Its last byte ends the text.
+    for cut in 0..whole.len() - 1 {
+        write("bin/job", &whole[..cut]);
+        assert_eq!(verbs(&path), "Missing", "{cut}");
+    }
+}
+
+/// Of rdma-core 54 or later: libmlx5 has the function by which NCCL asks.
+#[test]
+fn data_direct_needs_a_function_of_libmlx5() {
+    let image = Image::debian();
+    let knows = |wanted: &[&str]| image.look(&[], wanted).unwrap().data_direct;
+    assert_eq!(knows(&["mlx5"]), Some(false));
+    assert_eq!(knows(&["rxe"]), None);
+    let function = "mlx5dv_get_data_direct_sysfs_path";
+    image.library(&format!("{LIB}/libmlx5.so.1"), &["x", function]);
+    assert_eq!(knows(&["mlx5", "rxe"]), Some(true));
+    // NCCL takes this name first.
+    image.library(&format!("{LIB}/libmlx5.so"), &["mlx5dv_get_data_direct"]);
+    assert_eq!(knows(&["mlx5"]), Some(false));
+    let lack = image.look(&[], &["mlx5"]).unwrap().lacks_data_direct();
+    let fix = "take libibverbs1 and ibverbs-providers of rdma-core 54 or later";
+    assert_eq!(lack.unwrap().fix, fix);
 }
 
 /// A plugin as `nccl explain --container` looks for it.
@@ -359,5 +428,9 @@ fn a_look_has_an_end() {
     let root = Root::open(image.0.path()).unwrap();
     let budget = Budget::of(PATIENT);
     budget.give_up();
-    assert_eq!(look(&root, &BTreeMap::new(), &[], &budget), None, "time");
+    assert_eq!(
+        look(&root, &BTreeMap::new(), None, &[], &budget),
+        None,
+        "time"
+    );
 }

@@ -417,13 +417,29 @@ fn an_image_is_looked_at_in_its_own_namespace() {
             let container = start(&lines);
             assert!(!Path::new(ROOTFS).join(loader).exists());
             let root = container.root();
-            let look = || container_notes(&root, &BTreeMap::new(), &drivers, &Budget::of(PATIENT));
+            let look = || {
+                container_notes(
+                    &root,
+                    &BTreeMap::new(),
+                    None,
+                    &drivers,
+                    &Budget::of(PATIENT),
+                )
+            };
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             let lack = "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
                 ibverbs-providers in the image";
             assert_eq!(notes, [lack]);
             let gone = rdmaprep::oci::bundle::ContainerRoot { pid: 0, ..root };
-            let look = || container_notes(&gone, &BTreeMap::new(), &drivers, &Budget::of(PATIENT));
+            let look = || {
+                container_notes(
+                    &gone,
+                    &BTreeMap::new(),
+                    None,
+                    &drivers,
+                    &Budget::of(PATIENT),
+                )
+            };
             let notes = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             assert!(
                 notes[0].starts_with("the libraries of the image are unknown"),

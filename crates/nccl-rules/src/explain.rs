@@ -10,8 +10,7 @@ pub use super::explanation::{
     Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, PortGid, Setting, Step, Trap,
     Warning,
 };
-pub use super::hca::UNKNOWN;
-pub use super::hca::may_crash;
+pub use super::hca::{UNKNOWN, data_direct, may_crash};
 pub use super::networks::plugin_names;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};

@@ -274,6 +274,15 @@ fn refused_plane(version: Version, patterns: &Patterns, taken: &[Taken]) -> Opti
     })
 }
 
+/// NCCL_IB_DATA_DIRECT: 0 where no Data Direct function is asked for
+/// (src/transport/net_ib.cc since 2.27.3).
+pub fn data_direct(settings: &Settings, version: Version) -> i64 {
+    match version >= Version::new(2, 27, 3) {
+        true => parameter(settings, version, "NCCL_IB_DATA_DIRECT", 1),
+        false => 0,
+    }
+}
+
 pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
     parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0
 }

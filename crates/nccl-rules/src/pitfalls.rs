@@ -431,8 +431,7 @@ fn data_direct(
 ) -> Option<Warning> {
     const VARIABLE: &str = "NCCL_IB_DATA_DIRECT";
     let (version, limit) = (explained.version, explained.version.max_hcas());
-    let is_both =
-        version >= Version::new(2, 27, 3) && hca::parameter(settings, version, VARIABLE, 1) == 2;
+    let is_both = hca::data_direct(settings, version) == 2;
     let of_mlx5 = |name: &&String| {
         let mut all = snapshot.hcas.iter();
         let hca = name.split(':').next();
