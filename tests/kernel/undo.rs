@@ -157,7 +157,7 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
 
 /// As NetworkManager does when it misses its link-local address for a moment.
 #[test]
-fn a_link_local_address_that_its_manager_chose_anew_is_no_change() {
+fn a_link_local_address_chosen_anew_is_no_change() {
     alone(|host| {
         let rails = host.rails(1);
         host.ip("link set r0 addrgenmode none\naddress flush dev r0 scope link");
