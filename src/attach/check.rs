@@ -1,8 +1,8 @@
 //! Whether a NIC is still as planned, and can leave.
 
 use super::refuse;
-use crate::plan::uverbs_minors::Minors;
 use crate::plan::Plan;
+use crate::plan::uverbs_minors::Minors;
 use crate::select::protected_ifaces::Guarded;
 use anyhow::Result;
 use rdma_model::effect::missing_addresses;
@@ -12,10 +12,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use rdma_model::nic::{identity, same_nic};
 use rdma_model::snapshot::{Address, Gid, Netdev, Route, Snapshot};
-use rdma_model::step::{
-    NicState, chosen_by_manager, generated,
-    hears_routers, kernel_address,
-};
+use rdma_model::step::{NicState, chosen_by_manager, generated, hears_routers, kernel_address};
 use rdma_model::upper_lower;
 use std::collections::BTreeMap;
 

@@ -15,9 +15,7 @@ use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, STATE};
 use crate::disk::files;
 use crate::disk::host_tree::ReadTree;
-use crate::install::{
-    self, Command, InstallRequest, MANIFEST, Nic, Target,
-};
+use crate::install::{self, Command, InstallRequest, MANIFEST, Nic, Target};
 use crate::kernel::process::runtime_users;
 use crate::link_managers::{self, Managers};
 use crate::report::{self, Installed};

@@ -138,6 +138,12 @@ impl Bus {
         Ok(answer.body.parser().get()?)
     }
 
+    /// The number that the bus gave to who has a name: another one after a restart.
+    pub fn owner(&mut self, name: &str) -> Result<String> {
+        let answer = self.call(DAEMON, "GetNameOwner", &[name])?;
+        Ok(answer.body.parser().get::<&str>()?.to_owned())
+    }
+
     /// A method whose arguments are all strings. No program is started for it.
     pub fn call(
         &mut self,

@@ -124,6 +124,9 @@ pub enum Word {
     Stalled,
     /// It has not begun with the link, and may yet.
     Unseen,
+    /// It says that it is done, and means the link before it left: a NIC that returns within some
+    /// ms may never be missed (NetworkManager on a busy machine).
+    Unaware,
     /// It would take the link, and has no profile that it activates by itself.
     Idle,
     /// It leaves the link to others.
@@ -135,7 +138,7 @@ pub enum Word {
 impl Word {
     /// Whether what the manager takes for foreign is gone by now.
     pub fn has_begun(self) -> bool {
-        !matches!(self, Word::Unseen | Word::Idle)
+        !matches!(self, Word::Unseen | Word::Unaware | Word::Idle)
     }
 }
 
@@ -185,7 +188,22 @@ impl Managers {
             by,
             foreign: self.foreign(by, state),
             profile: self.profile(by, &state.netdev),
+            activation: self.activation(by, &state.netdev),
         })
+    }
+
+    fn activation(&mut self, by: Manager, link: &Netdev) -> Option<String> {
+        let bus = self
+            .bus
+            .as_mut()
+            .filter(|_| by == Manager::NetworkManager)?;
+        network_manager::activation(bus, link).ok()
+    }
+
+    /// Whether it still has the activation that it had before the NIC left.
+    fn is_unaware(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let was = managed.activation.as_ref();
+        was.is_some_and(|was| self.activation(managed.by, link).as_ref() == Some(was))
     }
 
     /// A digest of the files by which it configures that link.
@@ -217,6 +235,7 @@ impl Managers {
     /// What the manager of a NIC says that came to the host at `since`.
     pub fn word_of(&mut self, managed: &Managed, link: &Netdev, since: SystemTime) -> Word {
         match self.word(managed.by, link, since) {
+            Word::Done if self.is_unaware(managed, link) => Word::Unaware,
             Word::Done if self.has_changed(managed, link) => Word::Changed,
             word => word,
         }

@@ -52,6 +52,13 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
 }
 
+/// Its activation of a link, by a name that no other one has.
+pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
+    let path = device(bus, link)?;
+    let active = object(bus, &path, "ActiveConnection").context("no profile is active")?;
+    Ok(format!("{} {active}", bus.owner(NAME)?))
+}
+
 /// The file of the profile that is active on a link.
 pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
     let path = device(bus, link)?;

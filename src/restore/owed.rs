@@ -10,8 +10,8 @@ use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Nexthop, Snapshot};
-use rdma_model::step::NicState;
+use rdma_model::snapshot::{Address, Netdev, Nexthop, Snapshot};
+use rdma_model::step::{NicState, chosen_by_manager};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -41,6 +41,11 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         return owed;
     };
     if matches!(word, None | Some(Word::Absent | Word::GivenUp)) {
+        let dev = &held.before.netdev;
+        before
+            .netdev
+            .addresses
+            .retain(|a| !has_chosen_another(a, dev, now));
         owed.managed = None;
         return owed;
     }
@@ -121,13 +126,23 @@ pub fn is_configured_as_before(held: &MovedNic, host: &Snapshot) -> bool {
 }
 
 fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {
-    let now: Vec<&Address> = now.iter().flat_map(|now| &now.netdev.addresses).collect();
+    let addresses: Vec<&Address> = now.iter().flat_map(|now| &now.netdev.addresses).collect();
     let mut own: Vec<&Address> = held.before.netdev.addresses.iter().collect();
     own.retain(|a| managed.owns_address(a) && a.valid_lft.is_none());
-    let mut has_all = own
-        .iter()
-        .map(|a| now.iter().any(|has| same_address(has, a)));
-    !own.is_empty() && has_all.all(|has| has)
+    let is_there = |a: &&Address| {
+        addresses.iter().any(|has| same_address(has, a))
+            || has_chosen_another(a, &held.before.netdev, now)
+    };
+    !own.is_empty() && own.iter().all(is_there)
+}
+
+/// Whether a manager has another link-local address in the place of this one of its own.
+fn has_chosen_another(address: &Address, before: &Netdev, now: Option<&NicState>) -> bool {
+    let is_chosen = |now: &NicState| {
+        let mut all = now.netdev.addresses.iter();
+        all.any(|has| chosen_by_manager(has, &now.netdev))
+    };
+    chosen_by_manager(address, before) && now.is_some_and(is_chosen)
 }
 
 /// NetworkManager takes a NIC that has an address for one that another program configures; networkd

@@ -104,6 +104,7 @@ impl<'a> Returned<'a> {
             };
             let word = match managers.word_of(managed, link, since) {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Begun,
+                Word::Unaware if has_its_own(held, host) => Word::Done,
                 word => word,
             };
             words.insert(name.clone(), word);
@@ -437,11 +438,12 @@ impl Settling<'_> {
 }
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
-/// nothing does not run.
+/// nothing does not run, and one that has missed nothing does nothing more.
 pub fn last_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
             Word::Unseen if !can_be_asked => Word::Absent,
+            Word::Unaware => Word::Absent,
             Word::Idle => Word::GivenUp,
             word => word,
         };

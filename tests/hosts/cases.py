@@ -461,6 +461,14 @@ def networkmanager_beside_foreign_things(h):
     h.foreign(FOREIGN + FOREIGN_ON_R0)
 
 
+@case("bookworm", "trixie", quick=True, run=steps.manager_too_busy_to_notice)
+def networkmanager_too_busy_to_notice(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+
+
 @case("bookworm", "trixie", udev=True)
 def networkmanager_dhcp(h):
     networkmanager_dhcp_rails(h)

@@ -305,12 +305,16 @@ class Judge:
         """`work` beside the stop."""
         container = self.attach(step)
         time.sleep(self.case.stay)
-        beside = Beside(work)
+        beside = self.beside(work)
         ended = container.stop()
         self.stops.append(ended.seconds)
         beside.join()
         self.expect_code(ended, 0, step)
         self.expect_back(step)
+
+    @staticmethod
+    def beside(work):
+        return Beside(work)
 
     def grown(self):
         """More containers, without growth of anything."""

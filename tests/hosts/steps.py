@@ -1,8 +1,10 @@
 """What some cases do instead of, or beside, the judge's own steps."""
 
+import signal
 import time
+from pathlib import Path
 
-from host import Failure, rdmaprep, sh
+from host import Failure, rdmaprep, sh, wait_for
 
 # A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
 # of one.
@@ -78,6 +80,41 @@ def manager_ended_while_away(judge):
             manager.daemon.start()
         judge.until_nothing_is_left()
         judge.expect_back(f"{step}, and then with its manager")
+
+
+def manager_too_busy_to_notice(judge):
+    """A manager hears of a NIC that has left only when the NIC is back, and goes on as if it had
+    not been away. It is stopped from the first change of a link on, until the stop hook waits."""
+
+    def pause():
+        wait_for(lambda: not is_up("r0"), "a NIC that goes down")
+        for manager in judge.host.managers:
+            manager.daemon.process.send_signal(signal.SIGSTOP)
+
+    def resume():
+        wait_for(lambda: all(is_up(nic) for nic in judge.host.rails), "NICs that are up again")
+        time.sleep(0.2)
+        for manager in judge.host.managers:
+            manager.daemon.process.send_signal(signal.SIGCONT)
+
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        pausing = judge.beside(pause)
+        container = judge.attach(step)
+        pausing.join()
+        resuming = judge.beside(resume)
+        ended = container.stop()
+        resuming.join()
+        judge.expect_code(ended, 0, step)
+        judge.expect_back(step)
+
+
+def is_up(nic):
+    try:
+        return int(Path(f"/sys/class/net/{nic}/flags").read_text(), 16) & 1
+    except (OSError, ValueError):
+        return False
 
 
 def another_profile(judge):

@@ -181,6 +181,7 @@ mod tests {
             by: Manager::Networkd,
             foreign: Some(foreign),
             profile: None,
+            activation: None,
         }
     }
 

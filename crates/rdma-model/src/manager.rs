@@ -39,6 +39,10 @@ pub struct Managed {
     /// missing of its own was taken out of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Which of its activations configured the NIC, where it numbers them. One that it names still
+    /// when the NIC is back has not noticed that the NIC was away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation: Option<String>,
 }
 
 /// What of a NIC's state its manager did not make.

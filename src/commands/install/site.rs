@@ -5,9 +5,7 @@ use crate::config::host::RUN;
 use crate::disk::files;
 use crate::disk::host_tree::{HostTree, ReadTree};
 use crate::disk::replace::{self, Replacement};
-use crate::install::{
-    Change, Installation, MANIFEST, Manifest,
-};
+use crate::install::{Change, Installation, MANIFEST, Manifest};
 use anyhow::{Context, Result};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use std::path::{Path, PathBuf};

@@ -161,6 +161,7 @@ fn managed(held: &MovedNic, mine: u64) -> MovedNic {
         by: Manager::Networkd,
         foreign: Some(foreign),
         profile: None,
+        activation: None,
     });
     held
 }
