@@ -20,15 +20,15 @@ const LIBRARIES: [&str; 4] = [
     "opt/lib/libmlx5-rdmav34.so",
 ];
 
-/// What the parts go into; libibverbs comes last.
+/// What the parts go into; libibverbs and a program come last.
 const FILES: [&str; 7] = [
-    "bin/job",
     "etc/ld.so.cache",
     "etc/ld.so.conf",
     "etc/ld.so.conf.d/own.conf",
     "etc/os-release",
     "etc/libibverbs.d/mlx5.driver",
     LIBRARIES[2],
+    "bin/job",
 ];
 
 const SEPARATOR: &[u8] = b"\n--\n";
