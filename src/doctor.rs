@@ -230,7 +230,10 @@ impl Check {
             Check::VerbsNodes => {
                 "`/dev/infiniband/uverbs*`: whether each exists, is the right device and opens"
             }
-            Check::Userspace => "libibverbs in the image, a provider for each HCA, and librdmacm",
+            Check::Userspace => {
+                "libibverbs in the image, a provider for each HCA, librdmacm, and whether libmlx5 \
+                knows Data Direct"
+            }
             Check::Memlock => "`RLIMIT_MEMLOCK`, since RDMA pins memory",
             Check::PeerMemory => "whether NICs can reach the memory of GPUs (GPUDirect RDMA)",
             Check::PortDown => "ports that are not ACTIVE",
