@@ -251,7 +251,9 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
     for (at, near) in choices {
         let chosen = near.into_iter().min_by_key(|n| (taken[n.gpu], n.gpu));
-        chosen.iter().for_each(|n| taken[n.gpu] += 1);
+        if let Some(n) = &chosen {
+            taken[n.gpu] += 1;
+        }
         nics[at].nearest = chosen;
     }
 }

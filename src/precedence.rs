@@ -133,20 +133,16 @@ impl Precedence {
         routes.retain(|key, _| keys.contains(key));
         rules.retain(|level, _| levels.contains(level));
         for other in others {
-            grouped(other.routes.iter(), key)
-                .into_iter()
-                .for_each(|(key, known)| {
-                    routes
-                        .entry(key)
-                        .and_modify(|here| *here = merged(here, &known, identity));
-                });
-            grouped(other.rules.iter(), level)
-                .into_iter()
-                .for_each(|(level, known)| {
-                    rules
-                        .entry(level)
-                        .and_modify(|here| *here = merged(here, &known, Rule::clone));
-                });
+            for (key, known) in grouped(other.routes.iter(), key) {
+                routes
+                    .entry(key)
+                    .and_modify(|here| *here = merged(here, &known, identity));
+            }
+            for (level, known) in grouped(other.rules.iter(), level) {
+                rules
+                    .entry(level)
+                    .and_modify(|here| *here = merged(here, &known, Rule::clone));
+            }
         }
         let routes = routes
             .into_values()

@@ -188,9 +188,9 @@ impl Report {
             (!self.drift.is_empty()).then(|| self.drift.join("; ")),
         );
         add("total_ms", Some(millis(self.micros)));
-        self.phases
-            .iter()
-            .for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));
+        for p in &self.phases {
+            add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros)));
+        }
         add(
             "notes",
             (!self.notes.is_empty()).then(|| self.notes.join("; ")),
@@ -253,10 +253,9 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
         &rdma_mode::describe(plan)
             .map_or(String::new(), |line| format!("{}\n\n", printable(&line))),
     );
-    plan.rails
-        .notes
-        .iter()
-        .for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    for line in &plan.rails.notes {
+        text.push_str(&format!("{}\n", printable(line)));
+    }
     text.push_str(if plan.rails.notes.is_empty() {
         ""
     } else {
@@ -267,14 +266,16 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
     } else {
         "NCCL settings:\n"
     });
-    plan.env.iter().for_each(|v| text.push_str(&setting(v)));
+    for v in &plan.env {
+        text.push_str(&setting(v));
+    }
     let sockets = at_start(&plan.libraries);
     if is_stored && !plan.nics.is_empty() && !sockets.is_empty() {
         text.push_str(&format!("# at start {}: {SOCKETS}\n", sockets.join(", ")));
     }
-    plan.unset
-        .iter()
-        .for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
+    for line in &plan.unset {
+        text.push_str(&format!("# not set: {}\n", printable(line)));
+    }
     text.push('\n');
     text.push_str(&peer_line(plan));
     text
@@ -294,9 +295,9 @@ fn agreed(a: &Agreement) -> String {
         "{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n",
         a.nodes, a.policy
     );
-    a.lost
-        .iter()
-        .for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    for line in &a.lost {
+        text.push_str(&format!("{}\n", printable(line)));
+    }
     text.push_str(&match &a.store_ifaces {
         Some(way) => format!("the store was reached over {}\n", printable(way)),
         None => "over which interface the store was reached is not known: see that it is none of \

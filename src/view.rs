@@ -171,9 +171,9 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     for (at, ((path, node), fate)) in all() {
         if parent(path) != within {
             (within, is_told) = (parent(path), false);
-            dirs.get(within)
-                .into_iter()
-                .for_each(|dir| marks[*dir].0 = true);
+            if let Some(dir) = dirs.get(within) {
+                marks[*dir].0 = true;
+            }
         }
         if let Some(dir) = fate.end.as_deref().and_then(|end| dirs.get(end)) {
             (marks[*dir].1, marks[*dir].2) = (true, marks[*dir].2 || fate.is_seen);

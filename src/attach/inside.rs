@@ -59,11 +59,9 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
         // Linux takes no address that is both (inet6_rtm_newaddr() in net/ipv6/addrconf.c).
         address.flags = address.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
     }
-    state
-        .netdev
-        .addresses
-        .iter_mut()
-        .for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
+    for a in &mut state.netdev.addresses {
+        (a.valid_lft, a.preferred_lft) = (None, None);
+    }
     let whole = state.routes.iter().filter_map(|r| carried(r, along));
     let own = NetdevAddresses::new(&before.netdev);
     // Without the legs that stay, two may be one.

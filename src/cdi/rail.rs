@@ -1,5 +1,5 @@
-use rdma_model::natural;
 use rdma_model::nic::Nic;
+use rdma_model::{natural, upper_lower};
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,6 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
-use rdma_model::upper_lower;
 
 /// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a
 /// colon.

@@ -28,8 +28,7 @@ use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{
     check_agreed, check_taken, inside, look_at_host, moved_away, options, plan_of_any, view_of,
 };
-use crate::select::Selection;
-use crate::select::protected_ifaces;
+use crate::select::{Selection, protected_ifaces};
 use crate::store::Store;
 
 /// For a link to come up, and its address and GID.

@@ -18,17 +18,15 @@ use crate::config::request::Request;
 use crate::disk::host_tree::HostTree;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
-use crate::install;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, boot_id};
 use crate::plan::Plan;
-use crate::planner;
 use crate::record::{Phase, Record, short_id};
-use crate::report;
 use crate::store::Store;
 use crate::store::records::Records;
+use crate::{install, planner, report};
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;
@@ -134,10 +132,9 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
         Ok(_lock) => recorded_traces(store),
         Err(e) => {
             let at_work = ErrorClass::of(&e) == ErrorClass::Locked;
-            traces
-                .iter_mut()
-                .filter(|t| at_work && doubtful(t))
-                .for_each(|t| t.stale = Some(Stale::AtWork));
+            for t in traces.iter_mut().filter(|t| at_work && doubtful(t)) {
+                t.stale = Some(Stale::AtWork);
+            }
             Ok(traces)
         }
     }

@@ -18,7 +18,7 @@ use rail_agreement::pmi::Pmi;
 use rail_agreement::status::Status;
 use rail_agreement::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Snapshot, StoreRoute};
 use rdma_model::values::Family;
 
 use super::{say, warn};
@@ -31,7 +31,6 @@ use crate::plan::Plan;
 use crate::report;
 use crate::select::protected_ifaces::store_links;
 use crate::select::{LeftOut, Selection};
-use rdma_model::snapshot::StoreRoute;
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times
 /// that.

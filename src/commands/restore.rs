@@ -12,8 +12,7 @@ use crate::kernel::process::capabilities;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
 use crate::report::{self, PhaseName, Report};
-use crate::restore::nic_names;
-use crate::restore::run;
+use crate::restore::{nic_names, run};
 use crate::store::Store;
 use crate::store::records::Records;
 

@@ -338,10 +338,13 @@ fn edit_with(
     edit.memlock_unlimited = request.host.lift_memlock;
     // Who starts this process starts the runtime as well.
     edit.memlock_ceiling = limits::memlock_ceiling()?;
-    edit.hooks
+    for hook in edit
+        .hooks
         .iter_mut()
         .filter(|hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime))
-        .for_each(|hook| hook.args.extend_from_slice(start.flags));
+    {
+        hook.args.extend_from_slice(start.flags);
+    }
     edit.annotations
         .extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;

@@ -1,11 +1,10 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
-use rdma_model::escape::is_plain;
+use rdma_model::escape::{is_plain, shell_word};
 use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use rdma_model::escape::shell_word;
 
 use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};

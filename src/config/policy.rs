@@ -84,8 +84,12 @@ impl<'a> PolicyDevice<'a> {
             name,
             ..PolicyDevice::default()
         };
-        netdev.into_iter().for_each(|dev| device.add(dev, seen));
-        hca.into_iter().for_each(|hca| device.add_hca(hca));
+        if let Some(dev) = netdev {
+            device.add(dev, seen);
+        }
+        if let Some(hca) = hca {
+            device.add_hca(hca);
+        }
         device
     }
 

@@ -3,7 +3,7 @@
 //! container's mount namespace, while the NICs move.
 
 use crate::config::sysfs_mode::SysfsMode;
-use crate::view::Cover;
+use crate::view::{self, Cover, Keep};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -18,15 +18,13 @@ use rdma_model::tree::{Node, Tree};
 
 use crate::container::facts::ContainerFacts;
 use crate::container::mounts::{ContainerMounts, HostsEntry};
-use crate::kernel::sysfs;
-use crate::kernel::{Scope, World};
+use crate::kernel::{Scope, World, sysfs};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{inside, view_of};
 use crate::store::Store;
-use crate::view::{self, Keep};
 
 #[derive(Clone, Copy)]
 pub struct SetupContext<'a> {

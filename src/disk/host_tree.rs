@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 
-use crate::disk::doing;
-use crate::disk::files;
 use crate::disk::replace::{self, Replacement};
+use crate::disk::{doing, files};
 use crate::faults;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

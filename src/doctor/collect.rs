@@ -2,7 +2,7 @@
 //! managers.
 
 use rdma_model::escape::is_plain;
-use rdma_model::snapshot::Netdev;
+use rdma_model::snapshot::{CharDevice, Netdev, Snapshot};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::{BusId, IfName};
-use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::NicState;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;

@@ -7,8 +7,7 @@ use rdma_model::arp::ArpChoice;
 use rdma_model::escape::is_plain;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{GidKind, Hca, Netdev, Port};
-use rdma_model::values::Family;
-use rdma_model::values::GidTimeout;
+use rdma_model::values::{Family, GidTimeout};
 
 use super::{Check, Examination, Finding, Rule};
 use crate::config::request::Request;

@@ -1,14 +1,13 @@
 //! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are
 //! meant.
 
-use rdma_model::snapshot::Netdev;
+use rdma_model::snapshot::{Gid, Netdev};
 use std::collections::BTreeSet;
 
 use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, Trap, explain_named};
 use nccl_rules::rails;
 use nccl_rules::settings::Settings;
 use rdma_model::escape::shell_word;
-use rdma_model::snapshot::Gid;
 
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;

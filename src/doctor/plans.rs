@@ -3,8 +3,7 @@
 
 use super::context::is_addressed;
 use rdma_model::ids::IfName;
-use rdma_model::nic::Nic;
-use rdma_model::nic::{identity, same_nic};
+use rdma_model::nic::{Nic, identity, same_nic};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 

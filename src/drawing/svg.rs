@@ -131,9 +131,9 @@ fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
         .map(|g| &g.place)
         .chain(picture.nics.iter().filter_map(|n| n.place.as_ref()));
     let mut users: BTreeMap<BusId, usize> = BTreeMap::new();
-    places
-        .flat_map(|p| picture.above(p))
-        .for_each(|s| *users.entry(s.address).or_default() += 1);
+    for s in places.flat_map(|p| picture.above(p)) {
+        *users.entry(s.address).or_default() += 1;
+    }
     let mut shared: Vec<BusId> = Vec::new();
     // A switch with nothing but the one below it tells nothing; nor does one that the GPU has for
     // itself.
@@ -195,11 +195,9 @@ fn bands(canvas: &mut Canvas, picture: &Picture, grid: &Grid, panel: &Panel, top
             from = to;
         }
     }
-    panel
-        .bands
-        .iter()
-        .zip(&tops)
-        .for_each(|(band, y)| draw(canvas, grid, band, *y));
+    for (band, y) in panel.bands.iter().zip(&tops) {
+        draw(canvas, grid, band, *y);
+    }
     top + height
 }
 
@@ -355,10 +353,9 @@ fn legend(canvas: &mut Canvas, grid: &Grid, top: usize) -> usize {
 
 fn paragraph(canvas: &mut Canvas, grid: &Grid, class: &str, text: &str, top: usize) -> usize {
     let lines = wrapped(text, (grid.width - 2 * MARGIN) / 7);
-    lines
-        .iter()
-        .enumerate()
-        .for_each(|(n, line)| canvas.text(class, MARGIN, top + (n + 1) * 18, SANS, line));
+    for (n, line) in lines.iter().enumerate() {
+        canvas.text(class, MARGIN, top + (n + 1) * 18, SANS, line);
+    }
     top + lines.len() * 18
 }
 

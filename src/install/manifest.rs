@@ -106,10 +106,9 @@ impl Manifest {
     }
 
     pub(super) fn disown(&mut self, targets: &[Target]) {
-        self.entries
-            .iter_mut()
-            .filter_map(|e| e.wanted_by.as_mut())
-            .for_each(|w| w.retain(|t| !targets.contains(t)));
+        for w in self.entries.iter_mut().filter_map(|e| e.wanted_by.as_mut()) {
+            w.retain(|t| !targets.contains(t));
+        }
     }
 
     pub(super) fn record_owner(&mut self, path: &str, target: Target) {

@@ -163,9 +163,9 @@ pub fn install(
             Target::NetworkManagers => unmanaged::part(wanted),
         };
         done.notes.extend(part.notes);
-        part.rooms
-            .iter()
-            .for_each(|path| done.manifest.make_room(path, tree));
+        for path in &part.rooms {
+            done.manifest.make_room(path, tree);
+        }
         part.pieces
             .into_iter()
             .try_for_each(|piece| done.add(target, piece, &ground))?;

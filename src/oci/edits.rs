@@ -1,4 +1,6 @@
-use super::config::is_mounted_at;
+use super::config::{
+    Config, DeviceRule, NOT_OCI, OciDevice, OciHook, OciMount, Rlimit, is_mounted_at, pairs,
+};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -9,7 +11,6 @@ use rdma_model::snapshot::CharDevice;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::config::{Config, DeviceRule, NOT_OCI, OciDevice, OciHook, OciMount, Rlimit, pairs};
 use super::wanted::{HookEdit, MountEdit};
 
 const MEMLOCK: &str = "RLIMIT_MEMLOCK";

@@ -118,9 +118,9 @@ pub fn configure(
         let made = tables(rails, Some(inside));
         let free = tables::free(numbers, rails, inside);
         if made.len() <= free.len() {
-            made.iter()
-                .zip(free)
-                .for_each(|(table, number)| table.assign(number, rails));
+            for (table, number) in made.iter().zip(free) {
+                table.assign(number, rails);
+            }
         } else if how.or_loose {
             arp = Some(ArpProfile::LOOSE);
         } else {
@@ -133,9 +133,9 @@ pub fn configure(
         }
     }
     for (key, value) in arp.iter().flat_map(ArpProfile::sysctls) {
-        rails
-            .iter_mut()
-            .for_each(|s| drop(s.netdev.sysctls.insert(key.to_owned(), value.to_string())));
+        for s in rails.iter_mut() {
+            s.netdev.sysctls.insert(key.to_owned(), value.to_string());
+        }
     }
     Ok(())
 }

@@ -63,8 +63,9 @@ fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
 
 fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
     let mut hcas = host.hcas.clone();
-    hcas.iter_mut()
-        .for_each(|h| h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take()));
+    for h in &mut hcas {
+        h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take());
+    }
     Snapshot {
         hcas,
         verbs_elsewhere: host.verbs_elsewhere.clone(),

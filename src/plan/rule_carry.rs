@@ -80,9 +80,9 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
             Some(why) => left.push(format!("the rule `{rule}` stays on the host: {why}")),
             None => {
                 came = true;
-                owners
-                    .iter()
-                    .for_each(|place| rails[*place].rules.push(rule.clone()));
+                for place in owners {
+                    rails[*place].rules.push(rule.clone());
+                }
             }
         }
     }
@@ -93,9 +93,9 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
             .enumerate()
             .map(|(place, rule)| (rule, place))
             .collect();
-        rails
-            .iter_mut()
-            .for_each(|rail| rail.rules.sort_by_key(|rule| places.get(rule).copied()));
+        for rail in rails {
+            rail.rules.sort_by_key(|rule| places.get(rule).copied());
+        }
     }
     left
 }

@@ -1,8 +1,7 @@
-use super::tables::spaced;
+use super::tables::{spaced, table};
 use serde::Serialize;
 
 use super::printable;
-use super::tables::table;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceLine {

@@ -367,9 +367,9 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     if let Some(column) = table.column_mut(0) {
         column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(24)));
     }
-    table.column_iter_mut().for_each(|c| {
+    for c in table.column_iter_mut() {
         c.set_padding((0, 2));
-    });
+    }
     table.trim_fmt()
 }
 

@@ -1,8 +1,7 @@
 //! Where NICs are, whatever they are called by now, and their names.
 
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::Identity;
-use rdma_model::nic::same_nic;
+use rdma_model::nic::{Identity, same_nic};
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
@@ -291,12 +290,11 @@ pub(super) fn foreign_altnames(side: Side, was: &Netdev, now: &Netdev) -> Option
 
 /// The snapshot as it will be after a rename: the kernel keeps routes, and rules follow names.
 pub(super) fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
-    snapshot
-        .netdevs
-        .iter_mut()
-        .filter(|d| d.name == *old)
-        .for_each(|d| d.name = new.clone());
+    for d in snapshot.netdevs.iter_mut().filter(|d| d.name == *old) {
+        d.name = new.clone();
+    }
     let hops = snapshot.routes.iter_mut().flat_map(|r| &mut r.hops);
-    hops.filter(|h| h.dev.as_ref() == Some(old))
-        .for_each(|h| h.dev = Some(new.clone()));
+    for h in hops.filter(|h| h.dev.as_ref() == Some(old)) {
+        h.dev = Some(new.clone());
+    }
 }

@@ -2,7 +2,7 @@
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::Hca;
+use rdma_model::snapshot::{Hca, Netdev, Nexthop, Route, Rule, Snapshot};
 use std::collections::BTreeMap;
 
 use crate::plan::uverbs_minors::uverbs_number;
@@ -20,7 +20,6 @@ use crate::restore::locate::{
 };
 use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };

@@ -13,11 +13,10 @@ use std::fmt;
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
-use rdma_model::natural;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Gid, Snapshot};
-use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
+use rdma_model::{natural, upper_lower};
 use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;

@@ -11,9 +11,8 @@ use hmac_sha256::Hash as Sha256;
 use rustix::fs::{self, Mode, OFlags};
 
 use super::Store;
-use crate::disk::doing;
-use crate::disk::files;
 use crate::disk::replace::{self, Replacement};
+use crate::disk::{doing, files};
 use crate::kernel::process::pidfd;
 
 /// Ids are unique only within a runtime, so the bundle counts, too.

@@ -1,9 +1,8 @@
-use rdma_model::snapshot::Hca;
+use rdma_model::snapshot::{Hca, Netdev, PciFunction, Snapshot};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
 use rdma_model::ids::{BusId, HcaName, IfName};
-use rdma_model::snapshot::{Netdev, PciFunction, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
 
 use super::{Keep, end, joined, mads};
@@ -72,9 +71,9 @@ impl Hidden {
 
     /// A name of a directory of links, and what it leads to.
     pub(super) fn hide(&mut self, tree: &Tree, path: String) {
-        end(tree, &path)
-            .into_iter()
-            .for_each(|dir| self.dirs.add(dir));
+        if let Some(dir) = end(tree, &path) {
+            self.dirs.add(dir);
+        }
         self.links.insert(path);
     }
 
@@ -122,9 +121,9 @@ impl Hidden {
                 .unwrap_or_default();
             // Buses and functions below a function are no part of it.
             if child != "pci_bus" && !(child.contains(':') && child.parse::<BusId>().is_ok()) {
-                end.get(..at + 1 + child.len())
-                    .into_iter()
-                    .for_each(|dir| self.dirs.add(dir.to_owned()));
+                if let Some(dir) = end.get(..at + 1 + child.len()) {
+                    self.dirs.add(dir.to_owned());
+                }
             }
         }
     }
@@ -153,10 +152,9 @@ impl Hidden {
                 }
             }
         }
-        holds
-            .into_iter()
-            .filter(|(_, is_kept)| !is_kept)
-            .for_each(|(dir, _)| self.dirs.add(dir));
+        for (dir, _) in holds.into_iter().filter(|(_, is_kept)| !is_kept) {
+            self.dirs.add(dir);
+        }
     }
 
     /// What becomes of each entry of a tree, in its order.

@@ -1,9 +1,8 @@
 //! How often NCCL tries to connect, and what it takes for the end (src/misc/socket.cc,
 //! src/os/linux.cc, `socketConnectCheck`).
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use serde::Serialize;

@@ -26,9 +26,9 @@ pub(crate) fn judge(
     let mut netdevs: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     netdevs.sort_by_key(|n| n.ifindex);
     let mut by_index: HashMap<u32, Vec<&Candidate>> = HashMap::new();
-    candidates
-        .iter()
-        .for_each(|c| by_index.entry(c.netdev.ifindex).or_default().push(c));
+    for c in candidates {
+        by_index.entry(c.netdev.ifindex).or_default().push(c);
+    }
     let judge = |netdev: &&Netdev| {
         let own = by_index.get(&netdev.ifindex).map_or(&[][..], Vec::as_slice);
         let step = used

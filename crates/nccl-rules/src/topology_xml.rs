@@ -73,9 +73,9 @@ struct Tree {
 pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
     let levels = Levels::new(snapshot);
     let (mut tree, mut unplaced) = (Tree::default(), Vec::new());
-    snapshot
-        .gpus()
-        .for_each(|gpu| tree.hang(&levels, gpu.address, gpu.address));
+    for gpu in snapshot.gpus() {
+        tree.hang(&levels, gpu.address, gpu.address);
+    }
     for hca in snapshot.hcas.iter().filter(|h| kept.contains(&h.name)) {
         match hca
             .pci
@@ -373,9 +373,9 @@ impl Element {
             return;
         }
         text.push_str(&format!("{indent}<{tag}{attributes}>\n"));
-        self.children
-            .iter()
-            .for_each(|child| child.write(text, depth + 1));
+        for child in &self.children {
+            child.write(text, depth + 1);
+        }
         text.push_str(&format!("{indent}</{tag}>\n"));
     }
 }

@@ -37,7 +37,9 @@ impl Digest {
     /// Of the nonces of all nodes, in the order of their ranks.
     pub fn of_nonces<'a>(nonces: impl Iterator<Item = &'a Nonce>) -> Digest {
         let mut hasher = Sha256::new();
-        nonces.for_each(|nonce| hasher.update(format!("{}\n", nonce.0)));
+        for nonce in nonces {
+            hasher.update(format!("{}\n", nonce.0));
+        }
         Digest(to_hex(&hasher.finalize()))
     }
 
@@ -54,9 +56,9 @@ impl Digest {
         hasher.update(format!(
             "rdmaprep agreement 1\nrun {run}\nnodes {nodes}\npolicy {policy}\nnonces {nonces}\n"
         ));
-        rails
-            .iter()
-            .for_each(|rail| hasher.update(format!("rail {rail}\n")));
+        for rail in rails {
+            hasher.update(format!("rail {rail}\n"));
+        }
         Digest(to_hex(&hasher.finalize()))
     }
 

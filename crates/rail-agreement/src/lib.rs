@@ -156,10 +156,9 @@ pub trait Store {
             };
             match (there, to - from) {
                 (Some(there), _) => {
-                    values[from..]
-                        .iter_mut()
-                        .zip(there)
-                        .for_each(|(slot, value)| *slot = Some(value));
+                    for (slot, value) in values[from..].iter_mut().zip(there) {
+                        *slot = Some(value);
+                    }
                 }
                 (None, 1) => {}
                 (None, n) => open.extend([(from + n / 2, to), (from, from + n / 2)]),

@@ -4,8 +4,7 @@
 use std::collections::HashSet;
 
 use anyhow::{Context, Result, ensure};
-use rdma_model::checked_text;
-use rdma_model::strict_json;
+use rdma_model::{checked_text, strict_json};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -178,7 +178,9 @@ pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step>
     }
     let mut settings = Settings::of(was);
     // It has that of the device below, or of its kind.
-    settings.options.iter_mut().for_each(|o| o.broadcast = None);
+    if let Some(o) = &mut settings.options {
+        o.broadcast = None;
+    }
     let dev = was.name.clone();
     steps.push(Step::Settings {
         side,

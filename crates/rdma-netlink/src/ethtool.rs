@@ -69,14 +69,18 @@ impl Kind {
         }
         for (_, by, decided) in DECIDED.iter().filter(|(kind, ..)| *kind == self.name) {
             if observed.get(*by).is_some_and(|on| on == "1") {
-                decided.iter().for_each(|name| drop(observed.remove(*name)));
+                for name in *decided {
+                    observed.remove(*name);
+                }
             }
         }
         if self.name == "link-modes" {
-            observed
+            for v in observed
                 .values_mut()
                 .filter(|v| UNKNOWN.contains(&v.as_str()))
-                .for_each(|v| *v = UNTOLD.to_owned());
+            {
+                *v = UNTOLD.to_owned();
+            }
         }
         observed
             .into_iter()

@@ -129,10 +129,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn mend(bytes: &mut [u8], with: u8) {
     if std::str::from_utf8(bytes).is_err() {
-        bytes
-            .iter_mut()
-            .filter(|b| !b.is_ascii())
-            .for_each(|b| *b = with);
+        for b in bytes.iter_mut().filter(|b| !b.is_ascii()) {
+            *b = with;
+        }
     }
 }
 

@@ -44,9 +44,9 @@ pub fn creation_data(kind: &str, observed: &[u8]) -> Option<Hex> {
         if let ("vlan", IFLA_VLAN_FLAGS, [_, _, _, _, mask @ ..]) =
             (kind, number, value.as_mut_slice())
         {
-            mask.iter_mut()
-                .zip(VLAN_FLAGS.to_ne_bytes())
-                .for_each(|(m, known)| *m = known);
+            for (m, known) in mask.iter_mut().zip(VLAN_FLAGS.to_ne_bytes()) {
+                *m = known;
+            }
         }
         let nla = DefaultNla::new(number, value);
         let mut bytes = vec![0; nla.buffer_len()];

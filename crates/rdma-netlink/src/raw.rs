@@ -57,7 +57,9 @@ pub struct Raw {
 impl Raw {
     pub fn dump(kind: u16, family: u8) -> Raw {
         let mut header = vec![0; header_length(kind).unwrap_or_default()];
-        header.iter_mut().take(1).for_each(|f| *f = family);
+        for f in header.iter_mut().take(1) {
+            *f = family;
+        }
         Raw {
             kind,
             header,

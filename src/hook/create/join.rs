@@ -11,8 +11,7 @@ use crate::kernel::Scope;
 use crate::plan::Plan;
 use crate::planner;
 use crate::record::{Phase, Record};
-use crate::restore::nic_names;
-use crate::restore::run;
+use crate::restore::{nic_names, run};
 
 use super::entered::{member, whose};
 use super::{Attempt, Create};

@@ -73,7 +73,9 @@ impl Devices {
         scope(|threads| {
             let mut shares = rest.chunks_mut(share);
             let own = shares.next();
-            shares.for_each(|share| drop(threads.spawn(move || share.iter_mut().for_each(read))));
+            for share in shares {
+                drop(threads.spawn(move || share.iter_mut().for_each(read)));
+            }
             own.into_iter().flatten().for_each(read);
         });
     }

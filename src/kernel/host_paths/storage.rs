@@ -2,9 +2,8 @@
 //! connect they have no socket, and over RDMA none at all.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use nix::libc::IPPROTO_TCP;
 use rdma_model::snapshot::{Connection, Question, Snapshot};

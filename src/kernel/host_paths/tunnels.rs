@@ -1,8 +1,7 @@
 //! Tunnels of a network namespace: what each is tied to, and where its other ends are, by
 //! IFLA_INFO_DATA, and the remote ends of a VXLAN's forwarding table.
 
-use rdma_netlink::lower_link::Numbers;
-use rdma_netlink::lower_link::numbers;
+use rdma_netlink::lower_link::{Numbers, numbers};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -85,8 +85,9 @@ fn read_root(root: &Root, scope: Scope) -> SysTree {
     let mut warnings = Vec::new();
     let netdevs = netdev::netdevs(root, scope.virtual_netdevs, &mut warnings);
     let mut hcas = hca::hcas(root, scope.gids, &mut warnings);
-    hcas.iter_mut()
-        .for_each(|hca| netdev::put_behind_ports(hca, &netdevs));
+    for hca in &mut hcas {
+        netdev::put_behind_ports(hca, &netdevs);
+    }
     SysTree {
         hcas: hcas.into_iter().map(|found| found.hca).collect(),
         netdevs: netdevs.into_iter().map(|found| found.netdev).collect(),

@@ -5,12 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::{fs, io};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat,

@@ -2,9 +2,8 @@
 //! kernel answers each caller.
 
 use std::panic::resume_unwind;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, available_parallelism, scope};
 
 use super::root::Root;

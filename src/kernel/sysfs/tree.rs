@@ -127,14 +127,16 @@ pub(super) fn links(root: &Root) -> Tree {
         seen: Vec::new(),
     };
     let (class, names) = below(root, "class");
-    names.iter().for_each(|name| shot.farm(&join(&class, name)));
+    for name in &names {
+        shot.farm(&join(&class, name));
+    }
     let (bus, names) = below(root, "bus");
     for name in &names {
         shot.farm(&format!("{bus}/{name}/devices"));
         let (drivers, names) = below(root, &format!("{bus}/{name}/drivers"));
-        names
-            .iter()
-            .for_each(|driver| shot.farm(&join(&drivers, driver)));
+        for driver in &names {
+            shot.farm(&join(&drivers, driver));
+        }
     }
     shot.farm("dev/char");
     shot.farm("dev/block");
@@ -189,7 +191,9 @@ impl Shot<'_> {
                 root,
                 seen: Vec::new(),
             };
-            devices.iter().for_each(|device| wanted(&mut shot, device));
+            for device in devices {
+                wanted(&mut shot, device);
+            }
             // What is sorted piece by piece is merged soon; of what is there twice the last still
             // counts.
             shot.seen.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -336,7 +340,9 @@ impl Shot<'_> {
     }
 
     fn system(&mut self) {
-        FIXED.iter().for_each(|(dir, names)| self.files(dir, names));
+        for (dir, names) in FIXED {
+            self.files(dir, names);
+        }
         for node in self.numbered("devices/system/node", "node") {
             self.files(&node, NUMA);
         }

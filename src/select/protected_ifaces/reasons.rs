@@ -1,7 +1,6 @@
 //! Why a link is guarded, as clauses that follow its name.
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nix::libc::IPPROTO_UDP;
 use rdma_model::ids::IfName;

@@ -38,7 +38,9 @@ fn key(to: &mut Vec<u8>, key: &str) {
 fn keys(op: Op, all: &[String]) -> Vec<u8> {
     let mut request = vec![op as u8];
     request.extend((all.len() as u64).to_le_bytes());
-    all.iter().for_each(|k| key(&mut request, k));
+    for k in all {
+        key(&mut request, k);
+    }
     request
 }
 

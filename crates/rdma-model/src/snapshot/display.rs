@@ -138,8 +138,9 @@ impl Words {
     }
 
     fn attributes(&mut self, rest: &BTreeMap<u16, Hex>) {
-        rest.iter()
-            .for_each(|(kind, value)| self.put(format_args!("attr {kind}=0x{value}")));
+        for (kind, value) in rest {
+            self.put(format_args!("attr {kind}=0x{value}"));
+        }
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -46,10 +46,9 @@ fn bare(message: &LinkMessage, names: &Names) -> Option<Netdev> {
         programs: Some(Vec::new()),
         ..Netdev::new(name, ifindex)
     };
-    message
-        .attributes
-        .iter()
-        .for_each(|a| link_attribute(&mut dev, a, names));
+    for a in &message.attributes {
+        link_attribute(&mut dev, a, names);
+    }
     if dev.made.is_some() {
         dev.options = dev.options.map(LinkOptions::without_sizes);
     }
