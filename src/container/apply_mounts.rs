@@ -99,33 +99,26 @@ fn inspect<'o>(
     let root =
         Root::open(&container.rootfs).class(ErrorClass::State, "finding the container's root")?;
     let mounts = root.mounts()?;
-    let below = |cover: &Cover| {
-        additions
-            .covers
-            .iter()
-            .any(|other| cover.at.starts_with(&format!("{}/", other.at)))
-    };
-    let hidden = additions
-        .covers
-        .iter()
-        .find(|cover| below(cover))
-        .map(|cover| &cover.at);
-    ensure!(
-        hidden.is_none(),
-        ErrorClass::Refused.error(format!("another cover would hide {hidden:?}"))
-    );
+    for other in &additions.covers {
+        let below = format!("{}/", other.at);
+        let mut covers = additions.covers.iter();
+        let hidden = covers
+            .find(|cover| cover.at.starts_with(&below))
+            .map(|cover| &cover.at);
+        ensure!(
+            hidden.is_none(),
+            ErrorClass::Refused.error(format!("another cover would hide {hidden:?}"))
+        );
+    }
     // What has gone since the covers were made shows nothing any more, as long as the /sys around
     // it is the kernel's.
     let sys = root.find("sys").is_ok_and(|sys| rootfs::is_sysfs(&sys));
-    let there = |cover: &&Cover| {
-        !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound)
-    };
-    let covers: Vec<&Cover> = additions
-        .covers
-        .iter()
-        .filter(there)
-        .filter(|cover| !is_covered(&root, &mounts, &cover.at))
-        .collect();
+    let mut covers: Vec<&Cover> = additions.covers.iter().collect();
+    covers.retain(|cover| {
+        let has_gone =
+            sys && matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound);
+        !has_gone && !is_covered(&root, &mounts, &cover.at)
+    });
     let spots: Result<Vec<MountPoint>> = covers
         .iter()
         .map(|cover| place(&root, &mounts, &cover.at))
@@ -196,9 +189,9 @@ fn sew(spots: &[MountPoint], covers: &[&Cover], label: Option<&str>) -> Result<V
         )?;
     }
     fsmount::freeze(&cloth).class(ErrorClass::Kernel, "making the covers read-only")?;
-    let cut =
-        |number: usize| fsmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
-    (0..covers.len()).map(cut).collect()
+    let cut = (0..covers.len()).map(|number| fsmount::copy(&cloth, &number.to_string()));
+    cut.map(|made| made.class(ErrorClass::Kernel, doing))
+        .collect()
 }
 
 fn with_room(mut tree: Tree, kept: &[KeptMount]) -> Result<Tree> {

@@ -261,9 +261,10 @@ impl<'c> Entry<'c> {
 /// What is in a cache (sysdeps/generic/dl-cache.h of glibc): a head of 48 bytes, then entries of
 /// 24, whose strings are counted from the head. An older format may come before it.
 fn entries(cache: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    let old = || number(cache, OLD.len() + 1).map(|n| (16 + n * 12).next_multiple_of(8));
     let start = match cache.starts_with(OLD) {
-        true => old().unwrap_or(cache.len()),
+        true => {
+            number(cache, OLD.len() + 1).map_or(cache.len(), |n| (16 + n * 12).next_multiple_of(8))
+        }
         false => 0,
     };
     let new = cache

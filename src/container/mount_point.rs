@@ -46,19 +46,16 @@ pub(super) fn mount_point(
         on.point.display()
     );
     let below = mountinfo::below(mounts, id, &root.path_of(over.as_fd())?);
-    let keep = |at: PathBuf| -> Result<KeptMount> {
-        let doing = || format!("finding the mount at {}", at.display());
-        let held = rootfs::find_below(over.as_fd(), &at).with_context(doing)?;
-        Ok(KeptMount {
+    let mut kept = Vec::new();
+    for at in below {
+        let held = rootfs::find_below(over.as_fd(), &at)
+            .with_context(|| format!("finding the mount at {}", at.display()))?;
+        kept.push(KeptMount {
             is_dir: rootfs::is_dir(&held)?,
             at,
             held,
-        })
-    };
-    let kept = below
-        .into_iter()
-        .map(keep)
-        .collect::<Result<Vec<KeptMount>>>()?;
+        });
+    }
     Ok(MountPoint {
         name: name.to_owned(),
         options: on.options.clone(),

@@ -234,13 +234,12 @@ impl SetupPlan {
 
 /// `--device` for each node.
 fn flags(lacking: &[CharDevice]) -> Option<String> {
-    let flag = |d: &CharDevice| {
-        format!(
-            "--device /dev/infiniband/{} ({}:{})",
-            d.name, d.major, d.minor
-        )
-    };
-    (!lacking.is_empty()).then(|| lacking.iter().map(flag).collect::<Vec<_>>().join(" "))
+    let mut flags = Vec::new();
+    for d in lacking {
+        let (name, major, minor) = (&d.name, d.major, d.minor);
+        flags.push(format!("--device /dev/infiniband/{name} ({major}:{minor})"));
+    }
+    (!flags.is_empty()).then(|| flags.join(" "))
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use anyhow::Result;
 use nccl_rules::explain::{self, Trap, Warning};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName};
-use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
@@ -158,10 +157,10 @@ impl Draft<'_> {
         }
         // A tree of files has places with files in them; of places, a live view has those that it
         // empties.
-        let is_file = |(path, node): (&str, &Node)| {
-            path.starts_with("devices/") && matches!(node, Node::File(_))
-        };
-        let has_no_files = !view.is_some_and(|view| view.iter().any(is_file));
+        let has_no_files = !view.is_some_and(|view| {
+            let mut places = view.iter().filter(|(path, _)| path.starts_with("devices/"));
+            places.any(|(_, node)| matches!(node, Node::File(_)))
+        });
         Ok(match sandboxed && has_no_files {
             true if self.plan.sysfs.is_proxy() => {
                 "config.json mounts links over the /sys of gVisor's RDMA proxy: prepare it with \
@@ -180,10 +179,9 @@ impl Draft<'_> {
     fn check_topology(&mut self, name: &str) -> Result<()> {
         let keep = Keep::for_plan(self.plan);
         let tree = self.stored("topology", name)?;
-        let others = |xml: &str| {
-            topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net))
-        };
-        if tree.as_ref().and_then(topo_file::xml).is_some_and(others) {
+        let xml = tree.as_ref().and_then(topo_file::xml);
+        let mut nets = xml.into_iter().flat_map(topo_file::nets);
+        if nets.any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net)) {
             let text = format!(
                 "config.json mounts a topology file with other HCAs than those of plan {}",
                 self.plan.name
@@ -245,32 +243,32 @@ impl Draft<'_> {
 
 /// By this host's /sys: the NICs may be in the container already.
 fn drivers(plan: &Plan) -> Vec<(HcaName, String)> {
-    let of_nic = |nic: &Nic| {
+    let nics = plan.nics.iter().filter_map(|nic| {
         let hca = nic.hca.clone()?;
         let driver = match nic.rxe {
             true => "rxe".to_owned(),
             false => sysfs::driver(&hca, nic.identity.pci)?,
         };
         Some((hca, driver))
-    };
+    });
     let fabric = plan.ib.iter();
     let fabric = fabric.filter_map(|hca| Some((hca.clone(), sysfs::driver(hca, None)?)));
-    plan.nics.iter().filter_map(of_nic).chain(fabric).collect()
+    nics.chain(fabric).collect()
 }
 
 fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
-    let below = |mut cover: Cover| {
-        cover.at = format!("sys/{}", cover.at);
-        cover
+    let Some(tree) = view else {
+        return Vec::new();
     };
-    match view {
-        None => Vec::new(),
-        Some(tree) if plan.sysfs == SysfsMode::Snapshot => vec![Cover {
-            at: "sys".to_owned(),
-            tree,
-        }],
-        Some(tree) => view::covers(&tree).into_iter().map(below).collect(),
+    if plan.sysfs == SysfsMode::Snapshot {
+        let at = "sys".to_owned();
+        return vec![Cover { at, tree }];
     }
+    let mut covers = view::covers(&tree);
+    for cover in &mut covers {
+        cover.at.insert_str(0, "sys/");
+    }
+    covers
 }
 
 impl SetupPlan {
@@ -290,18 +288,18 @@ impl SetupPlan {
 /// Each kind of pitfall once. A container chooses its settings: of these, no note has the words.
 fn pitfall_notes(found: Vec<Warning>) -> Vec<String> {
     let more = "`rdmaprep nccl explain --bundle` says more";
-    let sentence = |w: Warning| match w.trap {
-        // It names the release and nothing that the container chose. Only what an image's release
-        // does has the way out in it.
-        Trap::Crash if w.fatal => format!("{}; {more}", w.text),
-        Trap::Crash => w.text,
-        trap => format!("{}; {more}", trap.summary()),
-    };
-    let sentences: BTreeSet<String> = found.into_iter().map(sentence).collect();
-    sentences
-        .into_iter()
-        .map(|sentence| format!("NCCL in this container: {sentence}"))
-        .collect()
+    let mut sentences = BTreeSet::new();
+    for w in found {
+        let sentence = match w.trap {
+            // It names the release and nothing that the container chose. Only what an image's
+            // release does has the way out in it.
+            Trap::Crash if w.fatal => format!("{}; {more}", w.text),
+            Trap::Crash => w.text,
+            trap => format!("{}; {more}", trap.summary()),
+        };
+        sentences.insert(format!("NCCL in this container: {sentence}"));
+    }
+    sentences.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -204,11 +204,10 @@ pub fn first(
     budget: &Budget,
 ) -> Option<String> {
     let loader = Loader::new(root, Vec::new(), library_path, budget);
-    let found = |name: &String| match name.starts_with('/') {
+    names.iter().find_map(|name| match name.starts_with('/') {
         true => loader.library(name).map(|_| name.clone()),
         false => loader.find(name).map(|(path, _)| path),
-    };
-    names.iter().find_map(found)
+    })
 }
 
 fn library(loader: &Loader, name: &str) -> Library {

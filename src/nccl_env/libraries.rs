@@ -299,22 +299,18 @@ pub fn at_start(libraries: &Libraries) -> Vec<&'static str> {
 }
 
 pub fn read_gids(libraries: &Libraries) -> bool {
-    let reads = |s: &&Setting| s.form == GidIndex || s.variable == "NCCL_IB_GID_INDEX";
-    SETTINGS
-        .iter()
-        .filter(reads)
-        .any(|s| libraries.has(s.library))
+    let mut meant = SETTINGS.iter().filter(|s| libraries.has(s.library));
+    meant.any(|s| s.form == GidIndex || s.variable == "NCCL_IB_GID_INDEX")
 }
 
 /// Ours that belong to a choice which the container has made in another way.
 fn chosen_otherwise(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<&'static str> {
     let mut left = Vec::new();
     for choice in CHOICES {
-        let is_other = |name: &&str| {
+        if choice.iter().any(|name| {
             let ours = env.iter().find(|v| v.name == *name).map(|v| &v.value);
             own.get(*name).is_some_and(|own| Some(own) != ours)
-        };
-        if choice.iter().any(is_other) {
+        }) {
             left.extend(choice.iter().filter(|name| !name.starts_with("NCCL_")));
         }
     }
@@ -386,8 +382,7 @@ fn names(hcas: Hcas) -> Result<Vec<String>, String> {
 
 /// The bootstrap's, where one was chosen.
 fn interface(env: &[EnvVar]) -> Option<String> {
-    let is_interface = |v: &&EnvVar| v.name.ends_with("SOCKET_IFNAME");
-    let chosen = env.iter().find(is_interface)?;
+    let chosen = env.iter().find(|v| v.name.ends_with("SOCKET_IFNAME"))?;
     Some(chosen.value.trim_start_matches('=').to_owned())
 }
 

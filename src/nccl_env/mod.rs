@@ -232,18 +232,12 @@ fn var(name: &str, value: &str, why: &str) -> EnvVar {
 /// nothing, and NCCL would fall back to TCP without a word. An empty list would select everything,
 /// so there is none.
 fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
-    let entry = |nic: &Nic| match (&nic.hca, nic.port) {
+    let own = nics.iter().filter_map(|nic| match (&nic.hca, nic.port) {
         (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
-        (Some(hca), _) => Some(hca.to_string()),
-        (None, _) => None,
-    };
+        (hca, _) => hca.as_ref().map(HcaName::to_string),
+    });
     let mut names: Vec<String> = Vec::new();
-    for name in nics
-        .iter()
-        .copied()
-        .filter_map(entry)
-        .chain(ib.iter().map(HcaName::to_string))
-    {
+    for name in own.chain(ib.iter().map(HcaName::to_string)) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -299,10 +293,11 @@ pub fn fit_container(
 /// These settings without a word for Gloo where the container has chosen an interface for NCCL:
 /// that is for both.
 pub fn yielding(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
-    let chosen = own.contains_key("NCCL_SOCKET_IFNAME");
-    let yields = |v: &EnvVar| v.name == "GLOO_SOCKET_IFNAME" && own.get(&v.name) != Some(&v.value);
-    let kept = env.iter().filter(|v| !(chosen && yields(v)));
-    kept.cloned().collect()
+    let mut kept = env.to_vec();
+    if own.contains_key("NCCL_SOCKET_IFNAME") {
+        kept.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || own.get(&v.name) == Some(&v.value));
+    }
+    kept
 }
 
 /// What of these settings its environment lacks.

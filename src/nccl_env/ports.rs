@@ -2,7 +2,7 @@
 
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::{GidKind, PciFunction, Snapshot};
+use rdma_model::snapshot::{GidKind, Snapshot};
 
 use crate::select::families::is_certain;
 
@@ -53,31 +53,32 @@ pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
 /// cards.
 pub(super) fn misplaced(nics: &[Nic], ib: &[HcaName], seen: &Snapshot) -> Option<String> {
     let function = |id: BusId| seen.pci.iter().find(|f| f.address == id);
-    let merged = |id: BusId| BusId {
-        device: 0,
-        function: 0,
-        ..id
-    };
-    let is_wrong = |id: BusId| {
-        let first = BusId { function: 0, ..id };
-        let card = function(id)
-            .and_then(|f| f.physfn)
-            .map(|pf| BusId { function: 0, ..pf });
-        let is_card = |f: &PciFunction| {
-            let pf = f.physfn.map(|pf| BusId { function: 0, ..pf });
-            Some(f.address) == card || (pf.is_some() && pf == card)
-        };
-        merged(id) != first && !function(merged(id)).is_some_and(is_card)
-    };
     let moved = nics
         .iter()
         .filter(|n| !n.rxe)
         .filter_map(|n| Some((n.hca.as_ref()?, n.identity.pci?)));
     let fixed = ib.iter().filter_map(|h| Some((h, seen.hca(h)?.pci?)));
-    let (hca, id) = moved.chain(fixed).find(|(_, id)| is_wrong(*id))?;
-    let place = merged(id);
-    Some(match function(place) {
-        Some(_) => format!("{hca} would be taken for the card at {place}, on whose bus it is"),
-        None => format!("NCCL would look for {hca} at {place}, where no card is"),
-    })
+    for (hca, id) in moved.chain(fixed) {
+        let place = BusId {
+            device: 0,
+            ..first(id)
+        };
+        let (there, own) = (function(place), function(id).and_then(|f| f.physfn));
+        let card = own.map(first);
+        let is_its = there.is_some_and(|f| {
+            card.is_some_and(|card| f.address == card || f.physfn.map(first) == Some(card))
+        });
+        if place == first(id) || is_its {
+            continue;
+        }
+        return Some(match there {
+            Some(_) => format!("{hca} would be taken for the card at {place}, on whose bus it is"),
+            None => format!("NCCL would look for {hca} at {place}, where no card is"),
+        });
+    }
+    None
+}
+
+fn first(id: BusId) -> BusId {
+    BusId { function: 0, ..id }
 }
