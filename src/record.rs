@@ -6,7 +6,7 @@
 mod salvage;
 
 use rdma_model::moved_nic::MovedNic;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -118,6 +118,24 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether a route of its NICs leads over another link as well, or is from another one's
+    /// address.
+    pub fn has_routes_of_others(&self) -> bool {
+        let mut addresses = HashSet::new();
+        for nic in &self.held {
+            addresses.extend(nic.before.netdev.addresses.iter().map(|a| a.address));
+        }
+        let names: HashSet<&IfName> = self.names().collect();
+        self.held.iter().flat_map(|h| &h.before.routes).any(|r| {
+            r.prefsrc.is_some_and(|ip| !addresses.contains(&ip))
+                || !r
+                    .hops
+                    .iter()
+                    .flat_map(|h| &h.dev)
+                    .all(|dev| names.contains(dev))
+        })
+    }
+
     /// Whether its NICs are on the host, and only what their manager does is awaited.
     pub fn is_back(&self) -> bool {
         self.netns > LAST_NETNS

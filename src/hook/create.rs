@@ -148,8 +148,9 @@ impl Create<'_> {
         let mut managers = Managers::of(self.hook.machine.root());
         are_configured(plan, host, &mut managers)?;
         let mut attach = attach(plan, host, within)?;
+        let moved = nic_names(&attach.held);
         for held in &mut attach.held {
-            set_manager(held, host, &mut managers);
+            set_manager(held, &moved, host, &mut managers);
             take_over(&attempt.records, held, host);
         }
         self.report.notes.append(&mut attach.notes);

@@ -241,6 +241,14 @@ impl Managers {
         }
     }
 
+    /// [`Word::Begun`], or with other files than before.
+    pub fn begun_with(&mut self, managed: &Managed, link: &Netdev) -> Word {
+        match self.has_changed(managed, link) {
+            true => Word::Changed,
+            false => Word::Begun,
+        }
+    }
+
     /// Who gives this link its addresses; of the link, its name and index count.
     pub fn configured_by(&mut self, link: &Netdev) -> Option<Manager> {
         let all = [Manager::Networkd, Manager::NetworkManager];

@@ -50,6 +50,38 @@ impl AbsentNics {
         away
     }
 
+    /// Adds what the record's routes need beside its NICs and the host does not have any more: an
+    /// administrator has deleted a link or an address. Returns a sentence for each.
+    pub fn add_gone(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
+        let here = host
+            .netdevs
+            .iter()
+            .chain(record.held.iter().map(|h| &h.before.netdev));
+        let mut devs = HashSet::new();
+        let mut addresses = HashSet::new();
+        for dev in here {
+            devs.insert(&dev.name);
+            addresses.extend(dev.addresses.iter().map(|a| a.address));
+        }
+        let mut notes = Vec::new();
+        for route in record.held.iter().flat_map(|h| &h.before.routes) {
+            for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+                if !devs.contains(dev) && self.devs.insert(dev.clone()) {
+                    notes.push(format!("{dev} has gone: its legs of routes are left out"));
+                }
+            }
+            let source = route
+                .prefsrc
+                .filter(|ip| ip.is_ipv4() && !addresses.contains(ip));
+            if let Some(ip) = source.filter(|ip| self.sources.insert(*ip)) {
+                notes.push(format!(
+                    "{ip} has gone: routes with this source are left out"
+                ));
+            }
+        }
+        notes
+    }
+
     fn lacks(&self, r: &Route) -> bool {
         r.hops
             .iter()

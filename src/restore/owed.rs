@@ -36,7 +36,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         .addresses
         .retain(|a| !a.protocol.is_some_and(is_daemon));
     before.routes.retain(|r| !is_daemon(r.protocol));
-    before.nexthops.retain(|n| !is_daemon(n.protocol));
+    keep_nexthops(before, |n| !is_daemon(n.protocol));
     let Some(managed) = &held.managed else {
         return owed;
     };
@@ -67,13 +67,8 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
     let is_same = word != Some(Word::Changed) && has_its_addresses(held, managed, now);
-    // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
-        before.netdev.mtu = now.netdev.mtu;
-        before
-            .netdev
-            .sysctls
-            .retain(|key, _| key != "ipv6/conf/mtu");
+        take_settings(&mut before.netdev, &now.netdev);
     }
     if is_done || has_begun {
         leave_own(before, managed, is_done && is_same);
@@ -96,11 +91,48 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
         .routes
         .retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
     state.rules.retain(|r| !managed.owns_rule(r) || is_same);
-    state.nexthops.retain(|n| !managed.owns_nexthop(n));
-    let left: Vec<u32> = state.nexthops.iter().map(|n| n.id).collect();
+    keep_nexthops(state, |n| {
+        !managed.owns_nexthop(n) && (is_same || !managed.configures_nexthop(n))
+    });
+}
+
+/// Without an object that its owner makes, what leads through it is the owner's, too.
+fn keep_nexthops(state: &mut NicState, keep: impl Fn(&Nexthop) -> bool) {
+    let all = std::mem::take(&mut state.nexthops).into_iter();
+    let (left, gone): (Vec<Nexthop>, Vec<Nexthop>) = all.partition(keep);
+    state.nexthops = left;
     state
         .routes
-        .retain(|r| r.nexthop().is_none_or(|id| left.contains(&id)));
+        .retain(|r| gone.iter().all(|n| r.nexthop() != Some(n.id)));
+}
+
+/// Settings that a profile has (networkd-sysctl.c of systemd; nm-device.c of NetworkManager, which
+/// writes fewer).
+const OF_PROFILES: [&str; 16] = [
+    "ipv4/conf/accept_local",
+    "ipv4/conf/force_igmp_version",
+    "ipv4/conf/forwarding",
+    "ipv4/conf/promote_secondaries",
+    "ipv4/conf/proxy_arp",
+    "ipv4/conf/proxy_arp_pvlan",
+    "ipv4/conf/route_localnet",
+    "ipv4/conf/rp_filter",
+    "ipv6/conf/accept_ra",
+    "ipv6/conf/addr_gen_mode",
+    "ipv6/conf/dad_transmits",
+    "ipv6/conf/forwarding",
+    "ipv6/conf/hop_limit",
+    "ipv6/conf/mtu",
+    "ipv6/conf/proxy_ndp",
+    "ipv6/conf/use_tempaddr",
+];
+
+/// Another profile has other settings: those that are there are its own.
+fn take_settings(before: &mut Netdev, now: &Netdev) {
+    (before.mtu, before.promisc, before.allmulti) = (now.mtu, now.promisc, now.allmulti);
+    before
+        .sysctls
+        .retain(|key, _| !OF_PROFILES.contains(&key.as_str()));
 }
 
 /// Whether networkd has made such an object again under another number: it numbers those that have
@@ -138,11 +170,11 @@ fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>)
 
 /// Whether a manager has another link-local address in the place of this one of its own.
 fn has_chosen_another(address: &Address, before: &Netdev, now: Option<&NicState>) -> bool {
-    let is_chosen = |now: &NicState| {
-        let mut all = now.netdev.addresses.iter();
-        all.any(|has| chosen_by_manager(has, &now.netdev))
+    let Some(NicState { netdev, .. }) = now else {
+        return false;
     };
-    chosen_by_manager(address, before) && now.is_some_and(is_chosen)
+    let mut all = netdev.addresses.iter();
+    chosen_by_manager(address, before) && all.any(|has| chosen_by_manager(has, netdev))
 }
 
 /// NetworkManager takes a NIC that has an address for one that another program configures; networkd

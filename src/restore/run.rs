@@ -125,7 +125,7 @@ fn restore_all(
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
-    let absent = absent_nics(world, &others)?;
+    let (absent, gone) = absent_nics(world, records, &record, &others)?;
     let siblings = if had_tenant {
         siblings::delete(world, &record, &others)?
     } else {
@@ -144,6 +144,7 @@ fn restore_all(
     )?;
     siblings.correct(&mut restore_plan.notes);
     notes.extend(siblings.notes);
+    notes.extend(gone);
     let deadline =
         Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
@@ -274,14 +275,25 @@ fn other_records(records: &Records, record: &Record) -> Vec<Record> {
     records.readable().filter(other).cloned().collect()
 }
 
-fn absent_nics(world: &mut dyn World, others: &[Record]) -> Result<AbsentNics> {
-    if others.is_empty() {
-        return Ok(AbsentNics::default());
+/// What routes of the record lead over and the host does not have, with a sentence for each that
+/// comes back by no other record.
+fn absent_nics(
+    world: &mut dyn World,
+    records: &Records,
+    record: &Record,
+    others: &[Record],
+) -> Result<(AbsentNics, Vec<String>)> {
+    if others.is_empty() && !record.has_routes_of_others() {
+        return Ok((AbsentNics::default(), Vec::new()));
     }
-    Ok(AbsentNics::from_records(
-        others.iter(),
-        &world.observe(Side::Host, &Scope::links())?,
-    ))
+    let host = world.observe(Side::Host, &Scope::links())?;
+    let mut absent = AbsentNics::from_records(others.iter(), &host);
+    // Of one that cannot be read it is not known what is away with it.
+    let gone = match records.damaged().next() {
+        Some(_) => Vec::new(),
+        None => absent.add_gone(record, &host),
+    };
+    Ok((absent, gone))
 }
 
 /// Before the record goes: what it could not make whole goes to the records of those NICs that keep
@@ -439,9 +451,13 @@ pub fn preview(
     if record.is_back() {
         return awaited::preview(machine, world, record);
     }
-    let absent = absent_nics(world, &other_records(records, record))?;
+    let (absent, gone) = absent_nics(world, records, record, &other_records(records, record))?;
     let mut managers = Managers::of(machine.root());
-    Ok(plan_now(world, &mut managers, &absent.view(record))?.0)
+    let plan = plan_now(world, &mut managers, &absent.view(record))?.0;
+    Ok(RestorePlan {
+        notes: plan.notes.into_iter().chain(gone).collect(),
+        ..plan
+    })
 }
 
 /// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has

@@ -103,7 +103,9 @@ impl<'a> Returned<'a> {
                 SystemTime::UNIX_EPOCH
             };
             let word = match managers.word_of(managed, link, since) {
-                Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Begun,
+                Word::Configuring | Word::Unseen if has_its_own(held, host) => {
+                    managers.begun_with(managed, link)
+                }
                 Word::Unaware if has_its_own(held, host) => Word::Done,
                 word => word,
             };

@@ -155,6 +155,35 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
     });
 }
 
+#[test]
+fn routes_by_what_an_administrator_deleted_are_left_out() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip(
+            "link add d0 type veth peer name d1\nlink set d1 up\nlink set d0 up
+address add 10.9.0.1/24 dev d0
+address add 10.255.0.1/32 dev lo\nroute add 203.0.113.0/24 nexthop via 10.0.0.9 dev r0 nexthop \
+             via 10.9.0.9 dev d0\nroute add 203.0.114.0/24 via 10.0.0.9 dev r0 src 10.255.0.1",
+        );
+        host.prepare(&rails);
+        let mut c = Container::new("late");
+        c.create(host).ok();
+        host.ip("link delete d0\naddress delete 10.255.0.1/32 dev lo");
+        c.stop(host).ok();
+        let notes = host.report("late")["notes"].to_string();
+        for gone in ["d0 has gone", "10.255.0.1 has gone"] {
+            assert!(notes.contains(gone), "{notes}");
+        }
+        let routes = sh("ip route");
+        assert!(
+            routes.contains("203.0.113.0/24 via 10.0.0.9 dev r0"),
+            "{routes}"
+        );
+        assert!(!routes.contains("203.0.114.0/24"), "{routes}");
+        host.is_clean();
+    });
+}
+
 /// As NetworkManager does when it misses its link-local address for a moment.
 #[test]
 fn a_link_local_address_chosen_anew_is_no_change() {

@@ -137,7 +137,8 @@ impl<'a> Chooser<'a> {
     fn stands_for(self, other: &Rule, want: &Rule, all: &[Rule]) -> bool {
         let may_be = match self {
             Chooser::Manager(managed) if managed.may_choose_rule(want) => {
-                return same_rule(other, want);
+                // It marks its own: an administrator's may look the same.
+                return same_rule(other, want) && other.protocol() == want.protocol();
             }
             Chooser::Anyone => true,
             // A manager marks its own.
@@ -299,6 +300,12 @@ mod tests {
             let remade = rule("10.0.0.1/32", 71);
             assert_eq!(missing(&[own.clone(), remade], chooser), 0, "by its maker");
         }
+        let chooser = Chooser::Manager(&managed);
+        let later = rule("10.0.0.1/32", 90);
+        let has = [own, later];
+        let rules = compare_rules(&wanted[..1], &has, chooser);
+        let is_same = rules.missing.is_empty() && rules.double.is_empty();
+        assert!(is_same, "an administrator's of today");
         let moved = set_static(rule("10.0.0.1/32", 51));
         assert_eq!(missing(&[moved], Chooser::Manager(&managed)), 1);
     }

@@ -8,6 +8,7 @@ use crate::snapshot::{Address, Nexthop, Route, Rule};
 const KERNEL: u8 = 2;
 const DHCP: u8 = 16;
 const RA: u8 = 9;
+const STATIC: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -84,6 +85,11 @@ impl Managed {
         matches!(nexthop.protocol, KERNEL | DHCP | RA)
     }
 
+    /// Whether an object comes from the manager's files; `ip` gives its own RTPROT_BOOT.
+    pub fn configures_nexthop(&self, nexthop: &Nexthop) -> bool {
+        self.by == Manager::Networkd && self.foreign.is_some() && nexthop.protocol == STATIC
+    }
+
     pub fn owns_rule(&self, rule: &Rule) -> bool {
         self.foreign
             .as_ref()
@@ -99,8 +105,9 @@ pub fn is_dynamic(route: &Route) -> bool {
 
 /// Whether a routing daemon made what has this protocol: `mrt`, `zebra`, `bird`, `dnrouted`,
 /// `xorp`, `ntk`, `mrouted`, `keepalived`, `babel`, `openr`, `bgp`, `isis`, `ospf`, `rip` and
-/// `eigrp` of include/uapi/linux/rtnetlink.h. A daemon learns its routes again when the link is
+/// `eigrp` of include/uapi/linux/rtnetlink.h, OVN (84), and FRR's own, its static routes among them
+/// (tools/etc/iproute2/rt_protos.d/frr.conf). A daemon learns its routes again when the link is
 /// back, and withdraws only those that it knows.
 pub fn is_daemon(protocol: u8) -> bool {
-    matches!(protocol, 10..=15 | 17 | 18 | 42 | 99 | 186..=189 | 192)
+    matches!(protocol, 10..=15 | 17 | 18 | 42 | 84 | 99 | 186..=198)
 }

@@ -39,8 +39,13 @@ pub(super) fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Manage
 
 /// Who configures the NIC. That one deletes the rules that it made for the NIC's tables when the
 /// NIC leaves: they are the NIC's, whatever network they are for.
-pub(super) fn set_manager(held: &mut MovedNic, host: &Snapshot, managers: &mut Managers) {
-    let of_tables = held.before.rules_to_tables(host);
+pub(super) fn set_manager(
+    held: &mut MovedNic,
+    moved: &[IfName],
+    host: &Snapshot,
+    managers: &mut Managers,
+) {
+    let of_tables = held.before.rules_to_tables(host, moved);
     let mut all = held.before.clone();
     all.rules.extend(of_tables.iter().cloned());
     held.managed = managers.managed(&all);

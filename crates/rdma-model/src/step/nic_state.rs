@@ -46,13 +46,15 @@ impl NicState {
     }
 
     /// Rules that lead to a table of its routes by something else than its name or an address of
-    /// it.
-    pub fn rules_to_tables(&self, host: &Snapshot) -> Vec<Rule> {
-        let tables: HashSet<(u32, bool)> = self
-            .routes
-            .iter()
-            .map(|r| (r.table, r.destination.addr().is_ipv6()))
-            .collect();
+    /// it. Whose rules they are is not known where other NICs than `moved` have routes there.
+    pub fn rules_to_tables(&self, host: &Snapshot, moved: &[IfName]) -> Vec<Rule> {
+        let mut tables: HashSet<(u32, bool)> = self.routes.iter().map(table).collect();
+        for route in &host.routes {
+            let mut devices = route.hops.iter().filter_map(|h| h.dev.as_ref());
+            if devices.any(|dev| !moved.contains(dev)) {
+                tables.remove(&table(route));
+            }
+        }
         host.rules
             .iter()
             .filter(|r| r.leads_to_own_table() && tables.contains(&(r.table, r.family == 6)))
@@ -60,6 +62,11 @@ impl NicState {
             .cloned()
             .collect()
     }
+}
+
+/// The number of a route's table, of IPv6 or not.
+fn table(route: &Route) -> (u32, bool) {
+    (route.table, route.destination.addr().is_ipv6())
 }
 
 /// A set, since root in a container can add as many addresses, routes and rules as it likes.
@@ -89,5 +96,65 @@ impl<'a> NetdevAddresses<'a> {
             || nets.any(|net| {
                 net.prefix_len() == net.max_prefix_len() && self.addresses.contains(&net.addr())
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::snapshot::{Hop, TO_TABLE};
+
+    use super::*;
+
+    fn route(dev: &str) -> Route {
+        Route {
+            destination: "10.1.0.0/16".parse().unwrap(),
+            source: None,
+            table: 400,
+            protocol: 4,
+            scope: 0,
+            kind: 1,
+            tos: 0,
+            metric: None,
+            prefsrc: None,
+            hops: vec![Hop {
+                dev: Some(dev.parse().unwrap()),
+                ..Hop::default()
+            }],
+            other: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_rule_to_a_table_of_others_is_no_nics() {
+        let [a, b]: [IfName; 2] = ["r0", "r1"].map(|name| name.parse().unwrap());
+        let rule = Rule {
+            family: 4,
+            priority: 100,
+            source: None,
+            destination: "10.1.0.0/16".parse().ok(),
+            iif: None,
+            oif: None,
+            table: 400,
+            action: TO_TABLE,
+            tos: 0,
+            flags: 0,
+            other: Default::default(),
+        };
+        let netdevs = vec![Netdev::new(a.clone(), 2), Netdev::new(b.clone(), 3)];
+        let mut host = Snapshot {
+            netdevs,
+            rules: vec![rule.clone()],
+            routes: vec![route("r0")],
+            ..Snapshot::default()
+        };
+        let rules = |host: &Snapshot, moved: &[IfName]| {
+            let state = NicState::of(host, &a).unwrap();
+            state.rules_to_tables(host, moved)
+        };
+        let its = [rule];
+        assert_eq!(rules(&host, std::slice::from_ref(&a)), its);
+        host.routes.push(route("r1"));
+        assert!(rules(&host, std::slice::from_ref(&a)).is_empty());
+        assert_eq!(rules(&host, &[a.clone(), b]), its);
     }
 }
