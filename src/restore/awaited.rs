@@ -180,9 +180,10 @@ fn strange_address<'a>(
     if managed.as_ref().is_some_and(|m| m.foreign.is_none()) {
         return None;
     }
-    let is_known = |a: &Address| was.addresses.iter().any(|known| same_address(known, a));
-    let is_managers = |a: &Address| managed.as_ref().is_some_and(|m| m.owns_address(a));
     dev.addresses.iter().find(|a| {
-        a.valid_lft.is_none() && !kernel_address(a, dev) && !is_known(a) && !is_managers(a)
+        a.valid_lft.is_none()
+            && !kernel_address(a, dev)
+            && !was.addresses.iter().any(|known| same_address(known, a))
+            && !managed.as_ref().is_some_and(|m| m.owns_address(a))
     })
 }

@@ -29,16 +29,19 @@ pub(super) fn links_owners<'a>(
     held: &'a [MovedNic],
     first: bool,
 ) -> BTreeSet<&'a IfName> {
-    let moved = |step: &'a Step| match step {
-        Step::Move {
+    let all = held.iter().map(|h| &h.nic.identity.name);
+    let mut owners: BTreeSet<&IfName> = all.filter(|_| first).collect();
+    for step in steps {
+        if let Step::Move {
             from: Side::Inside,
             name,
             ..
-        } => Some(name),
-        _ => None,
-    };
-    let all = held.iter().map(|h| &h.nic.identity.name).filter(|_| first);
-    steps.iter().filter_map(moved).chain(all).collect()
+        } = step
+        {
+            owners.insert(name);
+        }
+    }
+    owners
 }
 
 /// Deletes links on NICs that the container `owned`, and reports the others. Another container's

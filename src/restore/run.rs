@@ -153,13 +153,10 @@ fn restore_all(
     let arranged = put_in_order(world, records, &mut record, &absent)?;
     let view = absent.view(&record);
     errors.extend(arranged.errors);
-    let is_stuck = |h: &MovedNic| {
-        restore_plan
-            .stuck
-            .iter()
-            .any(|(name, _)| *name == h.nic.identity.name)
-    };
-    let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
+    let mut here = view.held;
+    for (name, _) in &restore_plan.stuck {
+        here.retain(|h| h.nic.identity.name != *name);
+    }
     let Children {
         notes: deleted,
         mut remaining,
@@ -271,8 +268,10 @@ fn host_rules(record: &Record, host: &Snapshot, managers: &mut Managers) -> Vec<
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing
 /// is known.
 fn other_records(records: &Records, record: &Record) -> Vec<Record> {
-    let other = |r: &&Record| r.netns != record.netns && r.host_netns == record.host_netns;
-    records.readable().filter(other).cloned().collect()
+    let others = records
+        .readable()
+        .filter(|r| r.netns != record.netns && r.host_netns == record.host_netns);
+    others.cloned().collect()
 }
 
 /// What routes of the record lead over and the host does not have, with a sentence for each that

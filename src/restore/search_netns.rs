@@ -2,7 +2,6 @@
 //! it made.
 
 use rdma_model::moved_nic::MovedNic;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -47,16 +46,12 @@ pub(super) fn fetch(
 
 fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>> {
     let links = world.observe(Side::Inside, &Scope::only(Depth::Links))?;
-    // What they overruled was written in the container's namespace, not here.
-    let bare = |h: &MovedNic| MovedNic {
-        overruled: BTreeMap::new(),
-        ..h.clone()
-    };
-    let strays: Vec<MovedNic> = missing
-        .iter()
-        .filter(|h| is_surely_in(h, missing, &links))
-        .map(bare)
-        .collect();
+    let mut strays = missing.to_vec();
+    strays.retain(|h| is_surely_in(h, missing, &links));
+    for stray in &mut strays {
+        // What they overruled was written in the container's namespace, not here.
+        stray.overruled.clear();
+    }
     if strays.is_empty() {
         return Ok(Vec::new());
     }
@@ -69,13 +64,13 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
         Goal::Effect,
     );
     let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
-    let what = |h: &MovedNic| {
-        format!(
-            "{} had been moved on to network namespace {inode}",
-            h.nic.identity.name
-        )
-    };
-    let mut notes: Vec<String> = strays.iter().map(what).collect();
+    let mut notes = Vec::new();
+    for stray in &strays {
+        let name = &stray.nic.identity.name;
+        notes.push(format!(
+            "{name} had been moved on to network namespace {inode}"
+        ));
+    }
     notes.extend(plan.notes);
     notes.extend(errors.iter().map(|e| format!("{e:#}")));
     Ok(notes)

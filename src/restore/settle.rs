@@ -517,19 +517,12 @@ fn describe_changes(
     links: &BTreeMap<IfName, u32>,
 ) -> Option<String> {
     let root = managers.root();
-    let spared = |manager| {
-        let spared = links
-            .iter()
-            .filter(|(_, index)| link_managers::spares(root, manager, **index));
-        spared.map(|(name, _)| name.clone()).collect()
-    };
-    let present = |manager| Present {
-        manager,
-        spares: spared(manager),
-    };
-    let all: Vec<Present> = link_managers::present(root)
-        .into_iter()
-        .map(present)
-        .collect();
+    let mut all = Vec::new();
+    for manager in link_managers::present(root) {
+        let mut spared = links.clone();
+        spared.retain(|_, index| link_managers::spares(root, manager, *index));
+        let spares = spared.into_keys().collect();
+        all.push(Present { manager, spares });
+    }
     sentence(changed, outcome, &all)
 }
