@@ -81,6 +81,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         awaits: Vec::new(),
         host_rules: Vec::new(),
         children_gone: false,
+        searched: None,
         hold: None,
         held: held.clone(),
         precedence: Precedence::default(),

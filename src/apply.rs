@@ -40,10 +40,21 @@ pub fn apply(
 /// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the
 /// host.
 pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
+    apply_each(steps, world, deadline, |_| {})
+}
+
+/// [`apply_all`], which tells of each step when it is over.
+pub fn apply_each(
+    steps: &[Step],
+    world: &mut dyn World,
+    deadline: Instant,
+    mut over: impl FnMut(&Step),
+) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     for step in steps {
         let done = perform(step, world, deadline);
         errors.extend(done.map_err(|e| e.context(step.to_string())).err());
+        over(step);
     }
     errors
 }

@@ -112,6 +112,10 @@ pub struct Record {
     /// Whether a restore has seen that none of the container's links are left on the NICs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub children_gone: bool,
+    /// How many other namespaces of the machine were searched for its NICs when time ran out: the
+    /// next try begins behind them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched: Option<usize>,
     /// The order that the host's equal routes and rules had.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,

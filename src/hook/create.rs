@@ -185,6 +185,7 @@ impl Create<'_> {
             awaits: Vec::new(),
             host_rules: due_rules(&attempt.records, &held),
             children_gone: false,
+            searched: None,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
             precedence,

@@ -5,7 +5,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use crate::kernel::{Scope, World};
+use crate::kernel::{Depth, Scope, World};
 use crate::plan::{rails, rdma_mode};
 use crate::record::Record;
 use crate::report::Report;
@@ -54,7 +54,7 @@ pub(super) fn verify_inside(
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
         drift.extend(rdma_mode::drift(
             plan,
-            &world.observe(Side::Host, &Scope::links())?,
+            &world.observe(Side::Host, &Scope::only(Depth::Links))?,
             &now,
         ));
     }

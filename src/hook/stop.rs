@@ -35,6 +35,8 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     let done = run::restore(hook.machine, &mut records, record)?;
     report.steps_done = done.steps;
     report.notes.extend(done.notes);
+    let moving = done.moving.as_micros().try_into().unwrap_or(u64::MAX);
+    report.book(PhaseName::Move, moving);
     report.lap(hook.begun, PhaseName::Undo);
     let notes = reclaim(hook.machine, &mut records, |_| false)?;
     report.notes.extend(notes);

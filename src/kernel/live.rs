@@ -273,7 +273,7 @@ impl World for Kernel {
         let space = self.space(side)?;
         let network = space
             .route
-            .network(scope.depth, side == Side::Host)
+            .network(scope, side == Side::Host)
             .with_context(|| format!("observing the network {side}"))?;
         let facts = space
             .rdma

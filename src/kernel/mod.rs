@@ -23,12 +23,14 @@ pub mod probe;
 pub mod process;
 pub mod random;
 pub mod rdma;
+mod routes_of;
 pub mod sysctl;
 pub mod sysfs;
 mod this_machine;
 
 pub use live::{Kernel, boot_id};
 pub use namespaces::{Container, Namespaces, Pin};
+pub use routes_of::{Routes, RoutesOf};
 pub use this_machine::{Init, ThisMachine};
 
 use netns::search::Search;
@@ -37,6 +39,7 @@ use sysfs::Survey;
 #[derive(Clone, Debug)]
 pub struct Scope {
     pub depth: Depth,
+    pub routes: Routes,
     pub sysctls: Sysctls,
     pub defaults: Defaults,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it
@@ -93,6 +96,15 @@ impl Sysctls {
         }
     }
 
+    /// Of how many NICs.
+    fn count(&self) -> usize {
+        match self {
+            Sysctls::All => usize::MAX,
+            Sysctls::Of(nics) => nics.len(),
+            Sysctls::Named(keys) => keys.len(),
+        }
+    }
+
     pub fn concern(&self, nic: &IfName) -> bool {
         match self {
             Sysctls::All => true,
@@ -127,6 +139,7 @@ impl Scope {
         let (devices, sysctls) = (nics.clone(), Sysctls::Of(nics));
         Scope {
             depth: Depth::Network,
+            routes: Routes::All,
             devices,
             sysctls,
             defaults,
@@ -146,6 +159,10 @@ impl Scope {
             sysctls: Sysctls::Named(named),
             ..Scope::links()
         }
+    }
+
+    pub fn with(self, routes: Routes) -> Scope {
+        Scope { routes, ..self }
     }
 
     pub fn full() -> Scope {

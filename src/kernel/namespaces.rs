@@ -47,8 +47,12 @@ pub trait Namespaces {
     /// through a member that lives.
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;
     /// Every namespace that a process has or `ip netns` keeps, other than those with `known`
-    /// inodes: each with the host's.
-    fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>>;
+    /// inodes: each with the host's, but for the first `passed` ones.
+    fn others(
+        &self,
+        known: &[u64],
+        passed: usize,
+    ) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>>;
     /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a
     /// name that is another's by now.
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;

@@ -150,8 +150,12 @@ impl Namespaces for ThisMachine {
         )?))
     }
 
-    fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
-        Box::new(netns::others(known).map(|(_, netns)| {
+    fn others(
+        &self,
+        known: &[u64],
+        passed: usize,
+    ) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
+        Box::new(netns::others(known).skip(passed).map(|(_, netns)| {
             let world = Kernel::open(Netns::current()?, Some(netns))?;
             Ok(Box::new(world) as Box<dyn World>)
         }))

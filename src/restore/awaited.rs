@@ -17,7 +17,7 @@ use super::plan::{RestorePlan, superseded, without};
 use super::settle::{Returned, Waiting, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
-use crate::kernel::{Namespaces, Scope, World};
+use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
 use crate::record::Record;
@@ -64,6 +64,7 @@ pub fn resume(
                 steps,
                 notes,
                 awaits,
+                moving: Duration::ZERO,
             });
         }
         sleep(MOMENT);
@@ -100,7 +101,9 @@ pub fn preview(
 }
 
 fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
-    world.observe(Side::Host, &Scope::for_nics(nic_names(&record.held)))
+    let scope = Scope::for_nics(nic_names(&record.held));
+    let routes = RoutesOf::returning(&record.held, &record.precedence.routes);
+    world.observe(Side::Host, &scope.with(routes))
 }
 
 fn words(here: &[MovedNic], host: &Snapshot, managers: &mut Managers) -> Words {

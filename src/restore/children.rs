@@ -12,7 +12,7 @@ use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
 use crate::kernel::netns::search::Search;
-use crate::kernel::{Scope, World};
+use crate::kernel::{Depth, Scope, World};
 
 #[derive(Debug, Default)]
 pub(super) struct Children {
@@ -53,7 +53,7 @@ pub(super) fn delete(
     owned: &BTreeSet<&IfName>,
     are_gone: bool,
 ) -> Result<Children> {
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
     let found = here.iter().filter_map(|h| {
         Some((
             host.netdev(&h.nic.identity.name)?.ifindex,

@@ -34,6 +34,8 @@ pub struct Restored {
     pub notes: Vec<String>,
     /// NICs whose manager has still to configure them, a sentence for each.
     pub awaits: Vec<String>,
+    /// What the kernel took to move the NICs.
+    pub moving: Duration,
 }
 
 /// Names of NICs on the host.

@@ -11,9 +11,9 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step};
 
-use crate::apply::apply_all;
+use crate::apply::{apply_all, apply_each};
 use crate::disk::files;
-use crate::kernel::{Namespaces, Pin, Scope, World};
+use crate::kernel::{Depth, Namespaces, Pin, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::plan::rdma_mode;
 use crate::record::{Phase, Record};
@@ -119,7 +119,8 @@ fn restore_all(
     record.phase = Phase::Restoring;
     // One that was killed may have left NICs on the host, and rules deleted.
     if managers.may_delete_rules() && record.host_rules.is_empty() {
-        let host = world.observe(Side::Host, &Scope::links())?;
+        let scope = Scope::links().with(routes_of(&record));
+        let host = world.observe(Side::Host, &scope)?;
         record.host_rules = host_rules(&record, &host, &mut managers);
     }
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
@@ -135,6 +136,7 @@ fn restore_all(
         plan: mut restore_plan,
         mut notes,
         moved,
+        searched,
     } = plan_when_back(
         machine,
         world,
@@ -142,12 +144,19 @@ fn restore_all(
         &absent.view(&record),
         patience,
     )?;
+    record.searched = searched;
     siblings.correct(&mut restore_plan.notes);
     notes.extend(siblings.notes);
     notes.extend(gone);
     let deadline =
         Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
-    let mut errors = apply_all(&restore_plan.steps, world, deadline);
+    let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
+    let mut errors = apply_each(&restore_plan.steps, world, deadline, |step| {
+        if is_move(step) {
+            moving += since.elapsed();
+        }
+        since = Instant::now();
+    });
     // Of 512 NICs there are many, and none is done again.
     let done = std::mem::take(&mut restore_plan.steps);
     let arranged = put_in_order(world, records, &mut record, &absent)?;
@@ -200,6 +209,7 @@ fn restore_all(
             steps: done.len() + arranged.steps,
             notes,
             awaits,
+            moving,
         });
     }
     let mut what: Vec<String> = restore_plan
@@ -219,6 +229,10 @@ fn restore_all(
         what.extend(advice(&drift).map(str::to_owned));
     }
     Err(hold_back(records, record, what))
+}
+
+fn is_move(step: &Step) -> bool {
+    matches!(step, Step::Move { .. } | Step::RdmaMove { .. })
 }
 
 /// How to give up what cannot be restored.
@@ -274,6 +288,11 @@ fn other_records(records: &Records, record: &Record) -> Vec<Record> {
     others.cloned().collect()
 }
 
+/// Those that a restore of the record asks for.
+fn routes_of(record: &Record) -> Routes {
+    RoutesOf::returning(&record.held, &record.precedence.routes)
+}
+
 /// What routes of the record lead over and the host does not have, with a sentence for each that
 /// comes back by no other record.
 fn absent_nics(
@@ -285,7 +304,7 @@ fn absent_nics(
     if others.is_empty() && !record.has_routes_of_others() {
         return Ok((AbsentNics::default(), Vec::new()));
     }
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
     let mut absent = AbsentNics::from_records(others.iter(), &host);
     // Of one that cannot be read it is not known what is away with it.
     let gone = match records.damaged().next() {
@@ -322,7 +341,8 @@ fn put_in_order(
     if record.precedence.is_empty() {
         return Ok(Arranged::default());
     }
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let scope = Scope::links().with(routes_of(record));
+    let host = world.observe(Side::Host, &scope)?;
     let met = record.precedence.met(&host);
     let mut unsaved = None;
     if met != record.precedence {
@@ -342,7 +362,8 @@ fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>
     if held.iter().all(|h| h.stand_ins.is_empty()) {
         return Ok(Vec::new());
     }
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let scope = Scope::links().with(RoutesOf::returning(held, []));
+    let host = world.observe(Side::Host, &scope)?;
     let again: Vec<Step> = superseded(held, &host).map(without).collect();
     if again.is_empty() {
         return Ok(Vec::new());
@@ -354,7 +375,7 @@ fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>
         expected: None,
         observed: Some(route.to_string()),
     };
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let host = world.observe(Side::Host, &scope)?;
     Ok(superseded(held, &host).map(drift).collect())
 }
 
@@ -365,20 +386,21 @@ fn bare_drift(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
     if bare.is_empty() {
         return Ok(Vec::new());
     }
+    let scope = Scope::only(Depth::Links);
     let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &Scope::links())?)
+        Some(world.observe(Side::Inside, &scope)?)
     } else {
         None
     };
     let steps = rdma_mode::restore_hcas(
         bare.iter(),
-        &world.observe(Side::Host, &Scope::links())?,
+        &world.observe(Side::Host, &scope)?,
         inside.as_ref(),
     );
     apply_all(&steps, world, Instant::now() + SETTLE);
     Ok(rdma_mode::missing_on_host(
         bare,
-        &world.observe(Side::Host, &Scope::links())?,
+        &world.observe(Side::Host, &scope)?,
     ))
 }
 
@@ -398,6 +420,8 @@ struct Planned {
     notes: Vec<String>,
     /// NICs that the host lacked, or had down.
     moved: Vec<IfName>,
+    /// See [`Record::searched`].
+    searched: Option<usize>,
 }
 
 /// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the
@@ -411,16 +435,22 @@ fn plan_when_back(
 ) -> Result<Planned> {
     let deadline = Instant::now() + patience;
     let mut notes = Vec::new();
-    let mut searched = false;
+    let mut searched = None;
     loop {
         let (plan, moved) = plan_now(world, managers, record)?;
         let over = Instant::now() >= deadline;
-        if plan.missing == 0 || over && (searched || patience.is_zero()) {
-            return Ok(Planned { plan, notes, moved });
+        if plan.missing == 0 || over && (searched.is_some() || patience.is_zero()) {
+            let searched = searched.flatten();
+            return Ok(Planned {
+                plan,
+                notes,
+                moved,
+                searched,
+            });
         }
         // Every namespace of the machine is looked into: once.
-        if !searched && !patience.is_zero() {
-            searched = true;
+        if searched.is_none() && !patience.is_zero() {
+            searched = Some(None);
             let is_missing = |h: &&MovedNic| {
                 plan.stuck
                     .iter()
@@ -428,11 +458,10 @@ fn plan_when_back(
             };
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                notes.extend(search_netns::fetch(
-                    machine,
-                    record,
-                    &owed(&missing, &unseen(&missing), &Snapshot::default()),
-                ));
+                let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
+                let fetched = search_netns::fetch(machine, record, &owed);
+                notes.extend(fetched.notes);
+                searched = Some(fetched.searched);
                 continue;
             }
         }
@@ -466,12 +495,13 @@ fn plan_now(
     managers: &mut Managers,
     record: &Record,
 ) -> Result<(RestorePlan, Vec<IfName>)> {
+    let scope = Scope::links().with(routes_of(record));
     let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &Scope::links())?)
+        Some(world.observe(Side::Inside, &scope)?)
     } else {
         None
     };
-    let host = world.observe(Side::Host, &Scope::links())?;
+    let host = world.observe(Side::Host, &scope)?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
     let is_down = |h: &MovedNic| {

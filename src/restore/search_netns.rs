@@ -9,39 +9,52 @@ use rdma_model::step::Side;
 
 use super::SETTLE;
 use crate::apply::apply_all;
-use crate::kernel::{Depth, Namespaces, Scope, World};
+use crate::kernel::{Depth, Namespaces, RoutesOf, Scope, World};
 use crate::record::Record;
 use crate::restore::plan::{Goal, is_surely_in, plan_restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+const MORE: &str = "there are more network namespaces than could be searched for NICs that were \
+    moved on; the next try begins where this one stopped";
+
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    /// A sentence for each NIC that was found, and for what was not searched.
+    pub(super) notes: Vec<String>,
+    /// See [`Record::searched`].
+    pub(super) searched: Option<usize>,
+}
+
 /// Restores those of `missing` that are in a network namespace which a process has or `ip netns`
-/// keeps; returns a sentence for each. A namespace that cannot be observed is passed over: what is
-/// wrong there must not keep the NICs that are not missing.
-pub(super) fn fetch(
+/// keeps. A namespace that cannot be observed is passed over: what is wrong there must not keep the
+/// NICs that are not missing.
+pub(super) fn fetch(machine: &dyn Namespaces, record: &Record, missing: &[MovedNic]) -> Fetched {
+    fetch_until(machine, record, missing, Instant::now() + PATIENCE)
+}
+
+fn fetch_until(
     machine: &dyn Namespaces,
     record: &Record,
     missing: &[MovedNic],
-) -> Vec<String> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut notes = Vec::new();
-    for world in machine.others(&[record.netns, record.host_netns]) {
-        if Instant::now() >= deadline {
-            notes.push(
-                "there are more network namespaces than could be searched for NICs that were \
-                moved on"
-                    .to_owned(),
-            );
+    deadline: Instant,
+) -> Fetched {
+    let known = [record.netns, record.host_netns];
+    let begin = record.searched.unwrap_or(0);
+    let mut fetched = Fetched::default();
+    let (later, earlier) = (machine.others(&known, begin), machine.others(&known, 0));
+    for (done, world) in later.chain(earlier.take(begin)).enumerate() {
+        // One at least: else none would ever be reached.
+        if done > 0 && Instant::now() >= deadline {
+            fetched.notes.push(MORE.to_owned());
+            fetched.searched = Some(begin + done);
             break;
         }
-        notes.extend(
-            world
-                .and_then(|mut world| fetch_from(&mut *world, missing))
-                .unwrap_or_default(),
-        );
+        let found = world.and_then(|mut world| fetch_from(&mut *world, missing));
+        fetched.notes.extend(found.unwrap_or_default());
     }
-    notes
+    fetched
 }
 
 fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>> {
@@ -57,9 +70,10 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
     }
     let there = world.observe(Side::Inside, &Scope::only(Depth::Netdevs))?;
     let inode = there.netns.unwrap_or_default();
+    let scope = Scope::links().with(RoutesOf::returning(&strays, []));
     let plan = plan_restore(
         &strays,
-        &world.observe(Side::Host, &Scope::links())?,
+        &world.observe(Side::Host, &scope)?,
         Some(&there),
         Goal::Effect,
     );

@@ -17,7 +17,7 @@ use super::arrange::arrange;
 use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
-use crate::kernel::{Defaults, Scope, World};
+use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
 use crate::link_managers::advice::{Outcome, Present, sentence};
 use crate::link_managers::{self, Managers, Word};
 use crate::precedence::Precedence;
@@ -204,11 +204,17 @@ impl Settling<'_> {
         self.watched && self.device_notes.is_none() && self.looks == 1 && !self.is_over()
     }
 
+    /// Those that matter to the NICs.
+    fn routes(&self) -> Routes {
+        RoutesOf::returning(self.back.held, &self.back.order.routes)
+    }
+
     fn observe(&mut self) -> Result<Snapshot> {
         self.looks += 1;
         self.waited = self.begun.elapsed();
         let whole = Scope {
             defaults: Defaults::Unread,
+            routes: self.routes(),
             ..Scope::for_nics(nic_names(self.back.held))
         };
         let brief = Scope {
@@ -346,11 +352,12 @@ impl Settling<'_> {
         order: &Precedence,
         host: &Snapshot,
     ) -> Result<bool> {
+        let scope = Scope::links().with(self.routes());
         // What a failed step left there is not created again here.
         let inside = match self
             .world
             .has_inside()
-            .then(|| self.world.observe(Side::Inside, &Scope::links()))
+            .then(|| self.world.observe(Side::Inside, &scope))
         {
             Some(Ok(inside)) => Some(inside),
             // Root there can make it hard to observe: nothing is taken for gone that may still be
@@ -371,7 +378,7 @@ impl Settling<'_> {
         if order.is_empty() {
             return Ok(!steps.is_empty());
         }
-        let now = self.world.observe(Side::Host, &Scope::links());
+        let now = self.world.observe(Side::Host, &scope);
         let Ok(arranged) = now.and_then(|now| arrange(self.world, Side::Host, order, &now)) else {
             self.failed = true;
             return Ok(!steps.is_empty());

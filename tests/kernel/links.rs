@@ -2,7 +2,7 @@
 //! gave.
 
 use crate::alone;
-use testkit::{Container, same, sh, until};
+use testkit::{Container, Host, same, sh, until};
 
 /// As many names of 127 bytes as that, in one message of ip each.
 fn altnames(dev: &str, count: usize) -> String {
@@ -290,5 +290,71 @@ fn link_flags_mode_and_sizes_come_back() {
             host.is_as(&before);
             host.is_clean();
         }
+    });
+}
+
+/// How often each NIC lost its carrier and found one, which the kernel counts for a link wherever
+/// it is.
+fn carriers(container: Option<&Container>) -> Vec<(u32, u32)> {
+    let line = "unshare --mount sh -ec 'mount -t sysfs sysfs /sys; cd /sys/class/net; \
+        cat r0/carrier_down_count r0/carrier_up_count r1/carrier_down_count r1/carrier_up_count'";
+    let text = container.map_or_else(|| sh(line), |c| c.sh(line));
+    let counts: Vec<u32> = text.lines().map(|n| n.parse().unwrap()).collect();
+    counts.chunks(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+fn once_more(counts: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    counts.iter().map(|(down, up)| (down + 1, up + 1)).collect()
+}
+
+/// Hardware takes half a second to open what a NIC with many channels has.
+#[test]
+fn nic_goes_down_once_and_up_once_each_way() {
+    alone(|host: &Host| {
+        host.prepare(&host.rails(2));
+        let at_first = carriers(None);
+        let mut c = Container::new("once");
+        c.create(host).ok();
+        let inside = carriers(Some(&c));
+        assert_eq!(inside, once_more(&at_first));
+        // The namespace lives on: a physical NIC would leave a dying one by itself, a veth goes.
+        host.hook("poststop", &c.stopped()).ok();
+        assert_eq!(carriers(None), once_more(&inside));
+        c.kill();
+        host.is_clean();
+    });
+}
+
+/// Routes over a link that is no NIC, each to a network of its own.
+fn routes_of_strangers(net: u8) -> String {
+    let route = |i: usize| format!("route add {net}.0.{i}.0/24 dev other\n");
+    let all: String = (0..250).map(route).collect();
+    format!(
+        "link add other type veth peer name beyond\nlink set beyond up\nlink set other up\n{all}"
+    )
+}
+
+/// A router has a million, and root in a container can make as many: they are not read, and what of
+/// a NIC's stands beside them is.
+#[test]
+fn routes_of_strangers_are_left_alone() {
+    alone(|host: &Host| {
+        host.prepare(&host.rails(2));
+        host.ip(&routes_of_strangers(20));
+        host.ip("route add 20.0.7.0/24 via 10.0.0.9 dev r0 metric 5");
+        host.ip("route append 20.0.9.0/24 via 10.1.0.9 dev r1");
+        let before = host.look();
+        let mut c = Container::new("routes");
+        c.create(host).ok();
+        let routes = c.sh("ip route");
+        assert!(routes.contains("20.0.7.0/24 via 10.0.0.9") && !routes.contains("20.0.8.0"));
+        let theirs = routes_of_strangers(21);
+        c.sh(&format!("ip -batch - <<END\n{theirs}END"));
+        c.sh("ip route add 10.0.9.0/24 dev r0; ip route append 21.0.8.0/24 dev r1");
+        host.hook("poststop", &c.stopped()).ok();
+        host.is_as(&before);
+        assert_eq!(c.sh("ip route | grep -c 'dev other'").trim(), "250");
+        c.kill();
+        host.is_clean();
     });
 }

@@ -19,6 +19,7 @@ pub mod qdisc;
 pub mod raw;
 pub mod reply;
 pub mod route;
+pub mod route_list;
 pub mod route_lookup;
 pub mod rtnl;
 pub mod socket;

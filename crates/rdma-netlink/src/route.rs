@@ -16,31 +16,32 @@ use crate::raw::{
 use crate::rtnl::Names;
 
 /// include/uapi/linux/rtnetlink.h.
-const RTA_DST: u16 = 1;
-const RTA_SRC: u16 = 2;
-const RTA_OIF: u16 = 4;
+pub(crate) const RTA_DST: u16 = 1;
+pub(crate) const RTA_SRC: u16 = 2;
+pub(crate) const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_PREFSRC: u16 = 7;
-const RTA_MULTIPATH: u16 = 9;
+pub(crate) const RTA_PRIORITY: u16 = 6;
+pub(crate) const RTA_PREFSRC: u16 = 7;
+pub(crate) const RTA_MULTIPATH: u16 = 9;
 const RTA_CACHEINFO: u16 = 12;
-const RTA_TABLE: u16 = 15;
+pub(crate) const RTA_TABLE: u16 = 15;
 const RTA_MFC_STATS: u16 = 17;
 const RTA_VIA: u16 = 18;
 /// Some encapsulations are refused unless they are marked as nested (ioam6_build_state in
 /// net/ipv6/ioam6_iptunnel.c).
 pub const RTA_ENCAP_TYPE: u16 = 21;
 pub(crate) const RTA_ENCAP: u16 = 22;
+pub(crate) const RTA_NH_ID: u16 = 30;
 const NESTED: [u16; 1] = [RTA_ENCAP];
-const RTM_F_CLONED: u32 = 0x200;
+pub(crate) const RTM_F_CLONED: u32 = 0x200;
 
 /// RTNH_F_PERVASIVE and RTNH_F_ONLINK: the next-hop flags that a user sets.
 const HOP_FLAGS: u8 = 0x02 | 0x04;
 
-const TABLE_LOCAL: u32 = 255;
+pub(crate) const TABLE_LOCAL: u32 = 255;
 
 /// The lengths of rtmsg and rtnexthop.
-const RTMSG: usize = 12;
+pub(crate) const RTMSG: usize = 12;
 const RTNEXTHOP: usize = 8;
 /// USER_HZ: the kernel reports the time left of a route in these.
 const CLOCK: i32 = 100;
@@ -49,18 +50,15 @@ const CLOCK: i32 = 100;
 /// thousands of legs, ends its list without an error (netlink_dump() in net/netlink/af_netlink.c
 /// gives no list more room). The tables come by their numbers, local as the last one, so its routes
 /// are missing then, of which each link that is up and has an address has some.
-pub fn is_cut(family: u8, netdevs: &[Netdev], routes: &[Route]) -> bool {
+pub fn is_cut(family: u8, netdevs: &[Netdev], has_local: bool) -> bool {
     let of = |ip: &IpAddr| ip.is_ipv4() == (family == 4);
     let expected = netdevs
         .iter()
         .any(|d| d.up && d.running && d.addresses.iter().any(|a| of(&a.address)));
-    expected
-        && !routes
-            .iter()
-            .any(|r| r.table == TABLE_LOCAL && of(&r.destination.addr()))
+    expected && !has_local
 }
 
-fn net(ip: Option<IpAddr>, prefix: u8, family: u8) -> Option<IpNet> {
+pub(crate) fn net(ip: Option<IpAddr>, prefix: u8, family: u8) -> Option<IpNet> {
     let any = match i32::from(family) {
         AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -152,15 +150,24 @@ fn expiry(cacheinfo: &[u8]) -> Option<u32> {
 }
 
 /// The legs of RTA_MULTIPATH; nothing behind one that is malformed.
-fn legs(mut bytes: &[u8], names: &Names) -> Vec<Hop> {
+fn each_leg(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
+        let length = usize::from(length);
+        let leg = bytes.get(..length).filter(|_| length >= RTNEXTHOP)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(leg)
+    })
+}
+
+/// The indices of the links of RTA_MULTIPATH.
+pub(crate) fn leg_indices(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    each_leg(bytes).filter_map(|leg| word(&leg[4..8]))
+}
+
+fn legs(bytes: &[u8], names: &Names) -> Vec<Hop> {
     let mut hops = Vec::new();
-    while let Some(length) = bytes
-        .get(..2)
-        .and_then(|b| Some(usize::from(u16::from_ne_bytes(b.try_into().ok()?))))
-    {
-        let Some(leg) = bytes.get(..length).filter(|_| length >= RTNEXTHOP) else {
-            break;
-        };
+    for leg in each_leg(bytes) {
         let Ok(mut other) = attributes(&leg[RTNEXTHOP..]) else {
             break;
         };
@@ -174,7 +181,6 @@ fn legs(mut bytes: &[u8], names: &Names) -> Vec<Hop> {
             weight: leg[3],
             other,
         });
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     hops
 }

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
 
 use crate::config::sandbox::Sandbox;
-use crate::kernel::{Scope, World};
+use crate::kernel::{RoutesOf, Scope, World};
 use crate::plan::Plan;
 use crate::planner::{self, fresh_plan};
 use crate::select::BusyNic;
@@ -77,12 +78,14 @@ impl Create<'_> {
     }
 
     fn scope(&self, plan: &Plan) -> Scope {
-        let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+        let nics: Vec<IfName> = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+        let job = plan.job.clone().with(&self.request.job());
         let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
         let by_hardware = self.request.host.policy.asks_for_hardware();
         Scope {
             sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
             elsewhere: true,
+            routes: RoutesOf::leaving(nics.iter(), &job),
             ..Scope::for_nics(nics)
         }
     }

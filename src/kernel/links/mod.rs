@@ -27,6 +27,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// How often a list that changed while it was read is read again.
 const TRIES: usize = 8;
+/// Before the next try, and twice as long before each further one: on a host with thousands of
+/// links, changes come for a second after these have appeared.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
 pub struct RouteSocket(KernelSocket);
@@ -60,24 +63,38 @@ impl RouteSocket {
         self.exchange(message, NLM_F_ACK | flags).map(|_| ())
     }
 
-    /// What `read` makes of each message of a list, which is asked for again while the kernel says
-    /// that it changed meanwhile.
+    /// What `read` makes of each message of a list.
     fn list<T>(
         &mut self,
         ask: &impl NetlinkSerializable,
         mut read: impl FnMut(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
+        self.gathered(ask, |all: &mut Vec<T>, kind, payload| {
+            all.extend(read(kind, payload));
+        })
+    }
+
+    /// What `feed` makes of all messages of a list, which is asked for again while the kernel says
+    /// that it changed meanwhile.
+    fn gathered<A: Default>(
+        &mut self,
+        ask: &impl NetlinkSerializable,
+        mut feed: impl FnMut(&mut A, u16, &[u8]),
+    ) -> Result<A> {
+        let mut pause = PAUSE;
         for _ in 0..TRIES {
-            let mut all = Vec::new();
+            let mut all = A::default();
             let interrupted = self
                 .0
                 .exchange_each(ask, NLM_F_DUMP, ANSWER, |kind, payload| {
-                    all.extend(read(kind, payload));
+                    feed(&mut all, kind, payload);
                 })
                 .context("dumping route netlink")?;
             if !interrupted {
                 return Ok(all);
             }
+            std::thread::sleep(pause);
+            pause *= 2;
         }
         bail!("the network changes faster than it can be read")
     }
@@ -98,21 +115,18 @@ impl RouteSocket {
 
     /// A list of what we read ourselves; nothing where the kernel has no such thing.
     fn raw_dump(&mut self, ask: Raw) -> Result<Vec<Raw>> {
-        self.payloads(ask, |kind, payload| match parsed(kind, payload)? {
-            Packet::Raw(message) => Some(message),
-            Packet::Known(_) => None,
+        self.listed(ask, |all: &mut Vec<Raw>, kind, payload| {
+            if let Some(Packet::Raw(message)) = parsed(kind, payload) {
+                all.push(message);
+            }
         })
     }
 
-    /// What `read` makes of the type and the bytes of each message; nothing where the kernel has no
+    /// What `feed` makes of the type and the bytes of each message; nothing where the kernel has no
     /// such thing.
-    fn payloads<T>(
-        &mut self,
-        ask: Raw,
-        read: impl FnMut(u16, &[u8]) -> Option<T>,
-    ) -> Result<Vec<T>> {
-        match self.list(&Packet::from(ask), read) {
-            Err(e) if errno(&e) == Some(Errno::EOPNOTSUPP) => Ok(Vec::new()),
+    fn listed<A: Default>(&mut self, ask: Raw, feed: impl FnMut(&mut A, u16, &[u8])) -> Result<A> {
+        match self.gathered(&Packet::from(ask), feed) {
+            Err(e) if errno(&e) == Some(Errno::EOPNOTSUPP) => Ok(A::default()),
             listed => listed,
         }
     }

@@ -12,13 +12,14 @@ use rdma_netlink::devconf::{DevConf, LinkPacket};
 use rdma_netlink::neigh_parms;
 use rdma_netlink::qdisc::{self, ObservedQdisc};
 use rdma_netlink::raw::{Packet, RTM_GETNEIGHTBL, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
+use rdma_netlink::route_list::{Objects, RouteList, Wanted};
 use rdma_netlink::rtnl::Names;
 use rdma_netlink::socket::parsed;
 use rdma_netlink::{nexthop, route, rtnl};
 use rustix::time::{ClockId, clock_getres};
 
 use super::{RouteSocket, change_links, link};
-use crate::kernel::Depth;
+use crate::kernel::{Depth, Routes, Scope};
 
 /// include/uapi/linux/if_addr.h.
 const IFA_F_DADFAILED: u32 = 0x08;
@@ -56,7 +57,8 @@ impl Links<'_> {
 impl RouteSocket {
     /// Reads what route netlink reports of the namespace; queueing disciplines only where they
     /// matter: each costs a request of its own, and root in a container can make many.
-    pub fn network(&mut self, depth: Depth, disciplines: bool) -> Result<Network> {
+    pub fn network(&mut self, scope: &Scope, disciplines: bool) -> Result<Network> {
+        let depth = scope.depth;
         let (links, confs) = self.links()?;
         let names: Names = links.iter().filter_map(rtnl::link_name).collect();
         let netdevs = links.iter().filter_map(|l| rtnl::netdev(l, &names));
@@ -82,21 +84,32 @@ impl RouteSocket {
                 dev.neighbours.push(neighbour);
             }
         }
-        if disciplines {
-            self.qdiscs(&mut network.netdevs)?;
-        }
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            network.routes.append(&mut self.routes(family, &names)?);
-            network.rules.append(&mut self.rules(family)?);
-        }
         let messages = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
         let nexthops = messages.iter().filter_map(|m| nexthop::nexthop(m, &names));
         network.nexthops = nexthops.collect();
+        let wanted = match &scope.routes {
+            Routes::All => None,
+            Routes::Of(routes) => {
+                let wanted = routes.wanted(&network.netdevs);
+                let objects = Objects::over(&wanted.links, &network.nexthops, &names);
+                Some((wanted, objects))
+            }
+        };
+        let wanted = wanted.as_ref().map(|(wanted, objects)| (wanted, objects));
+        if disciplines {
+            self.qdiscs(
+                &mut network.netdevs,
+                wanted.map(|(wanted, _)| &wanted.links),
+            )?;
+        }
+        for (family, number) in [(AddressFamily::Inet, 4), (AddressFamily::Inet6, 6)] {
+            let mut listed = self.routes(family, wanted, &names)?;
+            network.routes.append(&mut listed.routes);
+            let is_cut = route::is_cut(number, &network.netdevs, listed.has_local);
+            network.routes_cut.extend(is_cut.then_some(number));
+            network.rules.append(&mut self.rules(family)?);
+        }
         nexthop::tell_legs(&mut network.routes, &network.nexthops);
-        network.routes_cut = [4, 6]
-            .into_iter()
-            .filter(|family| route::is_cut(*family, &network.netdevs, &network.routes))
-            .collect();
         Ok(network)
     }
 
@@ -124,9 +137,16 @@ impl RouteSocket {
         })
     }
 
-    fn routes(&mut self, family: AddressFamily, names: &Names) -> Result<Vec<Route>> {
+    fn routes(
+        &mut self,
+        family: AddressFamily,
+        wanted: Option<(&Wanted, &Objects)>,
+        names: &Names,
+    ) -> Result<RouteList> {
         let ask = Raw::dump(RTM_GETROUTE, family.into());
-        self.payloads(ask, |_, payload| route::route(payload, names))
+        self.listed(ask, |list: &mut RouteList, _, payload| {
+            list.feed(payload, wanted, names)
+        })
     }
 
     fn rules(&mut self, family: AddressFamily) -> Result<Vec<Rule>> {
@@ -170,13 +190,20 @@ impl RouteSocket {
         Ok(all)
     }
 
-    fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
+    /// Whether a discipline has filters is one question each: of links that may be NICs, where it
+    /// is known which.
+    fn qdiscs(&mut self, netdevs: &mut [Netdev], links: Option<&HashSet<u32>>) -> Result<()> {
         let mut by_link: HashMap<u32, Vec<ObservedQdisc>> = HashMap::new();
         for message in self.raw_dump(Raw::dump(RTM_GETQDISC, 0))? {
             let Some(mut discipline) = qdisc::parse(&message) else {
                 continue;
             };
-            for ask in qdisc::filters(&discipline) {
+            let is_asked = links.is_none_or(|links| links.contains(&discipline.ifindex));
+            for ask in is_asked
+                .then(|| qdisc::filters(&discipline))
+                .into_iter()
+                .flatten()
+            {
                 discipline.filtered |= !self.raw_dump(ask)?.is_empty();
             }
             let of_link = by_link.entry(discipline.ifindex).or_default();

@@ -7,8 +7,9 @@ use rdma_model::snapshot::{Netdev, Program, ProgramHook};
 
 /// Adds to netdevs of the calling thread's namespace the programs at their tcx hooks. A kernel
 /// before 6.6 knows none; a caller that has no CAP_NET_ADMIN in the initial user namespace sees
-/// none, and can attach none.
-pub fn read(netdevs: &mut [Netdev]) -> io::Result<()> {
+/// none, and can attach none. Each is a question of two calls that take the lock of all network
+/// configuration.
+pub fn read<'a>(netdevs: impl Iterator<Item = &'a mut Netdev>) -> io::Result<()> {
     for dev in netdevs {
         for (hook, tcx) in [
             (ProgramHook::TcxIngress, Tcx::Ingress),

@@ -16,8 +16,8 @@ use crate::kernel::{Depth, Scope};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 
-/// With more links, the list of all neighbour tables takes longer to read than the files of one
-/// link.
+/// With more links for each NIC, the list of all neighbour tables takes longer to read than the
+/// files of the NICs.
 const FEW: usize = 64;
 
 pub(super) struct Space {
@@ -65,7 +65,8 @@ impl Space {
         scope: &Scope,
         confs: HashMap<u32, DevConf>,
     ) -> Result<()> {
-        let neigh = if scope.sysctls.concern_folder("neigh") {
+        let is_short = self.links / FEW <= scope.sysctls.count();
+        let neigh = if is_short && scope.sysctls.concern_folder("neigh") {
             self.route
                 .neigh_parms()
                 .context("reading neighbour tables")?
@@ -80,7 +81,9 @@ impl Space {
             if scope.depth == Depth::Links {
                 return Ok(());
             }
-            tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
+            let netdevs = snapshot.netdevs.iter_mut();
+            let netdevs = netdevs.filter(|dev| scope.routes.concern(dev));
+            tcx::read(netdevs).context("reading tcx programs")
         })?;
         let wanted: Vec<&mut Netdev> = snapshot
             .netdevs

@@ -245,7 +245,7 @@ impl Namespaces for Machine {
         Ok(Box::new(self.clone()))
     }
 
-    fn others(&self, _: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
+    fn others(&self, _: &[u64], _: usize) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
         Box::new(std::iter::empty())
     }
 
