@@ -3,6 +3,7 @@
 //! as such, never as healthy.
 
 mod arp;
+mod channels;
 pub mod collect;
 mod context;
 pub mod facts;
@@ -86,6 +87,8 @@ pub enum Check {
     /// The host's uplink among the NICs.
     Uplink,
     AsymmetricRails,
+    /// What a driver opens one after the other with each move.
+    Channels,
     /// ACS between a GPU and its NIC.
     Acs,
     Numa,
@@ -183,7 +186,7 @@ const fn rule(
     }
 }
 
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 25] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, verbs_nodes::verbs_nodes),
@@ -199,6 +202,7 @@ const RULES: [Rule; 24] = [
     rule(Check::FlowControl, true, Network, network::flow_control),
     rule(Check::Uplink, false, Routes, network::uplink),
     rule(Check::AsymmetricRails, true, Network, network::asymmetric),
+    rule(Check::Channels, false, Devices, channels::many),
     rule(Check::Acs, false, Live, pcie::acs),
     rule(Check::Numa, false, Places, pcie::numa),
     rule(Check::Nccl, true, Network, nccl::pick),
@@ -247,6 +251,7 @@ impl Check {
             Check::FlowControl => "PFC and ECN",
             Check::Uplink => "whether one of the NICs is the host's uplink",
             Check::AsymmetricRails => "rails of different speed",
+            Check::Channels => "NICs with so many channels that a move takes long",
             Check::Acs => "PCIe Access Control Services between a GPU and its NIC",
             Check::Numa => "the NUMA nodes of GPUs and of their NICs",
             Check::Nccl => "what NCCL makes of its settings",

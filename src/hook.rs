@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::container::late_conf;
+use crate::deadline;
 use crate::kernel::Namespaces;
 use crate::kernel::process::pidfd::Process;
 use crate::oci::state::State;
@@ -100,9 +101,10 @@ impl<'a> Hook<'a> {
     }
 
     /// How many NICs it has, as far as that can be read.
+    /// For its deadline: a NIC with many channels counts as several.
     pub fn nics(&self) -> usize {
         let record = self.record().ok().flatten();
-        record.map_or(0, |record| record.held.len())
+        record.map_or(0, |record| deadline::weight_of_moved(&record.held))
     }
 }
 

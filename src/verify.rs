@@ -33,7 +33,7 @@ pub fn normal(state: &NicState) -> NicState {
     dev.running = false;
     dev.qdisc = None;
     // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
-    (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
+    (dev.driver, dev.dev_port, dev.pci, dev.channels) = (None, None, None, None);
     if upper_lower::is_ipoib(dev) {
         // Of the address, 4 bytes are flags and the number of the queue pair (RFC 4391, section
         // 9.1.1).

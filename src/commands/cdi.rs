@@ -14,6 +14,7 @@ use crate::cdi::{ALL, CdiDevice, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
 use crate::config::request::Request;
+use crate::deadline;
 use crate::disk::files;
 use crate::disk::host_tree::{HostTree, ReadTree};
 use crate::disk::replace::Replacement;
@@ -21,6 +22,7 @@ use crate::install;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, Stage, hooks_for};
+use crate::plan::Plan;
 use crate::planner::{observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::select::{BusyNic, Selection, left_out};
@@ -141,7 +143,13 @@ fn source(
             !rails.is_empty(),
             ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
         );
-        let hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
+        let hooks = hooks_for(
+            stages,
+            &plan,
+            weight(&rails, &plan),
+            program,
+            args.hook_timeout,
+        );
         return Ok(Source {
             rails,
             hooks,
@@ -166,7 +174,13 @@ fn source(
     if rails.is_empty() {
         selection.some()?;
     }
-    let mut hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
+    let mut hooks = hooks_for(
+        stages,
+        &plan,
+        weight(&rails, &plan),
+        program,
+        args.hook_timeout,
+    );
     // No plan is stored: the hook makes one, from the flags given here and the rails of its own
     // flags.
     let flags = args.select.without("ifaces").flags();
@@ -178,6 +192,11 @@ fn source(
         hooks,
         selection: Some(selection),
     })
+}
+
+/// The most that a container's rails may come to, as its hooks' deadline counts them.
+fn weight(rails: &[Rail], plan: &Plan) -> usize {
+    rails.len().max(deadline::weight_of(&plan.nics))
 }
 
 /// The rails that containers hold, as far as they would be chosen by their names.

@@ -39,6 +39,7 @@ use rdma_model::strict_json;
 use crate::cli::{Cli, Command, Global, HandleCommand, NcclCommand, SelectArgs, SnapshotArgs};
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
+use crate::deadline;
 use crate::disk::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, sysfs as sys};
@@ -165,14 +166,16 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
     say(&report::snapshot_table(&snapshot))
 }
 
-/// The most NICs that a plan may come to: its own, or of one that is yet to be made all of the
-/// host.
+/// The most NICs that a plan may come to, as its hooks' deadline counts them: its own, or of one
+/// that is yet to be made all of the host.
 fn nics(request: &Request, store: &Store) -> usize {
     let planned = request
         .plan()
         .and_then(|name| store.planned_nics(name.as_str()));
-    planned
-        .unwrap_or_else(|| files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len()))
+    match planned {
+        Some(planned) => deadline::weight(planned.into_iter()),
+        None => files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len()),
+    }
 }
 
 fn lacks_plan() -> anyhow::Error {

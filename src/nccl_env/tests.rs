@@ -21,6 +21,7 @@ pub(super) fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic
         members: Vec::new(),
         vfs: Vec::new(),
         borrowed: false,
+        channels: None,
         rxe: false,
         gid: None,
         numa: None,

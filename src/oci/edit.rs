@@ -58,7 +58,13 @@ impl Edit {
 /// createRuntime are configured; the second to run finds the work done. The deadline that a hook
 /// keeps leaves it the time to undo before the runtime kills it.
 pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
-    hooks_for(&Stage::ALL, plan, plan.nics.len(), program, timeout)
+    hooks_for(
+        &Stage::ALL,
+        plan,
+        deadline::weight_of(&plan.nics),
+        program,
+        timeout,
+    )
 }
 
 pub fn hooks_for(

@@ -467,6 +467,7 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
             false => Vec::new(),
         },
         borrowed,
+        channels: state.netdev.channels,
         gid: verdict.gid.clone().filter(|_| hca.is_some()),
         numa: verdict.numa,
         uverbs: hca.and_then(|h| h.uverbs.clone()),

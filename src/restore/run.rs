@@ -12,6 +12,7 @@ use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use crate::apply::{apply_all, apply_each};
+use crate::deadline;
 use crate::disk::files;
 use crate::kernel::{Depth, Namespaces, Pin, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -31,8 +32,6 @@ use crate::restore::search_netns;
 use crate::restore::settle::{Returned, Settled, settle};
 use crate::restore::siblings::{self, Siblings};
 
-/// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
-const EACH: Duration = Duration::from_millis(100);
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
 const CLOCK: Duration = Duration::from_millis(10);
 
@@ -148,8 +147,8 @@ fn restore_all(
     siblings.correct(&mut restore_plan.notes);
     notes.extend(siblings.notes);
     notes.extend(gone);
-    let deadline =
-        Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
+    // The steps that wait need theirs beside the moves.
+    let deadline = Instant::now() + SETTLE + deadline::moves(&record.held);
     let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
     let mut errors = apply_each(&restore_plan.steps, world, deadline, |step| {
         if is_move(step) {

@@ -20,7 +20,6 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::strict_json;
 use rdma_model::tree::Tree;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use crate::disk::doing;
 use crate::disk::files::{self, Lock};
@@ -144,16 +143,20 @@ impl Store {
         Ok(Some(plan))
     }
 
-    /// How many NICs a plan has: less to read than the plan.
-    pub fn planned_nics(&self, name: &str) -> Option<usize> {
+    /// How many NICs a plan has, each by its channels: less to read than the plan.
+    pub fn planned_nics(&self, name: &str) -> Option<Vec<Option<u32>>> {
+        #[derive(Deserialize)]
+        struct Nic {
+            #[serde(default)]
+            channels: Option<u32>,
+        }
         #[derive(Deserialize)]
         struct Nics {
-            nics: Vec<IgnoredAny>,
+            nics: Vec<Nic>,
         }
         let text = files::read(&self.plan_path(name)).ok()??;
-        serde_json::from_str(&text)
-            .ok()
-            .map(|Nics { nics }| nics.len())
+        let Nics { nics } = serde_json::from_str(&text).ok()?;
+        Some(nics.iter().map(|nic| nic.channels).collect())
     }
 
     fn plan_path(&self, name: &str) -> PathBuf {

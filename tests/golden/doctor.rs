@@ -606,7 +606,7 @@ fn every_planted_fault_is_found() {
     );
 }
 
-const ALL: [Check; 24] = [
+const ALL: [Check; 25] = [
     Check::RdmaModules,
     Check::KernelFeatures,
     Check::VerbsNodes,
@@ -622,6 +622,7 @@ const ALL: [Check; 24] = [
     Check::FlowControl,
     Check::Uplink,
     Check::AsymmetricRails,
+    Check::Channels,
     Check::Acs,
     Check::Numa,
     Check::Nccl,

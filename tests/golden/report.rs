@@ -165,6 +165,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
             members: Vec::new(),
             vfs: Vec::new(),
             borrowed: false,
+            channels: None,
             rxe: false,
             gid: None,
             numa: None,

@@ -34,6 +34,9 @@ pub struct Nic {
     /// Whether the HCA's port is that of the netdev below.
     #[serde(default)]
     pub borrowed: bool,
+    /// See [`crate::snapshot::Netdev::channels`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
     /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
     pub gid: Option<Gid>,
     pub numa: Option<i32>,

@@ -71,6 +71,7 @@ pub fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
         netdev.pci = netdev.pci.or(twin.pci);
         netdev.driver = netdev.driver.take().or_else(|| twin.driver.clone());
         netdev.dev_port = netdev.dev_port.or(twin.dev_port);
+        netdev.channels = netdev.channels.or(twin.channels);
         let more: Vec<u32> = twin
             .lowers
             .iter()

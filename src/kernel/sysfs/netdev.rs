@@ -98,6 +98,7 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),
         driver: device.as_ref().and_then(|d| d.link("driver")),
         dev_port: dir.parse("dev_port"),
+        channels: device.as_ref().and_then(|_| channels(dir)),
         ..Netdev::new(name, ifindex)
     };
     let lowers = dir
@@ -110,6 +111,15 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         device: device.map(|d| d.path().to_owned()),
         lowers,
     }
+}
+
+/// By the folder, which takes no lock of the kernel: ethtool's answer waits for moves of others.
+fn channels(dir: &Dir) -> Option<u32> {
+    let queues = dir.sub("queues")?.names();
+    let received = queues.iter().filter(|name| name.starts_with("rx-"));
+    u32::try_from(received.count())
+        .ok()
+        .filter(|count| *count > 0)
 }
 
 /// Links of class/net lead to devices of the same namespace alone, whatever their kind is. A member

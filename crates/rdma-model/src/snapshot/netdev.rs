@@ -82,6 +82,10 @@ pub struct Netdev {
     pub driver: Option<String>,
     /// Port of the function that it sits on, from 0 (`class/net/*/dev_port`).
     pub dev_port: Option<u32>,
+    /// Of hardware its queues to receive: a driver opens as many channels when the link goes up,
+    /// one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
     /// IFLA_INET6_TOKEN: the host's part of addresses that come by router advertisements.
     pub token: Option<Ipv6Addr>,
     /// What can be set on the device itself and stays there over a move, by name:
@@ -131,6 +135,7 @@ impl Netdev {
             pci: None,
             driver: None,
             dev_port: None,
+            channels: None,
             token: None,
             device: None,
             addresses: Vec::new(),
