@@ -254,7 +254,7 @@ fn lost_rules() -> Finding {
         a link appears";
     let why = "each end of a container returns NICs: until the stop hook has put the rules back, \
         traffic goes by other tables";
-    let fix = "have it leave them alone: `rdmaprep install` writes a file of two lines";
+    let fix = "have it leave them alone: `rdmaprep install` writes the file";
     let found = Finding::new(
         Check::RenameFights,
         Severity::Warning,

@@ -3,12 +3,14 @@
 
 use super::{InstallRequest, Part, Piece};
 
-/// networkd removes routes and rules that it has not made, on every link, wherever they lead
-/// (networkd.conf(5)).
+/// networkd removes routes, rules and nexthop objects that it has not made, on every link, wherever
+/// they lead (networkd.conf(5)). It knows ManageForeignNextHops= since systemd 256, and only warns
+/// of a setting that it does not know.
 const FOREIGN: (&str, &str) = (
     "/etc/systemd/networkd.conf.d/rdmaprep.conf",
     "# By `rdmaprep install`: routes and rules of a restored NIC stay.\n\
-     [Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n",
+     [Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n\
+     ManageForeignNextHops=no\n",
 );
 const RULES: &str = "/etc/udev/rules.d/72-rdmaprep.rules";
 const KEYFILE: &str = "/etc/NetworkManager/conf.d/rdmaprep.conf";

@@ -70,15 +70,18 @@ fn fields(changed: &[&Drift]) -> String {
 /// None where it cannot be the one.
 fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
     let mut fields = changed.iter().map(|d| d.field.as_str());
-    let foreign = fields
-        .clone()
-        .any(|field| field.starts_with("route ") || field.starts_with("rule "));
+    let foreign = fields.clone().any(|field| {
+        ["route ", "rule ", "nexthop "]
+            .iter()
+            .any(|kind| field.starts_with(kind))
+    });
     match present.manager {
-        // It deletes routes and rules that are not its own, wherever they lead
-        // (ManageForeignRoutes= in networkd.conf(5)).
+        // It deletes routes, rules and nexthop objects that are not its own, wherever they lead
+        // (ManageForeignRoutes= and the like in networkd.conf(5)).
         Manager::Networkd if foreign => Some(
-            "systemd-networkd, unless ManageForeignRoutes=no and \
-            ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf"
+            "systemd-networkd, unless ManageForeignRoutes=no, \
+            ManageForeignRoutingPolicyRules=no and (since systemd 256) ManageForeignNextHops=no \
+            are below [Network] in /etc/systemd/networkd.conf"
                 .to_owned(),
         ),
         // What it does, it does to a link's name and hardware settings.

@@ -387,8 +387,9 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
             has [Match] Name={names} and [Link] Unmanaged=yes"
         )
     };
-    let foreign = "systemd-networkd, unless ManageForeignRoutes=no and \
-        ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf";
+    let foreign = "systemd-networkd, unless ManageForeignRoutes=no, \
+        ManageForeignRoutingPolicyRules=no and (since systemd 256) ManageForeignNextHops=no are \
+        below [Network] in /etc/systemd/networkd.conf";
     let address = [("r0", "address 10.0.0.1/24"), ("r1", "address 10.1.0.1/24")];
     let begins = "r0, r1 changed after the restore (address 10.0.0.1/24, address 10.1.0.1/24), \
         and put back: ";
