@@ -18,6 +18,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rdma_model::host_objects::HostObjects;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_netlink::rtnl;
@@ -79,7 +80,8 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         given: None,
         held_back: Vec::new(),
         awaits: Vec::new(),
-        host_rules: Vec::new(),
+        host_objects: HostObjects::default(),
+        kept_for: Vec::new(),
         children_gone: false,
         searched: None,
         hold: None,

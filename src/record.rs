@@ -5,13 +5,13 @@
 
 mod salvage;
 
+use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::Rule;
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
@@ -105,10 +105,13 @@ pub struct Record {
     /// The NICs that are back, and what their managers have still to do; empty while any is away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<String>,
-    /// Rules of the host that concern no NIC: networkd deletes those that it has not made when a
-    /// link appears.
+    /// What of the host concerns no NIC: networkd deletes what it has not made when a link appears.
+    #[serde(default, skip_serializing_if = "HostObjects::is_empty")]
+    pub host_objects: HostObjects,
+    /// NICs that a restore has left away: only if one of them has returned by itself may these have
+    /// gone meanwhile by anyone but an administrator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub host_rules: Vec<Rule>,
+    pub kept_for: Vec<IfName>,
     /// Whether a restore has seen that none of the container's links are left on the NICs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub children_gone: bool,

@@ -200,17 +200,6 @@ fn in_effect(
     effect
 }
 
-/// A rule that should be there, of whatever `dev` names.
-pub fn missing_rule(dev: &str, rule: &Rule) -> Drift {
-    let text = rule.to_string();
-    Drift {
-        dev: dev.to_owned(),
-        field: format!("rule {text}"),
-        expected: Some(text),
-        observed: None,
-    }
-}
-
 fn common<T: Clone + PartialEq>(want: &[T], have: &[T]) -> Vec<T> {
     want.iter().filter(|w| have.contains(w)).cloned().collect()
 }

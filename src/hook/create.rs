@@ -35,7 +35,7 @@ use choose::Chosen;
 use entered::{Entered, member};
 use fit::Fitted;
 use join::Joined;
-use returned::{are_configured, due_rules, set_manager, take_over};
+use returned::{are_configured, due_objects, set_manager, take_over};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -172,6 +172,7 @@ impl Create<'_> {
         let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
+        let host_objects = due_objects(&attempt.records, &held, &host);
         Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
@@ -183,7 +184,8 @@ impl Create<'_> {
             given: Some(Box::new(plan)),
             held_back: Vec::new(),
             awaits: Vec::new(),
-            host_rules: due_rules(&attempt.records, &held),
+            host_objects,
+            kept_for: Vec::new(),
             children_gone: false,
             searched: None,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),

@@ -38,6 +38,7 @@ pub struct RoutesOf {
     /// Theirs, which others' routes may prefer.
     addresses: HashSet<IpAddr>,
     destinations: BTreeSet<IpNet>,
+    deviceless: bool,
     /// Besides, what decides how the host's own packets leave, and those to these addresses.
     towards: Option<Vec<IpAddr>>,
 }
@@ -79,6 +80,14 @@ impl RoutesOf {
         Routes::Of(Box::new(of))
     }
 
+    /// What is no NIC's.
+    pub fn deviceless() -> Routes {
+        Routes::Of(Box::new(RoutesOf {
+            deviceless: true,
+            ..RoutesOf::default()
+        }))
+    }
+
     pub(super) fn wanted(&self, netdevs: &[Netdev]) -> Wanted {
         let links: Vec<&Netdev> = netdevs.iter().filter(|dev| self.may_be(dev)).collect();
         let addresses = links.iter().flat_map(|dev| &dev.addresses);
@@ -91,6 +100,7 @@ impl RoutesOf {
             links: links.iter().map(|dev| dev.ifindex).collect(),
             sources: addresses.chain(self.addresses.iter().copied()).collect(),
             destinations: self.destinations.clone(),
+            deviceless: self.deviceless,
             ways,
         }
     }

@@ -16,7 +16,7 @@ use hmac_sha256::Hash as Sha256;
 use rdma_model::ids::{Hex, IfName};
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed};
-use rdma_model::snapshot::{Netdev, Rule};
+use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule};
 use rdma_model::step::NicState;
 
 use crate::disk::files;
@@ -146,8 +146,8 @@ impl Word {
 pub struct Managers {
     root: PathBuf,
     bus: Option<bus::Bus>,
-    /// networkd's, once they have been asked for.
-    rules: Option<networkd::Rules>,
+    /// What is of no link and networkd's own, once it has been asked for.
+    own: Option<networkd::Own>,
 }
 
 impl Managers {
@@ -164,7 +164,7 @@ impl Managers {
         Managers {
             root: root.to_owned(),
             bus,
-            rules: None,
+            own: None,
         }
     }
 
@@ -269,8 +269,8 @@ impl Managers {
         let bus = self.bus.as_mut()?;
         match by {
             Manager::Networkd => {
-                let rules = known(&mut self.rules, bus)?;
-                networkd::foreign(bus, state, rules).ok()
+                let own = known(&mut self.own, bus)?;
+                networkd::foreign(bus, state, own).ok()
             }
             Manager::NetworkManager => network_manager::foreign(bus, state).ok(),
             Manager::Udev => None,
@@ -279,11 +279,25 @@ impl Managers {
 
     /// Whether networkd has made a rule. Where it cannot be asked, that is what RTPROT_STATIC says.
     pub fn is_of_networkd(&mut self, rule: &Rule) -> bool {
-        let bus = self.bus.as_mut();
-        match bus.and_then(|bus| known(&mut self.rules, bus)) {
-            Some(rules) => rules.has(rule),
+        match self.networkds() {
+            Some(own) => own.has_rule(rule),
             None => rule.is_static(),
         }
+    }
+
+    /// Whether networkd says that it has made a route that is of no link. Unlike a rule, it is not
+    /// there twice where it is made again.
+    pub fn is_route_of_networkd(&mut self, route: &Route) -> bool {
+        self.networkds().is_some_and(|own| own.has_route(route))
+    }
+
+    pub fn is_nexthop_of_networkd(&mut self, nexthop: &Nexthop) -> bool {
+        self.networkds().is_some_and(|own| own.has_nexthop(nexthop))
+    }
+
+    fn networkds(&mut self) -> Option<&networkd::Own> {
+        let bus = self.bus.as_mut()?;
+        known(&mut self.own, bus)
     }
 
     /// Nothing where there is no bus to ask.
@@ -334,15 +348,12 @@ impl Managers {
     }
 }
 
-/// networkd's rules, asked for once.
-fn known<'a>(
-    rules: &'a mut Option<networkd::Rules>,
-    bus: &mut bus::Bus,
-) -> Option<&'a networkd::Rules> {
-    if rules.is_none() {
-        *rules = networkd::rules(bus).ok();
+/// What is networkd's, asked for once.
+fn known<'a>(own: &'a mut Option<networkd::Own>, bus: &mut bus::Bus) -> Option<&'a networkd::Own> {
+    if own.is_none() {
+        *own = networkd::own(bus).ok();
     }
-    rules.as_ref()
+    own.as_ref()
 }
 
 /// A file of the host by its path there.

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use rdma_model::manager::Foreign;
-use rdma_model::snapshot::{Address, Route, Rule};
+use rdma_model::snapshot::{Address, Nexthop, Route, Rule};
 use rdma_model::step::NicState;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -104,6 +104,10 @@ struct Link {
 #[serde(rename_all = "PascalCase")]
 struct Manager {
     #[serde(default)]
+    next_hops: Vec<DescribedNexthop>,
+    #[serde(default)]
+    routes: Vec<DescribedRoute>,
+    #[serde(default)]
     routing_policy_rules: Vec<DescribedRule>,
 }
 
@@ -150,6 +154,14 @@ impl DescribedRoute {
             && self.table == Some(route.table)
             && self.priority.is_none_or(|own| is_metric(own, route))
     }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DescribedNexthop {
+    #[serde(rename = "ID")]
+    id: u32,
+    config_source: String,
 }
 
 /// The kernel gives an IPv6 route of no metric that of IP6_RT_PRIO_USER
@@ -255,17 +267,30 @@ fn net(bytes: &Option<Vec<u8>>, length: Option<u8>) -> Option<IpNet> {
     IpNet::new(ip(bytes)?, length?).ok()
 }
 
-/// The rules of the whole host that it knows.
-pub struct Rules(Vec<DescribedRule>);
+/// What is of no link, and networkd has made.
+pub struct Own {
+    rules: Vec<DescribedRule>,
+    routes: Vec<DescribedRoute>,
+    nexthops: Vec<u32>,
+}
 
-impl Rules {
-    /// Whether it has made that rule.
-    pub fn has(&self, rule: &Rule) -> bool {
-        self.0.iter().any(|own| own.owns(rule))
+impl Own {
+    pub fn has_rule(&self, rule: &Rule) -> bool {
+        self.rules.iter().any(|own| own.owns(rule))
+    }
+
+    /// A route's legs by an object are the object's.
+    pub fn has_route(&self, route: &Route) -> bool {
+        let plain = route.with(Vec::new());
+        self.routes.iter().any(|own| own.owns(&plain))
+    }
+
+    pub fn has_nexthop(&self, nexthop: &Nexthop) -> bool {
+        self.nexthops.contains(&nexthop.id)
     }
 }
 
-pub fn rules(bus: &mut Bus) -> Result<Rules> {
+pub fn own(bus: &mut Bus) -> Result<Own> {
     let interface = "org.freedesktop.network1.Manager";
     let manager: Manager = describe(
         bus,
@@ -275,21 +300,38 @@ pub fn rules(bus: &mut Bus) -> Result<Rules> {
             interface,
         },
     )?;
-    Ok(Rules(manager.routing_policy_rules))
+    let mut routes = manager.routes;
+    // The kernel has IPv6 routes without a device over lo.
+    routes.extend(described_link(bus, LOOPBACK).map_or(Vec::new(), |lo| lo.routes));
+    routes.retain(|route| route.config_source != FOREIGN);
+    let mut nexthops = manager.next_hops;
+    nexthops.retain(|n| n.config_source != FOREIGN);
+    Ok(Own {
+        rules: manager.routing_policy_rules,
+        routes,
+        nexthops: nexthops.into_iter().map(|n| n.id).collect(),
+    })
 }
 
-/// What of a link's state is not networkd's.
-pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign> {
-    let path = object(state.netdev.ifindex);
+/// LOOPBACK_IFINDEX (include/net/flow.h).
+const LOOPBACK: u32 = 1;
+
+fn described_link(bus: &mut Bus, ifindex: u32) -> Result<Link> {
+    let path = object(ifindex);
     let interface = "org.freedesktop.network1.Link";
-    let link: Link = describe(
+    describe(
         bus,
         Callee {
             name: NAME,
             path: &path,
             interface,
         },
-    )?;
+    )
+}
+
+/// What of a link's state is not networkd's.
+pub fn foreign(bus: &mut Bus, state: &NicState, all: &Own) -> Result<Foreign> {
+    let link = described_link(bus, state.netdev.ifindex)?;
     let addresses = state
         .netdev
         .addresses
@@ -299,7 +341,7 @@ pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign
         .routes
         .iter()
         .filter(|r| !link.routes.iter().any(|own| own.owns(r)));
-    let rules = state.rules.iter().filter(|r| !rules.has(r));
+    let rules = state.rules.iter().filter(|r| !all.has_rule(r));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: routes.cloned().collect(),

@@ -5,13 +5,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rdma_model::effect::{Chooser, compare_rules, same_address};
+use rdma_model::effect::same_address;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
 
 use super::diff::additions;
 use super::forget::await_managers;
+use super::locate::is_same_nic;
+use super::of_host::is_networkds;
 use super::owed::{Words, owed};
 use super::plan::{RestorePlan, superseded, without};
 use super::settle::{Returned, Waiting, last_words, waiting};
@@ -102,7 +104,9 @@ pub fn preview(
 
 fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
     let scope = Scope::for_nics(nic_names(&record.held));
-    let routes = RoutesOf::returning(&record.held, &record.precedence.routes);
+    let besides = record.precedence.routes.iter();
+    let besides = besides.chain(&record.host_objects.routes);
+    let routes = RoutesOf::returning(&record.held, besides);
     world.observe(Side::Host, &scope.with(routes))
 }
 
@@ -121,12 +125,13 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     steps.extend(superseded(&owed, host).map(without));
-    if words.values().all(|word| word.has_begun()) {
-        let missing = compare_rules(&record.host_rules, &host.rules, Chooser::Maker).missing;
-        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
-            side: Side::Host,
-            rule: rule.clone(),
-        }));
+    // What networkd takes for foreign is gone when it has begun with the last of its own.
+    let mut networkds = here.iter().filter(|h| is_networkds(h));
+    if networkds.all(|h| {
+        let word = words.get(&h.nic.identity.name);
+        word.is_none_or(|word| word.has_begun())
+    }) {
+        steps.extend(record.host_objects.missing(host).steps());
     }
     steps
 }
@@ -164,10 +169,6 @@ fn taken_up(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option
     }
     let unknown = strange_address(was, dev, host, managers)?;
     Some(format!("has {}/{} now", unknown.address, unknown.prefix))
-}
-
-fn is_same_nic(was: &Netdev, dev: &Netdev) -> bool {
-    was.permanent_mac == dev.permanent_mac && was.kind == dev.kind && was.pci == dev.pci
 }
 
 /// An address that neither the record knows nor a manager has given.

@@ -1,8 +1,11 @@
 //! What goes with a record whose NICs are back, and what stays of it.
 
 use anyhow::Result;
+use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
 
+use super::of_host::is_networkds;
 use super::settle::Waiting;
 use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
@@ -21,8 +24,9 @@ pub fn await_managers(
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
     // A stop may end before networkd has begun with each of its links: one more look is for them.
-    if record.is_back() && waiting.iter().all(|w| w.has_begun) {
-        rest.host_rules.clear();
+    rest.kept_for = await_networkd(record, waiting);
+    if rest.kept_for.is_empty() {
+        rest.host_objects = HostObjects::default();
     }
     if !nics.is_empty() && rest != *record {
         records.save(&rest)?;
@@ -34,6 +38,18 @@ pub fn await_managers(
         records.forget(record)?;
     }
     Ok(())
+}
+
+/// NICs with which networkd may have yet to begin: until then it may delete what is of the host.
+pub fn await_networkd(record: &Record, waiting: &[Waiting]) -> Vec<IfName> {
+    let mut due: Vec<IfName> = waiting
+        .iter()
+        .filter(|w| !record.is_back() || !w.has_begun)
+        .map(|w| w.nic.clone())
+        .collect();
+    let its: Vec<&MovedNic> = record.held.iter().filter(|h| is_networkds(h)).collect();
+    due.retain(|name| its.iter().any(|h| h.nic.identity.name == *name));
+    due
 }
 
 /// That of an earlier try which could not forget the record of these NICs, or one that is free.

@@ -298,3 +298,8 @@ pub(super) fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
         h.dev = Some(new.clone());
     }
 }
+
+/// Whether a link may be the NIC that one was.
+pub(super) fn is_same_nic(was: &Netdev, dev: &Netdev) -> bool {
+    was.permanent_mac == dev.permanent_mac && was.kind == dev.kind && was.pci == dev.pci
+}

@@ -8,6 +8,7 @@ pub mod forget;
 mod legs;
 mod link_diff;
 mod locate;
+mod of_host;
 pub mod owed;
 pub mod plan;
 mod remarks;

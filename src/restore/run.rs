@@ -7,8 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Route, Rule, Snapshot};
+use rdma_model::snapshot::{Route, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use crate::apply::{apply_all, apply_each};
@@ -18,7 +19,8 @@ use crate::kernel::{Depth, Namespaces, Pin, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::plan::rdma_mode;
 use crate::record::{Phase, Record};
-use crate::restore::forget::await_managers;
+use crate::restore::forget::{await_managers, await_networkd};
+use crate::restore::of_host;
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
 use crate::restore::{Restored, SETTLE, nic_names};
@@ -115,13 +117,9 @@ fn restore_all(
     // Before it was attached, no program of the container has run.
     let first = record.phase == Phase::Attached;
     let had_tenant = record.phase != Phase::Attaching;
+    let was_tried = record.phase == Phase::Restoring;
     record.phase = Phase::Restoring;
-    // One that was killed may have left NICs on the host, and rules deleted.
-    if managers.may_delete_rules() && record.host_rules.is_empty() {
-        let scope = Scope::links().with(routes_of(&record));
-        let host = world.observe(Side::Host, &scope)?;
-        record.host_rules = host_rules(&record, &host, &mut managers);
-    }
+    of_host::remember(world, &mut managers, &mut record, was_tried)?;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
@@ -179,7 +177,7 @@ fn restore_all(
     let back = Returned {
         held: &here,
         order: &view.precedence,
-        rules: &record.host_rules,
+        host_objects: &record.host_objects,
         moved: &moved,
         begun,
     };
@@ -227,6 +225,8 @@ fn restore_all(
     if restore_plan.stuck.is_empty() {
         what.extend(advice(&drift).map(str::to_owned));
     }
+    let stuck = restore_plan.stuck.into_iter().map(|(name, _)| name);
+    record.kept_for = stuck.chain(await_networkd(&record, &waiting)).collect();
     Err(hold_back(records, record, what))
 }
 
@@ -260,22 +260,12 @@ fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> an
         what.join("; ")
     );
     record.held_back = what;
-    // They have been put back.
-    record.host_rules.clear();
+    // Else they have been put back.
+    if record.kept_for.is_empty() {
+        record.host_objects = HostObjects::default();
+    }
     let _ = records.save(&record);
     ErrorClass::Incomplete.error(text)
-}
-
-/// Rules that networkd may take for foreign: all but the kernel's, its own and those of the
-/// record's NICs.
-fn host_rules(record: &Record, host: &Snapshot, managers: &mut Managers) -> Vec<Rule> {
-    let of_nics = |rule: &Rule| record.held.iter().any(|h| h.before.rules.contains(rule));
-    host.rules
-        .iter()
-        .filter(|rule| !rule.is_of_kernel() && !of_nics(rule))
-        .filter(|rule| !managers.is_of_networkd(rule))
-        .cloned()
-        .collect()
 }
 
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing

@@ -3,6 +3,7 @@
 //! it finds.
 
 use rdma_model::drift::Drift;
+use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use rdma_model::effect::{Chooser, compare_rules};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Rule, Snapshot};
-use rdma_model::step::{NicState, Side, Step};
+use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::step::{NicState, Side};
 
 use super::arrange::arrange;
 use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
@@ -47,8 +48,8 @@ const TRIES: usize = 3;
 pub struct Returned<'a> {
     pub held: &'a [MovedNic],
     pub order: &'a Precedence,
-    /// Rules of the host that are no NIC's: networkd deletes those of others when a link appears.
-    pub rules: &'a [Rule],
+    /// What of the host is no NIC's: networkd deletes that of others when a link appears.
+    pub host_objects: &'a HostObjects,
     /// Those that came by this restore, and when it began; the others were here before.
     pub moved: &'a [IfName],
     pub begun: SystemTime,
@@ -82,7 +83,7 @@ impl<'a> Returned<'a> {
         Returned {
             held,
             order,
-            rules: &[],
+            host_objects: HostObjects::NONE,
             moved: &[],
             begun: SystemTime::UNIX_EPOCH,
         }
@@ -206,7 +207,9 @@ impl Settling<'_> {
 
     /// Those that matter to the NICs.
     fn routes(&self) -> Routes {
-        RoutesOf::returning(self.back.held, &self.back.order.routes)
+        let besides = self.back.order.routes.iter();
+        let besides = besides.chain(&self.back.host_objects.routes);
+        RoutesOf::returning(self.back.held, besides)
     }
 
     fn observe(&mut self) -> Result<Snapshot> {
@@ -335,12 +338,7 @@ impl Settling<'_> {
         let mut lacking = verify::lacking(owed, host);
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
-        let missing = compare_rules(self.back.rules, &host.rules, Chooser::Maker).missing;
-        lacking.extend(
-            missing
-                .into_iter()
-                .map(|rule| verify::missing_rule("host", rule)),
-        );
+        lacking.extend(self.back.host_objects.missing(host).drift());
         lacking
     }
 
@@ -369,11 +367,7 @@ impl Settling<'_> {
             None => None,
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
-        let missing = compare_rules(self.back.rules, &host.rules, Chooser::Maker).missing;
-        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd {
-            side: Side::Host,
-            rule: rule.clone(),
-        }));
+        steps.extend(self.back.host_objects.missing(host).steps());
         self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
         if order.is_empty() {
             return Ok(!steps.is_empty());

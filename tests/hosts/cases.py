@@ -1,5 +1,6 @@
 """The hosts: each function makes one, and says what it reaches and what an administrator adds."""
 
+import re
 from dataclasses import dataclass
 from typing import Callable, Optional
 
@@ -58,6 +59,19 @@ ip -6 rule add from 2001:db8:f::/48 lookup 500 priority 900
 ip route add 203.0.113.0/24 via 192.0.2.1 dev m0
 ip route add 203.0.114.0/24 via 192.0.2.1 dev m0 proto static
 ip route add 203.0.115.0/24 via 192.0.2.1 dev m0 table 500 proto 77
+ip route add blackhole 203.0.119.0/24
+ip route add unreachable 203.0.120.0/24 proto static
+ip route add prohibit 203.0.121.0/24 proto 80 metric 7
+ip route add throw 203.0.122.0/24 table 500
+ip -6 route add blackhole 2001:db8:fb::/48
+ip -6 route add unreachable 2001:db8:fc::/48 proto static
+ip nexthop add id 100 via 192.0.2.1 dev m0
+ip nexthop add id 101 via 192.0.2.2 dev m0
+ip nexthop add id 103 blackhole
+ip nexthop add id 110 group 100/101,2
+ip route add 203.0.123.0/24 nhid 110
+ip route add 203.0.124.0/24 nhid 110 proto static table 500
+ip route add 203.0.125.0/24 nhid 103
 """
 FOREIGN_ON_R0 = """
 ip address add 198.18.99.1/32 dev r0
@@ -390,6 +404,18 @@ def networkd_without_carrier(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", run=steps.held_back_before_its_manager_begins)
+def networkd_begins_after_a_failed_stop(h):
+    """What it deletes then is remembered until it has begun. While it is silent, a rule of its
+    protocol is taken for one of its own."""
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i, f"Priority={3000 + i}") for i in range(2)})
+    reach_gateways(h)
+    lines = FOREIGN.splitlines()
+    h.foreign("\n".join(line for line in lines if not re.match("ip rule.* proto static", line)))
+
+
 DROPPED = "ip route show 198.19.77.0/24 dev r0; ip -6 rule show from 2001:db8:1::10"
 
 
@@ -480,6 +506,18 @@ def networkmanager_static(i, more="", name=""):
         f" ipv6.routing-rules 'priority {3000 + i} from 2001:db8:{i + 1}::10 table {101 + i}'"
         f" {more}"
     )
+
+
+@case("trixie", "bookworm", run=steps.deleted_while_a_nic_waits)
+def networkmanager_waits_beside_networkd(h):
+    """networkd begins with none of these NICs: a rule that goes while they wait is an
+    administrator's doing."""
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({}, [])
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+    h.foreign(FOREIGN)
 
 
 @case("bookworm", "trixie", "forky", udev=True)

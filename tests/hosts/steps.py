@@ -82,6 +82,46 @@ def manager_ended_while_away(judge):
         judge.expect_back(f"{step}, and then with its manager")
 
 
+def held_back_before_its_manager_begins(judge):
+    """r1 returns to a manager that does nothing, r0 cannot; the manager begins after the stop."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        rules = sh("ip rule")
+        for manager in judge.host.managers:
+            manager.daemon.process.send_signal(signal.SIGSTOP)
+        sh("ip link add r0 type bridge")
+        judge.expect_code(container.stop(), 8, step)
+        for manager in judge.host.managers:
+            manager.daemon.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: sh("ip rule") != rules, "a manager that begins")
+        sh("ip link delete r0")
+        judge.expect_code(rdmaprep("restore", "--all"), 0, f"{step}: restore --all")
+        judge.expect_back(step)
+
+
+def deleted_while_a_nic_waits(judge):
+    """A rule that an administrator deletes while a NIC has no carrier stays deleted."""
+    judge.prepare()
+    rule = "from 198.51.100.0/24 lookup 500 priority 900"
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        judge.host.carrier("r0", False)
+        judge.expect_code(container.stop(), 0, step)
+        if "r0" not in rdmaprep("status").text:
+            raise Failure(f"{step}: r0 has no carrier, and status does not say that it waits")
+        sh(f"ip rule del {rule}")
+        judge.timer(step)
+        judge.host.carrier("r0", True)
+        judge.until_nothing_is_left()
+        if there := sh("ip rule show priority 900").strip():
+            raise Failure(f"{step}: what was deleted while r0 waited is there: {there}")
+        sh(f"ip rule add {rule}")
+        judge.expect_back(step)
+
+
 def manager_too_busy_to_notice(judge):
     """A manager hears of a NIC that has left only when the NIC is back, and goes on as if it had
     not been away. It is stopped from the first change of a link on, until the stop hook waits."""

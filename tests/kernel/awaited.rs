@@ -5,7 +5,7 @@ use std::fs;
 use crate::alone;
 use serde_json::Value;
 
-use crate::managed::{away, index, says, state_file, stop_beside};
+use crate::managed::{away, index, says, state_file, stop_beside, stop_beside_work};
 use testkit::{Container, Host, sh};
 
 fn stale(host: &Host) -> String {
@@ -110,7 +110,7 @@ fn rules_of_the_host_come_back_when_networkd_begins_late() {
         // As where it had not begun by the end of the stop.
         let path = host.records().remove(0);
         let mut waiting: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        waiting["host_rules"] = vec![rule].into();
+        waiting["host_objects"]["rules"] = vec![rule].into();
         fs::write(&path, waiting.to_string()).unwrap();
         host.ip("rule delete priority 900");
         stale(host);
@@ -122,6 +122,37 @@ fn rules_of_the_host_come_back_when_networkd_begins_late() {
         host.ip("rule add from 198.51.100.0/24 table 500 priority 900");
         host.is_as(&before);
         host.is_clean();
+    });
+}
+
+/// What an earlier restore has yet to put back is in the next container's record, which remembers
+/// what is there besides.
+#[test]
+fn a_next_container_loses_no_rule_of_the_host() {
+    alone(|host| {
+        host.ip("rule add from 198.51.100.0/24 table 500 priority 900");
+        waiting(host);
+        let path = host.records().remove(0);
+        let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let mut rule = record["held"][0]["before"]["rules"][0].clone();
+        rule["source"] = "198.51.101.0/24".into();
+        rule["priority"] = 901.into();
+        record["host_objects"]["rules"] = vec![rule].into();
+        fs::write(&path, record.to_string()).unwrap();
+        host.ip("address add 10.0.0.1/24 dev r0");
+        says(&index(), "configured");
+        host.prepare("r0");
+        let was = index();
+        let mut next = Container::new("next");
+        next.create(host).ok();
+        fs::remove_file(state_file(&was)).unwrap();
+        stop_beside_work(host, &mut next, || {
+            sh("ip rule delete priority 900; ip address add 10.0.0.1/24 dev r0");
+            says(&index(), "configured");
+        });
+        let rules = sh("ip rule");
+        assert!(rules.contains("198.51.100.0/24"), "{rules}");
+        assert!(rules.contains("198.51.101.0/24"), "{rules}");
     });
 }
 

@@ -50,7 +50,7 @@ pub fn stop_beside(host: &Host, c: &mut Container, state: &str) {
 }
 
 /// Stops the container; when its NIC is back the manager does that.
-fn stop_beside_work(host: &Host, c: &mut Container, work: impl FnOnce() + Send) {
+pub fn stop_beside_work(host: &Host, c: &mut Container, work: impl FnOnce() + Send) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             until("the NIC is back", || {

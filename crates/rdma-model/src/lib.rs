@@ -7,6 +7,7 @@ pub mod drift;
 pub mod effect;
 pub mod error_class;
 pub mod escape;
+pub mod host_objects;
 pub mod ids;
 pub mod link_kind;
 pub mod manager;

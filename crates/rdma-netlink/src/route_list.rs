@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::NlasIterator;
+use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{KERNEL_TABLES, Nexthop, Route};
 
 use crate::raw::{ip, word};
@@ -24,6 +25,8 @@ pub struct Wanted {
     /// Preferred sources: a route over any link goes with the address.
     pub sources: HashSet<IpAddr>,
     pub destinations: BTreeSet<IpNet>,
+    /// Whether those without a device count, too: what is no NIC's, and no routing daemon's.
+    pub deviceless: bool,
     /// Besides, what may decide how the host's own packets leave: default routes, those for a type
     /// of service, and those that share all by which the kernel compares routes.
     pub ways: Option<Ways>,
@@ -57,6 +60,8 @@ struct Outline<'a> {
     legs: &'a [u8],
     source: Option<IpAddr>,
     object: Option<u32>,
+    protocol: u8,
+    kind: u8,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +124,12 @@ impl Outline<'_> {
     fn links(&self) -> impl Iterator<Item = u32> {
         self.link.into_iter().chain(leg_indices(self.legs))
     }
+
+    /// RTN_BLACKHOLE to RTN_THROW and RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
+    fn is_deviceless(&self) -> bool {
+        let leads_nowhere = matches!(self.kind, 6..=9) || self.object.is_some();
+        leads_nowhere && self.protocol != 2 && !is_daemon(self.protocol)
+    }
 }
 
 /// The numbers of nexthop objects over links that matter.
@@ -147,6 +158,7 @@ impl Wanted {
         links.any(|index| self.links.contains(&index))
             || outline.source.is_some_and(|ip| self.sources.contains(&ip))
             || outline.object.is_some_and(|id| objects.0.contains(&id))
+            || self.deviceless && outline.is_deviceless()
             || !self.destinations.is_empty() && self.leads_to(&outline.key)
             || self
                 .ways
@@ -186,7 +198,7 @@ fn outline(payload: &[u8]) -> Option<Outline<'_>> {
     if word(&header[8..])? & RTM_F_CLONED != 0 {
         return None;
     }
-    let [family, length, _, tos, table, ..] = *header else {
+    let [family, length, _, tos, table, protocol, _, kind, ..] = *header else {
         return None;
     };
     let mut outline = Outline {
@@ -203,6 +215,8 @@ fn outline(payload: &[u8]) -> Option<Outline<'_>> {
         legs: &[],
         source: None,
         object: None,
+        protocol,
+        kind,
     };
     for attribute in NlasIterator::new(rest) {
         let attribute = attribute.ok()?;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_routes};
 use rdma_model::error_class::ErrorClass;
+use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
@@ -109,13 +110,18 @@ fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot)
     state.nexthops.extend(free.cloned());
 }
 
-/// Rules of the host that an earlier restore of these NICs has yet to put back.
-pub(super) fn due_rules(records: &Records, held: &[MovedNic]) -> Vec<Rule> {
+/// What the host lacks of its own that an earlier restore of these NICs has yet to put back. A
+/// route without a device may be there: not all are read here.
+pub(super) fn due_objects(records: &Records, held: &[MovedNic], host: &Snapshot) -> HostObjects {
     let names = nic_names(held);
     let earlier = records
         .readable()
         .filter(|r| r.is_back() && r.names().any(|name| names.contains(name)));
-    earlier.flat_map(|r| r.host_rules.clone()).collect()
+    let mut due = HostObjects::default();
+    for record in earlier {
+        due.merge(record.host_objects.missing(host));
+    }
+    due
 }
 
 /// The record of these NICs replaces those of earlier restores.

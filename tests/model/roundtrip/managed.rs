@@ -6,6 +6,7 @@ use std::fs;
 use std::time::SystemTime;
 
 use rdma_model::effect::{covers_route, same_address, same_rule};
+use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::Hex;
 use rdma_model::manager::{Foreign, Managed, Manager};
 use rdma_model::snapshot::{FRA_PROTOCOL, HostPaths, JobAddresses};
@@ -266,7 +267,7 @@ fn a_manager_that_makes_its_own_again() {
             let back = Returned {
                 held: &held,
                 order: &order,
-                rules: &[],
+                host_objects: HostObjects::NONE,
                 moved: &moved,
                 begun,
             };

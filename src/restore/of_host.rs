@@ -1,0 +1,107 @@
+//! What of the host is no NIC's: systemd-networkd deletes what it has not made, of the whole host,
+//! when it begins with a link (ManageForeignRoutes= and the like in networkd.conf(5)). A restore
+//! remembers it before NICs return.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use rdma_model::host_objects::{HostObjects, RouteKey, is_deviceless, is_linkless};
+use rdma_model::manager::{Manager, is_daemon};
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Nexthop, Route, Rule, Snapshot};
+use rdma_model::step::Side;
+
+use super::locate::is_same_nic;
+use super::nic_names;
+use crate::kernel::{RoutesOf, Scope, World};
+use crate::link_managers::Managers;
+use crate::record::Record;
+
+/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
+const KERNEL: u8 = 2;
+
+pub fn is_networkds(held: &MovedNic) -> bool {
+    held.managed
+        .as_ref()
+        .is_some_and(|managed| managed.by == Manager::Networkd)
+}
+
+/// Looks at the host before NICs return. What an earlier try, or a record before this one, has
+/// remembered counts, too, where networkd may have deleted it since.
+pub fn remember(
+    world: &mut dyn World,
+    managers: &mut Managers,
+    record: &mut Record,
+    was_tried: bool,
+) -> Result<()> {
+    let may_delete = managers.may_delete_rules();
+    if !may_delete && record.host_objects.is_empty() {
+        return Ok(());
+    }
+    let scope = Scope::links().with(RoutesOf::deviceless());
+    let host = world.observe(Side::Host, &scope)?;
+    let earlier = std::mem::take(&mut record.host_objects);
+    if may_delete {
+        record.host_objects = host_objects(record, &host, managers);
+    }
+    if !was_tried || has_returned(record, &host) {
+        record.host_objects.merge(earlier);
+    }
+    record.kept_for = nic_names(&record.held);
+    Ok(())
+}
+
+/// Whether a NIC has come by itself, as when its namespace ended, or by a try that was killed.
+fn has_returned(record: &Record, host: &Snapshot) -> bool {
+    let mut away = record.held.iter();
+    away.any(|h| {
+        let was = &h.before.netdev;
+        let mut links = host.netdevs.iter();
+        record.kept_for.contains(&h.nic.identity.name)
+            && links.any(|dev| {
+                let may_be = dev.name == was.name || was.permanent_mac.is_some();
+                may_be && is_same_nic(was, dev)
+            })
+    })
+}
+
+/// What networkd may take for foreign: all but the kernel's, its own, routing daemons' and what is
+/// of the record's NICs.
+fn host_objects(record: &Record, host: &Snapshot, managers: &mut Managers) -> HostObjects {
+    let mut nexthops = host.nexthops.clone();
+    let before = record.held.iter().map(|h| &h.before);
+    let of_nics: BTreeSet<u32> = before
+        .clone()
+        .flat_map(|s| s.nexthops.iter().map(|n| n.id))
+        .collect();
+    nexthops.retain(|n: &Nexthop| {
+        let is_foreign = n.protocol != KERNEL && !is_daemon(n.protocol);
+        is_foreign
+            && is_linkless(n)
+            && !of_nics.contains(&n.id)
+            && !managers.is_nexthop_of_networkd(n)
+    });
+    let kept: BTreeSet<u32> = nexthops.iter().map(|n| n.id).collect();
+    let of_nics: BTreeSet<RouteKey> = before
+        .clone()
+        .flat_map(|s| s.routes.iter().map(RouteKey::of))
+        .collect();
+    let routes = host.routes.iter().filter(|r: &&Route| {
+        let is_foreign = r.protocol != KERNEL && !is_daemon(r.protocol);
+        is_foreign
+            && is_deviceless(r)
+            && r.nexthop().is_none_or(|id| kept.contains(&id))
+            && !of_nics.contains(&RouteKey::of(r))
+            && !managers.is_route_of_networkd(r)
+    });
+    let routes = routes.cloned().collect();
+    let rules = host.rules.iter().filter(|rule: &&Rule| {
+        let of_nics = before.clone().any(|s| s.rules.contains(rule));
+        !rule.is_of_kernel() && !of_nics && !managers.is_of_networkd(rule)
+    });
+    HostObjects {
+        rules: rules.cloned().collect(),
+        nexthops,
+        routes,
+    }
+}
