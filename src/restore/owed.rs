@@ -67,8 +67,17 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
     let is_same = word != Some(Word::Changed) && has_its_addresses(held, managed, now);
+    // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
+        before.netdev.mtu = now.netdev.mtu;
+        before
+            .netdev
+            .sysctls
+            .retain(|key, _| key != "ipv6/conf/mtu");
+    }
+    if let Some(now) = now.filter(|_| word == Some(Word::Changed)) {
         take_settings(&mut before.netdev, &now.netdev);
+        keep_nexthops(before, |n| !managed.configures_nexthop(n));
     }
     if is_done || has_begun {
         leave_own(before, managed, is_done && is_same);
@@ -91,9 +100,7 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
         .routes
         .retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
     state.rules.retain(|r| !managed.owns_rule(r) || is_same);
-    keep_nexthops(state, |n| {
-        !managed.owns_nexthop(n) && (is_same || !managed.configures_nexthop(n))
-    });
+    keep_nexthops(state, |n| !managed.owns_nexthop(n));
 }
 
 /// Without an object that its owner makes, what leads through it is the owner's, too.
@@ -108,7 +115,7 @@ fn keep_nexthops(state: &mut NicState, keep: impl Fn(&Nexthop) -> bool) {
 
 /// Settings that a profile has (networkd-sysctl.c of systemd; nm-device.c of NetworkManager, which
 /// writes fewer).
-const OF_PROFILES: [&str; 16] = [
+const OF_PROFILES: [&str; 15] = [
     "ipv4/conf/accept_local",
     "ipv4/conf/force_igmp_version",
     "ipv4/conf/forwarding",
@@ -122,14 +129,13 @@ const OF_PROFILES: [&str; 16] = [
     "ipv6/conf/dad_transmits",
     "ipv6/conf/forwarding",
     "ipv6/conf/hop_limit",
-    "ipv6/conf/mtu",
     "ipv6/conf/proxy_ndp",
     "ipv6/conf/use_tempaddr",
 ];
 
-/// Another profile has other settings: those that are there are its own.
+/// Other files have other settings: those that are there are by them.
 fn take_settings(before: &mut Netdev, now: &Netdev) {
-    (before.mtu, before.promisc, before.allmulti) = (now.mtu, now.promisc, now.allmulti);
+    (before.promisc, before.allmulti) = (now.promisc, now.allmulti);
     before
         .sysctls
         .retain(|key, _| !OF_PROFILES.contains(&key.as_str()));
