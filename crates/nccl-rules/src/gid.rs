@@ -64,10 +64,12 @@ pub fn set_index(settings: &Settings, version: Version) -> Option<i32> {
     (index >= 0 || !version.finds_gid()).then_some(index)
 }
 
-/// Places of a port's table.
+/// Places of a port's table. A snapshot can name any number; no table is longer than the 16 bits
+/// that the management datagrams have for it (GIDCap of PortInfo in the InfiniBand specification).
 pub fn places(port: &Port) -> u32 {
-    let used = port.gids.iter().map(|g| g.index + 1).max();
-    port.gid_table.unwrap_or(PLACES).max(used.unwrap_or(0))
+    let used = port.gids.iter().map(|g| g.index.saturating_add(1)).max();
+    let places = port.gid_table.unwrap_or(PLACES).max(used.unwrap_or(0));
+    places.min(u32::from(u16::MAX))
 }
 
 /// Whether the table has such an index.
@@ -263,6 +265,14 @@ mod tests {
     fn by(addresses: &[&str], env: &[(&str, &str)], version: &str) -> Choice {
         let settings = Settings::of(env.iter().copied(), "the environment");
         choose(&port(addresses), &settings, version.parse().unwrap())
+    }
+
+    #[test]
+    fn a_table_of_any_length_has_the_places_of_16_bits() {
+        let mut port = port(&["::ffff:192.0.2.1"]);
+        port.gid_table = Some(u32::MAX);
+        port.gids[0].index = u32::MAX;
+        assert_eq!(places(&port), 65_535);
     }
 
     #[test]
