@@ -185,6 +185,8 @@ def withdrawn_while_away(judge):
 
     learn()
     sh(f"ip route add 198.51.100.0/24 nhid {number} proto ospf metric 20")
+    # By staticd of FRR.
+    sh(f"ip route add 198.51.101.0/24 nhid {number} proto 196 metric 20")
     judge.prepare()
     for _ in range(judge.rounds + 1):
         container = judge.attach("stop")
@@ -193,7 +195,7 @@ def withdrawn_while_away(judge):
         learn()
         nexthops, withdrawn = (
             sh("ip nexthop").splitlines(),
-            sh("ip route show 198.51.100.0/24").strip(),
+            sh("ip route show 198.51.100.0/24; ip route show 198.51.101.0/24").strip(),
         )
         if len(nexthops) != 1 or withdrawn:
             raise Failure(
