@@ -162,8 +162,10 @@ fn routes_by_what_an_administrator_deleted_are_left_out() {
         host.ip(
             "link add d0 type veth peer name d1\nlink set d1 up\nlink set d0 up
 address add 10.9.0.1/24 dev d0
-address add 10.255.0.1/32 dev lo\nroute add 203.0.113.0/24 nexthop via 10.0.0.9 dev r0 nexthop \
-             via 10.9.0.9 dev d0\nroute add 203.0.114.0/24 via 10.0.0.9 dev r0 src 10.255.0.1",
+address add 10.255.0.1/32 dev lo\naddress add 10.255.0.2/32 dev lo
+route add 203.0.115.0/24 via 10.0.0.9 dev r0 src 10.255.0.2
+route add 203.0.113.0/24 nexthop via 10.0.0.9 dev r0 nexthop via 10.9.0.9 dev d0
+route add 203.0.114.0/24 via 10.0.0.9 dev r0 src 10.255.0.1",
         );
         host.prepare(&rails);
         let mut c = Container::new("late");
@@ -180,6 +182,8 @@ address add 10.255.0.1/32 dev lo\nroute add 203.0.113.0/24 nexthop via 10.0.0.9 
             "{routes}"
         );
         assert!(!routes.contains("203.0.114.0/24"), "{routes}");
+        let with_source = "203.0.115.0/24 via 10.0.0.9 dev r0 src 10.255.0.2";
+        assert!(routes.contains(with_source), "{routes}");
         host.is_clean();
     });
 }

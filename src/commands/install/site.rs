@@ -120,8 +120,8 @@ impl Site {
     pub(super) fn install(&self, installation: &Installation) -> Result<()> {
         let mut manifest = installation.manifest.clone();
         manifest.make_room(&format!("{}/{MANIFEST}", self.state), &self.etc);
-        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the
-        // folders above the manifest itself.
+        // After a kill in the middle `uninstall` knows of all that is there, but for the folders
+        // above the manifest itself.
         let folders = manifest.folders().iter().filter(|f| **f != self.state);
         let (first, others): (Vec<_>, Vec<_>) =
             folders.partition(|f| Path::new(&self.state).starts_with(f));
