@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use rdma_model::escape::printable;
 use rdma_model::{checked_text, strict_json};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -211,7 +212,8 @@ impl Verdict {
     }
 }
 
-/// Refuses more than [`MAX_VALUE`] bytes, and fields that this version does not have.
+/// Refuses more than [`MAX_VALUE`] bytes, and fields that this version does not have. The error
+/// names such a field, which a stranger may have chosen: it is printable.
 pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
     ensure!(
         value.len() <= MAX_VALUE,
@@ -219,7 +221,9 @@ pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
         value.len()
     );
     let text = std::str::from_utf8(value).context("it is no text")?;
-    strict_json::strict(text).context("it is no message of this version")
+    strict_json::strict(text)
+        .map_err(|e| anyhow!("{}", printable(&e.to_string())))
+        .context("it is no message of this version")
 }
 
 pub fn encode<T: Serialize>(message: &T) -> Result<Value> {

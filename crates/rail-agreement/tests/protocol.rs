@@ -799,6 +799,10 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
     ];
     good.push(message::encode(&Ack::No("x".repeat(500))).unwrap());
     good.push(message::encode(&Verdict::Again).unwrap());
+    let offer = String::from_utf8(good[0].clone()).unwrap();
+    for unknown in ["\x7f", "\\u001b[2J"] {
+        good.push(offer.replacen("lacks", unknown, 1).into_bytes());
+    }
     good.push(
         Proposal::Abort {
             turn: 3,
