@@ -16,7 +16,7 @@ use hmac_sha256::Hash as Sha256;
 use rdma_model::ids::{Hex, IfName};
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed};
-use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule};
+use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
 use crate::disk::files;
@@ -277,25 +277,9 @@ impl Managers {
         }
     }
 
-    /// Whether networkd has made a rule. Where it cannot be asked, that is what RTPROT_STATIC says.
-    pub fn is_of_networkd(&mut self, rule: &Rule) -> bool {
-        match self.networkds() {
-            Some(own) => own.has_rule(rule),
-            None => rule.is_static(),
-        }
-    }
-
-    /// Whether networkd says that it has made a route that is of no link. Unlike a rule, it is not
-    /// there twice where it is made again.
-    pub fn is_route_of_networkd(&mut self, route: &Route) -> bool {
-        self.networkds().is_some_and(|own| own.has_route(route))
-    }
-
-    pub fn is_nexthop_of_networkd(&mut self, nexthop: &Nexthop) -> bool {
-        self.networkds().is_some_and(|own| own.has_nexthop(nexthop))
-    }
-
-    fn networkds(&mut self) -> Option<&networkd::Own> {
+    /// What is of no link and networkd says it has made. Of a networkd that cannot be asked nothing
+    /// is known.
+    pub fn networkds(&mut self) -> Option<&networkd::Own> {
         let bus = self.bus.as_mut()?;
         known(&mut self.own, bus)
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Nexthop, Route, Snapshot};
+use rdma_model::snapshot::{Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::NicState;
 
 use crate::record::Record;
@@ -17,6 +17,8 @@ pub struct AbsentNics {
     devs: BTreeSet<IfName>,
     sources: HashSet<IpAddr>,
     objects: HashSet<u32>,
+    /// Objects whose number another one has by now, and groups of these.
+    taken: HashSet<u32>,
 }
 
 impl AbsentNics {
@@ -82,6 +84,27 @@ impl AbsentNics {
         notes
     }
 
+    /// Adds the record's nexthop objects that cannot be made, since the host has another one of
+    /// that number: the kernel gives out the lowest free one. Returns a sentence for each.
+    pub fn add_taken(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
+        let objects = || record.held.iter().flat_map(|h| &h.before.nexthops);
+        let mut notes = Vec::new();
+        for object in objects().filter(|n| is_taken(n, host)) {
+            if self.taken.insert(object.id) {
+                notes.push(format!(
+                    "nexthop object {} is another one by now: its routes get its legs",
+                    object.id
+                ));
+            }
+        }
+        for group in objects() {
+            if group.group.iter().any(|m| self.taken.contains(&m.id)) {
+                self.taken.insert(group.id);
+            }
+        }
+        notes
+    }
+
     fn lacks(&self, r: &Route) -> bool {
         r.hops
             .iter()
@@ -92,6 +115,12 @@ impl AbsentNics {
     /// What of a route can be there: the legs that are here. Linux refuses a preferred source that
     /// is not.
     pub fn route(&self, r: &Route) -> Option<Route> {
+        let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
+        if is_taken {
+            let mut plain = r.with(r.hops.clone());
+            plain.other.remove(&RTA_NH_ID);
+            return self.route(&plain).filter(|r| !r.hops.is_empty());
+        }
         if !self.lacks(r) {
             return Some(r.clone());
         }
@@ -105,6 +134,9 @@ impl AbsentNics {
     }
 
     fn object(&self, n: &Nexthop) -> Option<Nexthop> {
+        if self.taken.contains(&n.id) {
+            return None;
+        }
         let group: Vec<_> = n
             .group
             .iter()
@@ -165,6 +197,7 @@ impl AbsentNics {
                     .filter(|n| n.group.is_empty())
                     .map(|n| n.id)
                     .collect(),
+                taken: HashSet::new(),
             };
             let before = (state.clone(), held.stand_ins.clone());
             for route in from
@@ -201,6 +234,20 @@ impl AbsentNics {
         }
         to.precedence.take_over(&from.precedence, &keys);
         changed
+    }
+}
+
+fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
+    let mut others = host.nexthops.iter();
+    others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
+}
+
+/// The kernel takes a member out of a group when its device leaves: such a group is still the same.
+fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
+    match (wanted.group.is_empty(), other.group.is_empty()) {
+        (true, true) => wanted.dev == other.dev,
+        (true, false) => false,
+        (false, _) => other.group.iter().all(|m| wanted.group.contains(m)),
     }
 }
 

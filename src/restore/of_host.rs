@@ -68,6 +68,7 @@ fn has_returned(record: &Record, host: &Snapshot) -> bool {
 /// What networkd may take for foreign: all but the kernel's, its own, routing daemons' and what is
 /// of the record's NICs.
 fn host_objects(record: &Record, host: &Snapshot, managers: &mut Managers) -> HostObjects {
+    let own = managers.networkds();
     let mut nexthops = host.nexthops.clone();
     let before = record.held.iter().map(|h| &h.before);
     let of_nics: BTreeSet<u32> = before
@@ -79,7 +80,7 @@ fn host_objects(record: &Record, host: &Snapshot, managers: &mut Managers) -> Ho
         is_foreign
             && is_linkless(n)
             && !of_nics.contains(&n.id)
-            && !managers.is_nexthop_of_networkd(n)
+            && !own.is_some_and(|own| own.has_nexthop(n))
     });
     let kept: BTreeSet<u32> = nexthops.iter().map(|n| n.id).collect();
     let of_nics: BTreeSet<RouteKey> = before
@@ -92,12 +93,15 @@ fn host_objects(record: &Record, host: &Snapshot, managers: &mut Managers) -> Ho
             && is_deviceless(r)
             && r.nexthop().is_none_or(|id| kept.contains(&id))
             && !of_nics.contains(&RouteKey::of(r))
-            && !managers.is_route_of_networkd(r)
+            // Unlike a rule, it is not there twice where networkd makes it again.
+            && !own.is_some_and(|own| own.has_route(r))
     });
     let routes = routes.cloned().collect();
     let rules = host.rules.iter().filter(|rule: &&Rule| {
         let of_nics = before.clone().any(|s| s.rules.contains(rule));
-        !rule.is_of_kernel() && !of_nics && !managers.is_of_networkd(rule)
+        // Where networkd cannot be asked, RTPROT_STATIC says that it has made a rule.
+        let is_networkds = own.map_or(rule.is_static(), |own| own.has_rule(rule));
+        !rule.is_of_kernel() && !of_nics && !is_networkds
     });
     HostObjects {
         rules: rules.cloned().collect(),

@@ -2,7 +2,7 @@
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::{Hca, Netdev, Nexthop, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
 use std::collections::BTreeMap;
 
 use crate::plan::uverbs_minors::uverbs_number;
@@ -36,51 +36,6 @@ pub struct RestorePlan {
     pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,
-}
-
-/// Leaves out nexthop objects whose number another object has by now (the kernel gives out the
-/// lowest free one), groups that were changed, and the routes that lead through these. Returns
-/// which NICs lack what.
-fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)> {
-    let mut taken: Vec<u32> = Vec::new();
-    let mut lacking = Vec::new();
-    for state in connections.iter() {
-        for object in state.nexthops.iter().filter(|w| is_taken(w, host)) {
-            taken.push(object.id);
-            let why = format!(
-                "lacks its nexthop object {}: the host has another one of that number",
-                object.id
-            );
-            lacking.push((state.netdev.name.clone(), why));
-        }
-    }
-    let lost: Vec<u32> = connections
-        .iter()
-        .flat_map(|s| &s.nexthops)
-        .filter(|n| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id)))
-        .map(|n| n.id)
-        .collect();
-    for state in connections {
-        state.nexthops.retain(|n| !lost.contains(&n.id));
-        state
-            .routes
-            .retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
-    }
-    lacking
-}
-
-fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
-    let mut others = host.nexthops.iter();
-    others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
-}
-
-/// The kernel takes a member out of a group when its device leaves: such a group is still the same.
-fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
-    match (wanted.group.is_empty(), other.group.is_empty()) {
-        (true, true) => wanted.dev == other.dev,
-        (true, false) => false,
-        (false, _) => other.group.iter().all(|m| wanted.group.contains(m)),
-    }
 }
 
 /// The host, and the container's namespace if it is still there.
@@ -169,7 +124,6 @@ pub fn plan_restore(
     }
     restore.steps.extend(move_all(&moved));
     restore.steps.append(&mut settings);
-    restore.stuck.extend(spare(&mut connections, host));
     restore.steps.extend(remnants(
         Side::Host,
         connections.iter().flat_map(|s| &s.routes),

@@ -282,25 +282,28 @@ fn routes_of(record: &Record) -> Routes {
     RoutesOf::returning(&record.held, &record.precedence.routes)
 }
 
-/// What routes of the record lead over and the host does not have, with a sentence for each that
-/// comes back by no other record.
+/// What routes of the record need and the host does not have, with a sentence for each that comes
+/// back by no other record.
 fn absent_nics(
     world: &mut dyn World,
     records: &Records,
     record: &Record,
     others: &[Record],
 ) -> Result<(AbsentNics, Vec<String>)> {
-    if others.is_empty() && !record.has_routes_of_others() {
-        return Ok((AbsentNics::default(), Vec::new()));
-    }
-    let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
-    let mut absent = AbsentNics::from_records(others.iter(), &host);
-    // Of one that cannot be read it is not known what is away with it.
-    let gone = match records.damaged().next() {
-        Some(_) => Vec::new(),
-        None => absent.add_gone(record, &host),
+    let has_objects = record.held.iter().any(|h| !h.before.nexthops.is_empty());
+    let scope = match (has_objects, record.has_routes_of_others()) {
+        (true, _) => Scope::links().with(RoutesOf::deviceless()),
+        (false, false) if others.is_empty() => return Ok((AbsentNics::default(), Vec::new())),
+        (false, _) => Scope::only(Depth::Netdevs),
     };
-    Ok((absent, gone))
+    let host = world.observe(Side::Host, &scope)?;
+    let mut absent = AbsentNics::from_records(others.iter(), &host);
+    let mut notes = absent.add_taken(record, &host);
+    // Of one that cannot be read it is not known what is away with it.
+    if records.damaged().next().is_none() {
+        notes.extend(absent.add_gone(record, &host));
+    }
+    Ok((absent, notes))
 }
 
 /// Before the record goes: what it could not make whole goes to the records of those NICs that keep

@@ -232,6 +232,53 @@ fn nexthop_objects_and_their_groups() {
     });
 }
 
+/// An administrator, or the kernel where none is asked for, gives a free number.
+#[test]
+fn a_nexthop_object_whose_number_was_taken() {
+    alone(|host| {
+        host.rails(3);
+        host.ip("address add fd00::1/64 dev r0 nodad\n\
+             nexthop add id 1 via 10.0.0.9 dev r0\n\
+             nexthop add id 2 via 10.1.0.9 dev r1\n\
+             nexthop add id 3 via fd00::9 dev r0\n\
+             nexthop add id 20 group 1/2,3\n\
+             route add 10.99.0.0/16 nhid 1 metric 7\n\
+             route add 10.98.0.0/16 nhid 20\n\
+             route add 10.97.0.0/16 nhid 2\n\
+             route add fd09::/64 nhid 3 metric 30");
+        host.prepare("r0,r1");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("nexthop add id 1 via 10.2.0.9 dev r2\nroute add 10.96.0.0/16 nhid 1");
+        let taken = sh("ip nexthop show id 1");
+        assert!(taken.contains("r2"), "{taken}");
+        c.stop(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("nexthop object 1 is another one"), "{notes}");
+        for (route, leads) in [
+            ("10.99.0.0/16", "via 10.0.0.9 dev r0 metric 7"),
+            ("10.98.0.0/16", "nexthop via 10.1.0.9 dev r1 weight 3"),
+            ("10.97.0.0/16", "nhid 2 via 10.1.0.9 dev r1"),
+            ("10.96.0.0/16", "nhid 1 via 10.2.0.9 dev r2"),
+            ("fd09::/64", "nhid 3 via fd00::9 dev r0"),
+        ] {
+            let text = sh(&format!(
+                "ip -o -4 route | grep ^{route} || ip -6 route show {route}"
+            ));
+            assert!(text.contains(leads), "{text}");
+        }
+        assert_eq!(sh("ip nexthop show id 1"), taken);
+        host.is_clean();
+        let before = printed();
+        host.prepare("r0,r1");
+        let mut c = Container::new("d");
+        c.create(host).ok();
+        c.stop(host).ok();
+        is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// A rule that leads to a table before `main` decides where the kernel looks for a gateway, too:
 /// the table's default route comes last. So it does where the NIC is on the host already, as after
 /// a hook that was killed before the move.

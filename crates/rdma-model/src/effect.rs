@@ -3,6 +3,7 @@
 //! what it selects, and whether it comes before `main`. What is known not to be the manager's is
 //! compared to the last attribute.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -37,13 +38,15 @@ fn legs(route: &Route) -> Vec<(Option<&IfName>, Option<IpAddr>)> {
 }
 
 pub fn same_rule(a: &Rule, b: &Rule) -> bool {
-    let [a, b] = [a, b].map(|rule| {
-        let mut plain = rule.clone();
-        plain.priority = u32::from(rule.priority > MAIN);
-        plain.other.remove(&FRA_PROTOCOL);
-        plain
-    });
-    a == b
+    effect(a) == effect(b)
+}
+
+/// What of a rule counts: not its priority, but whether that is before `main`.
+fn effect(rule: &Rule) -> Rule {
+    let mut plain = rule.clone();
+    plain.priority = u32::from(rule.priority > MAIN);
+    plain.other.remove(&FRA_PROTOCOL);
+    plain
 }
 
 /// Whether a rule that other traffic of theirs may take comes between two that do the same.
@@ -134,11 +137,12 @@ impl<'a> Chooser<'a> {
         matches!(self, Chooser::Manager(managed) if !managed.may_choose_rule(rule))
     }
 
+    /// Of a rule of the same effect.
     fn stands_for(self, other: &Rule, want: &Rule, all: &[Rule]) -> bool {
         let may_be = match self {
             Chooser::Manager(managed) if managed.may_choose_rule(want) => {
                 // It marks its own: an administrator's may look the same.
-                return same_rule(other, want) && other.protocol() == want.protocol();
+                return other.protocol() == want.protocol();
             }
             Chooser::Anyone => true,
             // A manager marks its own.
@@ -146,23 +150,31 @@ impl<'a> Chooser<'a> {
                 other.protocol() == want.protocol() && !other.is_static()
             }
         };
-        may_be && same_rule(other, want) && !is_between(other, want, all)
+        may_be && !is_between(other, want, all)
     }
 }
 
 /// Where no manager chooses priorities, a rule stands for another only if none comes between.
 pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], chooser: Chooser) -> Rules<'a> {
-    let mut others: Vec<&Rule> = have
-        .iter()
-        .filter(|h| !wanted.contains(h) && !chooser.is_foreign(h))
-        .collect();
+    let there: BTreeSet<&Rule> = have.iter().collect();
+    let asked: BTreeSet<&Rule> = wanted.iter().collect();
+    // A host may have thousands.
+    let mut others: BTreeMap<Rule, Vec<&Rule>> = BTreeMap::new();
+    for other in have {
+        if !asked.contains(other) && !chooser.is_foreign(other) {
+            others.entry(effect(other)).or_default().push(other);
+        }
+    }
     let mut has_other = |want: &Rule| {
+        let Some(others) = others.get_mut(&effect(want)) else {
+            return false;
+        };
         let found = others
             .iter()
             .position(|other| chooser.stands_for(other, want, have));
         found.map(|at| others.swap_remove(at)).is_some()
     };
-    let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| have.contains(w));
+    let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| there.contains(w));
     let missing = gone.into_iter().filter(|w| !has_other(w)).collect();
     let double = here.into_iter().filter(|w| has_other(w)).collect();
     Rules { missing, double }
