@@ -89,11 +89,12 @@ impl Options {
     }
 }
 
-/// The container's settings for these NICs (in rail order) and these InfiniBand HCAs of that host.
-pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> NcclEnv {
+/// The container's settings for these HCAs of that host.
+pub fn build_env(hcas: Hcas, seen: &Snapshot, options: &Options) -> NcclEnv {
+    let Hcas { nics, ib, .. } = hcas;
     let mut made = NcclEnv::default();
     let env = &mut made.env;
-    env.extend(hca_list(&nics.iter().collect::<Vec<_>>(), ib));
+    env.extend(hca_list(nics, hcas));
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match ports::gid_index(nics, seen) {
             Ok(index) => made.gid_index = index,
@@ -157,15 +158,15 @@ fn cross_nic(nics: &[Nic], seen: &Snapshot, options: &Options) -> Option<String>
 
 /// Names fewer HCAs in an environment that was made for more; and they are not those any more that
 /// the peers have.
-pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
+pub fn renew(env: &mut Vec<EnvVar>, hcas: Hcas) {
     let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
     env.retain(|v| {
         v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST)
     });
-    if ports::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
+    if ports::are_ipv6(hcas.nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
         env.push(var("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6));
     }
-    if let (Some(at), Some(list)) = (at, hca_list(&nics.iter().collect::<Vec<_>>(), ib)) {
+    if let (Some(at), Some(list)) = (at, hca_list(hcas.nics, hcas)) {
         env.insert(at, list);
     }
 }
@@ -230,14 +231,20 @@ fn var(name: &str, value: &str, why: &str) -> EnvVar {
 
 /// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects
 /// nothing, and NCCL would fall back to TCP without a word. An empty list would select everything,
-/// so there is none.
-fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
-    let own = nics.iter().filter_map(|nic| match (&nic.hca, nic.port) {
-        (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
-        (hca, _) => hca.as_ref().map(HcaName::to_string),
+/// so there is none. A name alone is every port of its HCA, chosen or not.
+fn hca_list<'a>(nics: impl IntoIterator<Item = &'a Nic>, hcas: Hcas) -> Option<EnvVar> {
+    let own = nics
+        .into_iter()
+        .filter_map(|nic| match (&nic.hca, nic.port) {
+            (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
+            (hca, _) => hca.as_ref().map(HcaName::to_string),
+        });
+    let ib = hcas.ib.iter().flat_map(|hca| match hcas.ib_ports.get(hca) {
+        Some(ports) => ports.iter().map(|port| format!("{hca}:{port}")).collect(),
+        None => vec![hca.to_string()],
     });
     let mut names: Vec<String> = Vec::new();
-    for name in own.chain(ib.iter().map(HcaName::to_string)) {
+    for name in own.chain(ib) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -411,19 +418,15 @@ pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, hcas: Hca
     };
     if !may_crash(&settings, release, with, soft.len()) {
         // Settings of the container may allow what those of the plan do not.
-        *list = hca_list(&nics.iter().collect::<Vec<_>>(), ib).unwrap_or_else(|| list.clone());
+        *list = hca_list(nics, hcas).unwrap_or_else(|| list.clone());
         return;
     }
-    let kept = if with > 0 {
-        hard
-    } else {
-        soft.iter().take(1).copied().collect()
-    };
+    let kept = if with > 0 { hard } else { soft[..1].to_vec() };
     let left: Vec<&str> = soft[if with > 0 { 0 } else { 1 }..]
         .iter()
         .filter_map(|n| Some(n.hca.as_ref()?.as_str()))
         .collect();
-    if let Some(fits) = hca_list(&kept, ib) {
+    if let Some(fits) = hca_list(kept, hcas) {
         let release = if named.is_some() {
             release.to_string()
         } else {

@@ -88,7 +88,7 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
 
 fn made(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     let (nics, seen) = host(hcas);
-    let NcclEnv { env, unset, .. } = build_env(&nics, &[], &seen, &options(&[]));
+    let NcclEnv { env, unset, .. } = build_env(single(&nics, &[]), &seen, &options(&[]));
     (pairs(env).split_off(1), unset)
 }
 
@@ -140,7 +140,11 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
         );
     }
     let (nics, seen) = host(&[("a", a, None, V4)]);
-    let own = build_env(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
+    let own = build_env(
+        single(&nics, &[]),
+        &seen,
+        &options(&[("NCCL_IB_GID_INDEX", "-1")]),
+    );
     assert_eq!(
         (own.gid_index, own.unset.len(), pairs(own.env).split_off(1)),
         (None, 0, vec!["NCCL_IB_GID_INDEX=-1".into()])
@@ -181,7 +185,7 @@ fn cards_that_share_a_bus_are_kept_apart() {
     assert!(!merged(&[("a", "0000:00:05.0", None)]));
     let why = |cards: &[Card]| {
         let (nics, seen) = host(cards);
-        build_env(&nics, &[], &seen, &options(&[]))
+        build_env(single(&nics, &[]), &seen, &options(&[]))
             .env
             .into_iter()
             .find(|v| v.name == "NCCL_IB_MERGE_VFS")
@@ -236,7 +240,17 @@ fn an_agreed_set_makes_another_number_an_error() {
 }
 
 fn set(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
-    build_env(nics, ib, &Snapshot::default(), options).env
+    build_env(single(nics, ib), &Snapshot::default(), options).env
+}
+
+/// The HCAs have one port each.
+fn single<'a>(nics: &'a [Nic], ib: &'a [HcaName]) -> Hcas<'a> {
+    Hcas {
+        nics,
+        ib,
+        ib_ports: const { &BTreeMap::new() },
+        named: None,
+    }
 }
 
 fn pairs(env: Vec<EnvVar>) -> Vec<String> {
@@ -271,6 +285,22 @@ fn hcas_are_listed_exactly_in_rail_order() {
     );
 }
 
+/// Port 1 of mlx5_0 is InfiniBand and chosen, port 2 is Ethernet and not.
+#[test]
+fn an_infiniband_hca_with_another_port_is_listed_by_port() {
+    let ib: [HcaName; 2] = ["mlx5_0", "mlx5_1"].map(|name| name.parse().unwrap());
+    let ib_ports = BTreeMap::from([(ib[0].clone(), vec![1])]);
+    let hcas = Hcas {
+        ib_ports: &ib_ports,
+        ..single(&[], &ib)
+    };
+    let mut env = build_env(hcas, &Snapshot::default(), &options(&[])).env;
+    assert_eq!(pairs(env.clone()), ["NCCL_IB_HCA==mlx5_0:1,mlx5_1"]);
+    renew(&mut env, hcas);
+    fit_release(&mut env, &BTreeMap::new(), hcas);
+    assert_eq!(pairs(env), ["NCCL_IB_HCA==mlx5_0:1,mlx5_1"]);
+}
+
 #[test]
 fn soft_roce_is_left_out_where_the_release_crashes() {
     let soft = |name: &str, hca: &str| Nic {
@@ -289,12 +319,9 @@ fn soft_roce_is_left_out_where_the_release_crashes() {
         let mut env = set(nics, ib, &options(&[]));
         let named = (!named.is_empty()).then(|| named.parse().unwrap());
         // A plan's list is made for what its own settings allow.
-        let ib_ports = BTreeMap::new();
         let hcas = Hcas {
-            nics,
-            ib,
-            ib_ports: &ib_ports,
             named,
+            ..single(nics, ib)
         };
         fit_release(&mut env, &BTreeMap::new(), hcas);
         fit_release(&mut env, &own, hcas);
@@ -448,12 +475,9 @@ proptest! {
         nics[0].addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
         nics[1].rxe = soft;
         let named = release.map(|text| text.parse().unwrap());
-        let ib_ports = BTreeMap::new();
         let hcas = Hcas {
-            nics: &nics,
-            ib: &[],
-            ib_ports: &ib_ports,
             named,
+            ..single(&nics, &[])
         };
         let own: BTreeMap<String, String> =
             own.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();

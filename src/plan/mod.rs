@@ -152,11 +152,12 @@ impl Plan {
         rails
             .notes
             .extend(rails::default_notes(request.select.default_route, &states));
+        let ib_ports = ib_ports(&kept, snapshot);
         let NcclEnv {
             env,
             gid_index,
             unset,
-        } = nccl_env::build_env(&nics, &ib, snapshot, options);
+        } = nccl_env::build_env(hcas(&nics, &ib, &ib_ports, None), snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),
@@ -182,7 +183,7 @@ impl Plan {
             nccl_version: None,
             libraries: Libraries::default(),
             hosts_entry: request.select.hosts_entry,
-            ib_ports: ib_ports(&kept, snapshot),
+            ib_ports,
         }
         .with_sysfs(request.select.sysfs, None)
         .with_network(request.select.network_mode, snapshot)
@@ -365,7 +366,8 @@ impl Plan {
         if !self.devices.iter().any(is_verbs) {
             self.devices.clear();
         }
-        nccl_env::renew(&mut self.env, &self.nics, &self.ib);
+        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
+        nccl_env::renew(&mut self.env, hcas);
         nccl_env::renew_unset(&mut self.unset, &self.nics);
         if self.nics.is_empty() && self.gid_index.take().is_some() {
             self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
