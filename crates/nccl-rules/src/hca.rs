@@ -83,8 +83,12 @@ pub(crate) fn judge(
         taken.sort_by_key(|t| (t.hca.pci.is_none(), t.hca.pci));
     }
     let merged = merged(settings, version, &taken);
-    let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
-    let crash = crash.or_else(|| refused_plane(version, &patterns, &taken));
+    let plane = refused_plane(version, &patterns, &taken);
+    let crash = match no_path(settings, version, &taken) {
+        // Port by port, NCCL looks at the plane before it compares paths.
+        Some((at, path)) => plane.filter(|p| p.0 <= at).map_or(path, |p| p.1).into(),
+        None => beyond(version, &taken).or(plane.map(|p| p.1)),
+    };
     let mut all: Vec<String> = taken.iter().map(Taken::name).collect();
     if crash.as_ref().is_some_and(|w| w.trap == Trap::Planes) {
         all.clear();
@@ -169,12 +173,13 @@ fn merged(settings: &Settings, version: Version, taken: &[Taken]) -> Vec<Vec<Str
 
 /// NCCL compares the PCI path of each port with those of the ports before it, unless it has none
 /// itself (`ncclIbGetPciPath`; from 2.29.7 on `ncclIbGetRealPort`), and a path that is not there is
-/// NULL. The path is where /sys/class/infiniband/NAME/device leads.
-fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<Warning> {
+/// NULL. The path is where /sys/class/infiniband/NAME/device leads. With the port at which it ends.
+fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<(usize, Warning)> {
     let first = taken.iter().position(|t| t.hca.pci.is_none())?;
-    let with = taken[first..].iter().find(|t| t.hca.pci.is_some());
-    let other = with.or_else(|| merging_ends(settings, version, taken))?;
-    let (name, other) = (&taken[first].hca.name, &other.hca.name);
+    let with = taken[first..].iter().position(|t| t.hca.pci.is_some());
+    let at = with.map(|n| first + n);
+    let at = at.or_else(|| merging_ends(settings, version, taken))?;
+    let (name, other) = (&taken[first].hca.name, &taken[at].hca.name);
     let which = if name == other {
         "its ports".to_owned()
     } else {
@@ -183,30 +188,30 @@ fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<War
     let text = format!(
         "NCCL {version} crashes: {name} has no PCI path, and it is compared with that of {which}"
     );
-    Some(Warning {
+    let crash = Warning {
         trap: Trap::Crash,
         fatal: true,
         text,
-    })
+    };
+    Some((at, crash))
 }
 
 /// The port at which merging compares a path that is not there; what is merged already is not
 /// compared any more.
-fn merging_ends<'a, 'h>(
-    settings: &Settings,
-    version: Version,
-    taken: &'a [Taken<'h>],
-) -> Option<&'a Taken<'h>> {
+fn merging_ends(settings: &Settings, version: Version, taken: &[Taken]) -> Option<usize> {
     let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
     let mut alone: Vec<&Taken> = Vec::new();
-    for port in taken.iter().filter(|_| merges(settings, version)) {
+    for (at, port) in taken.iter().enumerate() {
+        if !merges(settings, version) {
+            break;
+        }
         let same = alone.iter().position(|a| a.card(vfs) == port.card(vfs));
         let compared = &alone[..same.map_or(alone.len(), |at| at + 1)];
         if compared
             .iter()
             .any(|a| a.hca.pci.is_none() || port.hca.pci.is_none())
         {
-            return Some(port);
+            return Some(at);
         }
         match same {
             Some(at) => drop(alone.remove(at)),
@@ -236,8 +241,13 @@ fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
 
 /// Planes of NCCL_IB_HCA's fourth field that its devices cannot have: a thirteenth one, or one with
 /// the bit of merged devices, as each negative number of 16 bits has below -1
-/// (src/transport/net_ib/init.cc, `ncclIbGetPlaneIndex`, in 2.30.7).
-fn refused_plane(version: Version, patterns: &Patterns, taken: &[Taken]) -> Option<Warning> {
+/// (src/transport/net_ib/init.cc, `ncclIbGetPlaneIndex`, in 2.30.7). With the first port that has
+/// such a plane.
+fn refused_plane(
+    version: Version,
+    patterns: &Patterns,
+    taken: &[Taken],
+) -> Option<(usize, Warning)> {
     const MOST: usize = 12;
     const MERGED: i16 = 1 << 14;
     if !version.splits_fields() || patterns.exclude {
@@ -245,7 +255,7 @@ fn refused_plane(version: Version, patterns: &Patterns, taken: &[Taken]) -> Opti
     }
     let mut planes: Vec<i16> = Vec::new();
     let mut why = None;
-    for port in taken {
+    for (at, port) in taken.iter().enumerate() {
         let (name, number) = (port.hca.name.as_str(), Some(port.port.number));
         let mut entries = patterns.entries.iter();
         let entry = entries.find(|e| e.matches(name, number, patterns.exact));
@@ -254,24 +264,26 @@ fn refused_plane(version: Version, patterns: &Patterns, taken: &[Taken]) -> Opti
             continue;
         }
         if planes.len() == MOST {
-            why = Some(format!("more than {MOST} planes"));
+            why = Some((at, format!("more than {MOST} planes")));
             break;
         }
         if plane & MERGED != 0 {
-            why = Some(format!("plane {plane}"));
+            why = Some((at, format!("plane {plane}")));
             break;
         }
         planes.push(plane);
     }
-    Some(Warning {
+    let (at, why) = why?;
+    let text = format!(
+        "NCCL_IB_HCA has {why}: NCCL {version} refuses the list with ncclInvalidUsage, and uses no \
+        HCA"
+    );
+    let refused = Warning {
         trap: Trap::Planes,
         fatal: true,
-        text: format!(
-            "NCCL_IB_HCA has {}: NCCL {version} refuses the list with ncclInvalidUsage, and uses \
-            no HCA",
-            why?
-        ),
-    })
+        text,
+    };
+    Some((at, refused))
 }
 
 /// NCCL_IB_DATA_DIRECT: 0 where no Data Direct function is asked for
@@ -377,6 +389,34 @@ pub(crate) fn parameter(settings: &Settings, version: Version, name: &str, defau
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    /// rxe0 has no PCI path, and NCCL crashes as it compares mlx5_0's with it.
+    #[test]
+    fn a_plane_is_refused_before_a_later_port_crashes() {
+        let port = json!({"number": 1, "state": "ACTIVE", "link_layer": "Ethernet"});
+        let hcas = json!([
+            {"name": "rxe0", "index": 1, "ports": [port]},
+            {"name": "mlx5_0", "index": 2, "pci": "0000:05:00.0", "ports": [port]},
+        ]);
+        let snapshot = Snapshot {
+            hcas: serde_json::from_value(hcas).unwrap(),
+            ..Snapshot::default()
+        };
+        let trap = |list: &str| {
+            let set = [("NCCL_IB_HCA", list), ("NCCL_IB_DEVICE_PCI_ORDER", "0")];
+            let judged = judge(
+                &Settings::of(set, ""),
+                &snapshot,
+                Version::new(2, 30, 7),
+                true,
+            );
+            judged.crash.map(|w| w.trap)
+        };
+        assert_eq!(trap("=mlx5_0,rxe0:::16384"), Some(Trap::Planes));
+        assert_eq!(trap("=mlx5_0:::16384,rxe0"), Some(Trap::Planes));
+        assert_eq!(trap("=mlx5_0,rxe0"), Some(Trap::Crash));
+    }
 
     #[test]
     fn numbers_as_c_reads_them() {
