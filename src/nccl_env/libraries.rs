@@ -27,7 +27,8 @@ pub enum Form {
     Ports,
     Names,
     OneName,
-    GidIndex,
+    /// Where it is not set, the library does this.
+    GidIndex(&'static str),
     Interface,
     ExactInterface,
     Constant(&'static str),
@@ -115,7 +116,13 @@ pub const SETTINGS: [Setting; 18] = {
             NVSHMEM,
         ),
         setting(Nvshmem, "NVSHMEM_HCA_LIST", Ports, ENV_DEFS, NVSHMEM),
-        setting(Nvshmem, "NVSHMEM_IB_GID_INDEX", GidIndex, ENV_DEFS, NVSHMEM),
+        setting(
+            Nvshmem,
+            "NVSHMEM_IB_GID_INDEX",
+            GidIndex("older releases take 0, newer ones look for one of NVSHMEM_IB_ADDR_FAMILY"),
+            ENV_DEFS,
+            NVSHMEM,
+        ),
         setting(
             Nvshmem,
             "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
@@ -133,7 +140,7 @@ pub const SETTINGS: [Setting; 18] = {
         setting(
             Mscclpp,
             "MSCCLPP_IB_GID_INDEX",
-            GidIndex,
+            GidIndex("MSCCL++ takes 0"),
             MSCCLPP_ENV,
             MSCCLPP,
         ),
@@ -158,9 +165,21 @@ pub const SETTINGS: [Setting; 18] = {
             "mooncake-store/src/client_service.cpp",
             MOONCAKE,
         ),
-        setting(Mooncake, "MC_GID_INDEX", GidIndex, ENVIRON, MOONCAKE),
+        setting(
+            Mooncake,
+            "MC_GID_INDEX",
+            GidIndex("Mooncake takes 3"),
+            ENVIRON,
+            MOONCAKE,
+        ),
         setting(Libfabric, "FI_VERBS_DEVICE_NAME", OneName, VERBS, LIBFABRIC),
-        setting(Libfabric, "FI_VERBS_GID_IDX", GidIndex, VERBS, LIBFABRIC),
+        setting(
+            Libfabric,
+            "FI_VERBS_GID_IDX",
+            GidIndex("libfabric takes 0"),
+            VERBS,
+            LIBFABRIC,
+        ),
     ]
 };
 
@@ -225,7 +244,7 @@ impl Form {
             Ports => "`mlx5_0:1,mlx5_1:1`",
             Names => "`mlx5_0,mlx5_1`; none where an HCA has several ports",
             OneName => "`mlx5_0`, where it is the only HCA",
-            GidIndex => "a number, where one is right on all ports",
+            GidIndex(_) => "a number, where one is right on all ports",
             Interface => "`eth0`",
             ExactInterface => "`=eth0`",
             Constant(value) => value,
@@ -236,7 +255,7 @@ impl Form {
         match self {
             Form::Nccl(_) | Constant(_) => "what the HCAs below need to count",
             Ports | Names | OneName => "exactly the HCAs that the container gets, in rail order",
-            GidIndex => "the RoCE v2 GID of the only address, on every port",
+            GidIndex(_) => "the RoCE v2 GID of the only address, on every port",
             Interface | ExactInterface => "that of NCCL's bootstrap",
         }
     }
@@ -249,7 +268,7 @@ pub fn fit(
     libraries: &Libraries,
     own: &BTreeMap<String, String>,
     hcas: Hcas,
-    gid_index: Option<u32>,
+    gid_index: Result<Option<u32>, &str>,
 ) -> Vec<String> {
     let made = Made {
         ports: ports(hcas),
@@ -300,7 +319,7 @@ pub fn at_start(libraries: &Libraries) -> Vec<&'static str> {
 
 pub fn read_gids(libraries: &Libraries) -> bool {
     let mut meant = SETTINGS.iter().filter(|s| libraries.has(s.library));
-    meant.any(|s| s.form == GidIndex || s.variable == "NCCL_IB_GID_INDEX")
+    meant.any(|s| matches!(s.form, GidIndex(_)) || s.variable == "NCCL_IB_GID_INDEX")
 }
 
 /// Ours that belong to a choice which the container has made in another way.
@@ -318,20 +337,20 @@ fn chosen_otherwise(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<&'sta
 }
 
 /// What of a plan values are made of.
-struct Made {
+struct Made<'a> {
     ports: Vec<String>,
     /// Names alone say the same only of HCAs with one port.
     names: Result<Vec<String>, String>,
-    gid_index: Option<u32>,
+    gid_index: Result<Option<u32>, &'a str>,
     interface: Option<String>,
 }
 
-impl Made {
+impl Made<'_> {
     fn value(&self, form: Form) -> Result<Option<String>, String> {
         let list = match form {
             Form::Nccl(_) => return Ok(None),
             Constant(value) => return Ok(self.given().then(|| value.to_owned())),
-            GidIndex => return Ok(self.gid_index.map(|index| index.to_string())),
+            GidIndex(without) => return self.index(without),
             Interface => return Ok(self.interface.clone()),
             ExactInterface => return Ok(self.interface.as_ref().map(|name| format!("={name}"))),
             Ports => self.ports.clone(),
@@ -344,6 +363,14 @@ impl Made {
             },
         };
         Ok((!list.is_empty()).then(|| list.join(",")))
+    }
+
+    /// Ports without a GID, as InfiniBand's are, need none.
+    fn index(&self, without: &str) -> Result<Option<String>, String> {
+        match self.gid_index {
+            Ok(index) => Ok(index.map(|index| index.to_string())),
+            Err(why) => Err(format!("{why}; without it {without}")),
+        }
     }
 
     fn given(&self) -> bool {

@@ -20,6 +20,7 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Snapshot};
 use rdma_model::values::Family;
 
+use crate::config::network_mode::NetworkMode;
 use crate::config::options::HOST_ENV;
 use crate::select::candidates::counts;
 use crate::select::protected_ifaces;
@@ -28,6 +29,8 @@ use crate::select::protected_ifaces;
 const FABRIC: usize = 12;
 
 const OF_HOST: &str = "set in the host's environment";
+
+pub(crate) const GID_INDEX: &str = "NCCL_IB_GID_INDEX";
 
 /// Of an index that is not set.
 const FINDS: &str = "NCCL 2.21.5 and later find it themselves";
@@ -76,8 +79,42 @@ pub struct NcclEnv {
     pub env: Vec<EnvVar>,
     /// The GID index among it that is ours: right on every port now, and to be proven inside.
     pub gid_index: Option<u32>,
+    /// Why none is, where ports have GIDs.
+    pub no_gid_index: Option<String>,
     /// Variables that are left out because nothing is certain: `NAME: reason`.
     pub unset: Vec<String>,
+}
+
+impl NcclEnv {
+    /// Sets the GID index that was found right, or says why none was, in place of what was set
+    /// before.
+    fn choose_index(&mut self, found: Result<Option<u32>, String>) {
+        self.env.retain(|v| v.name != GID_INDEX);
+        self.unset.retain(|line| !line.starts_with(GID_INDEX));
+        self.no_gid_index = found.as_ref().err().cloned();
+        self.gid_index = found.unwrap_or_default();
+        if let Some(why) = &self.no_gid_index {
+            self.unset.insert(0, format!("{GID_INDEX}: {why}; {FINDS}"));
+        }
+        if let Some(index) = self.gid_index {
+            let at = self
+                .env
+                .iter()
+                .take_while(|v| v.name == "NCCL_IB_HCA")
+                .count();
+            let why = "the RoCE v2 GID of the only address, on every port";
+            self.env.insert(at, var(GID_INDEX, &index.to_string(), why));
+        }
+    }
+
+    /// For containers on the host's network, whose GID tables are the host's and change with it
+    /// alone. What the host's environment sets stays.
+    pub fn choose_hosts_index(&mut self, nics: &[Nic], host: &Snapshot) {
+        let is_hosts = |v: &EnvVar| v.name == GID_INDEX && v.why == OF_HOST;
+        if !self.env.iter().any(is_hosts) {
+            self.choose_index(ports::gid_index(nics, host, NetworkMode::Host));
+        }
+    }
 }
 
 impl Options {
@@ -93,21 +130,14 @@ impl Options {
 pub fn build_env(hcas: Hcas, seen: &Snapshot, options: &Options) -> NcclEnv {
     let Hcas { nics, ib, .. } = hcas;
     let mut made = NcclEnv::default();
-    let env = &mut made.env;
-    env.extend(hca_list(nics, hcas));
-    if options.host("NCCL_IB_GID_INDEX").is_none() {
-        match ports::gid_index(nics, seen) {
-            Ok(index) => made.gid_index = index,
-            Err(why) => made
-                .unset
-                .push(format!("NCCL_IB_GID_INDEX: {why}; {FINDS}")),
-        }
-        let why = "the RoCE v2 GID of the only address, on every port";
-        env.extend(
-            made.gid_index
-                .map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)),
-        );
+    made.env.extend(hca_list(nics, hcas));
+    if options.host(GID_INDEX).is_none() {
+        made.choose_index(ports::gid_index(nics, seen, NetworkMode::Own));
+    } else if nics.iter().any(|nic| nic.gid.is_some()) {
+        let why = format!("{GID_INDEX} is {OF_HOST}, which is NCCL's alone");
+        made.no_gid_index = Some(why);
     }
+    let env = &mut made.env;
     let mut ours = |name: &str, value: &str, why: &str| {
         if options.host(name).is_none() {
             env.push(var(name, value, why));

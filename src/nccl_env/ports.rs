@@ -2,15 +2,21 @@
 
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::nic::Nic;
-use rdma_model::snapshot::{GidKind, Snapshot};
+use rdma_model::snapshot::{Gid, GidKind, Port, Snapshot};
 
+use crate::config::network_mode::NetworkMode;
 use crate::select::families::is_certain;
 
 /// The GID index that is right on every chosen port, now and in the container; or why none is
-/// certain. A move empties every table: the kernel puts the link-local GID first, then one for each
-/// address and type as they come (drivers/infiniband/core/roce_gid_mgmt.c), so only a table with a
-/// single address is certain to be the same again.
-pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, String> {
+/// certain. On the host's network it is where that GID is now. A move empties every table: the
+/// kernel puts the link-local GID first, then one for each address and type as they come
+/// (drivers/infiniband/core/roce_gid_mgmt.c), so only a table with a single address is certain to
+/// be the same again.
+pub(super) fn gid_index(
+    nics: &[Nic],
+    seen: &Snapshot,
+    mode: NetworkMode,
+) -> Result<Option<u32>, String> {
     let mut first: Option<(&HcaName, u32)> = None;
     for nic in nics {
         let (Some(hca), Some(gid)) = (&nic.hca, &nic.gid) else {
@@ -22,22 +28,33 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
         let port = seen
             .hca(hca)
             .and_then(|h| h.ports.iter().find(|p| Some(p.number) == nic.port));
-        if !port.is_some_and(is_certain) {
-            return Err(format!(
-                "the GID table of {hca} may have another order inside"
-            ));
-        }
-        match first {
-            Some((other, index)) if index != gid.index => {
+        let index = match mode {
+            NetworkMode::Own if port.is_some_and(is_certain) => gid.index,
+            NetworkMode::Own => {
                 return Err(format!(
-                    "it is {index} on {other} and {} on {hca}",
-                    gid.index
+                    "the GID table of {hca} may have another order inside"
                 ));
             }
-            _ => first = Some((hca, gid.index)),
+            NetworkMode::Host => port
+                .and_then(|port| place(port, gid))
+                .ok_or_else(|| format!("{hca} does not have its GID {} any more", gid.ip()))?,
+        };
+        match first {
+            Some((other, its)) if its != index => {
+                return Err(format!("it is {its} on {other} and {index} on {hca}"));
+            }
+            _ => first = Some((hca, index)),
         }
     }
     Ok(first.map(|(_, index)| index))
+}
+
+/// Where a port has that GID now.
+fn place(port: &Port, gid: &Gid) -> Option<u32> {
+    let mut gids = port.gids.iter();
+    let same =
+        gids.find(|g| (g.address, g.kind, &g.netdev) == (gid.address, gid.kind, &gid.netdev));
+    same.map(|g| g.index)
 }
 
 /// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones

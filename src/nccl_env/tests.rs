@@ -140,15 +140,52 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
         );
     }
     let (nics, seen) = host(&[("a", a, None, V4)]);
-    let own = build_env(
+    let mut own = build_env(
         single(&nics, &[]),
         &seen,
         &options(&[("NCCL_IB_GID_INDEX", "-1")]),
     );
+    own.choose_hosts_index(&nics, &seen);
     assert_eq!(
         (own.gid_index, own.unset.len(), pairs(own.env).split_off(1)),
         (None, 0, vec!["NCCL_IB_GID_INDEX=-1".into()])
     );
+    let why = "NCCL_IB_GID_INDEX is set in the host's environment, which is NCCL's alone";
+    assert_eq!(own.no_gid_index.as_deref(), Some(why));
+}
+
+#[test]
+fn on_the_hosts_network_gid_tables_are_as_they_are() {
+    let gap: &[(u32, &str)] = &[(0, "fe80::1"), (5, "::ffff:192.0.2.1")];
+    let (a, b) = (
+        ("a", "0000:01:00.0", None, gap),
+        ("b", "0000:02:00.0", None, gap),
+    );
+    let chosen = |cards: &[Card], now: &[Card]| {
+        let (nics, seen) = host(cards);
+        let mut made = build_env(single(&nics, &[]), &seen, &options(&[]));
+        assert!(made.gid_index.is_none() && made.unset.len() == 1);
+        made.choose_hosts_index(&nics, &host(now).1);
+        (
+            made.gid_index,
+            made.no_gid_index,
+            pairs(made.env).split_off(1),
+            made.unset.len(),
+        )
+    };
+    let five = vec!["NCCL_IB_GID_INDEX=5".to_owned()];
+    assert_eq!(chosen(&[a, b], &[a, b]), (Some(5), None, five, 0));
+    let moved = (
+        "b",
+        "0000:02:00.0",
+        None,
+        &[(0, "fe80::1"), (7, "::ffff:192.0.2.1")][..],
+    );
+    let why = "it is 5 on a and 7 on b".to_owned();
+    assert_eq!(chosen(&[a, b], &[a, moved]), (None, Some(why), vec![], 1));
+    let gone = ("b", "0000:02:00.0", None, &gap[..1]);
+    let why = "b does not have its GID 192.0.2.1 any more".to_owned();
+    assert_eq!(chosen(&[a, b], &[a, gone]), (None, Some(why), vec![], 1));
 }
 
 #[test]

@@ -54,6 +54,9 @@ pub struct Plan {
     /// The GID index among it that is ours: to be proven inside.
     #[serde(default)]
     pub gid_index: Option<u32>,
+    /// Why there is none, where ports have GIDs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_gid_index: Option<String>,
     /// Variables that are left out because nothing is certain: `NAME: reason`.
     #[serde(default)]
     pub unset: Vec<String>,
@@ -156,6 +159,7 @@ impl Plan {
         let NcclEnv {
             env,
             gid_index,
+            no_gid_index,
             unset,
         } = nccl_env::build_env(hcas(&nics, &ib, &ib_ports, None), snapshot, options);
         Plan {
@@ -164,6 +168,7 @@ impl Plan {
             boot_id: snapshot.boot_id.clone(),
             env,
             gid_index,
+            no_gid_index,
             unset,
             nics,
             ib,
@@ -194,13 +199,24 @@ impl Plan {
     /// With the settings of these libraries, and without a GID index that none of them reads.
     pub fn for_libraries(mut self, libraries: &Libraries) -> Plan {
         self.libraries = libraries.clone();
-        self.gid_index = self.gid_index.filter(|_| libraries::read_gids(libraries));
+        if !libraries::read_gids(libraries) {
+            self.leave_index("the plan is for libraries that read none");
+        }
         self.fit_libraries(&BTreeMap::new())
+    }
+
+    fn leave_index(&mut self, why: &str) {
+        let ours = self.gid_index.take();
+        self.no_gid_index = ours.map(|_| why.to_owned()).or(self.no_gid_index.take());
     }
 
     fn fit_libraries(mut self, own: &BTreeMap<String, String>) -> Plan {
         let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
-        let unset = libraries::fit(&mut self.env, &self.libraries, own, hcas, self.gid_index);
+        let index = match (&self.no_gid_index, self.gid_index) {
+            (Some(why), None) => Err(why.as_str()),
+            (_, index) => Ok(index),
+        };
+        let unset = libraries::fit(&mut self.env, &self.libraries, own, hcas, index);
         self.unset
             .retain(|line| libraries::keeps(line, &self.libraries));
         self.unset.extend(unset);
@@ -224,10 +240,11 @@ impl Plan {
     pub fn for_container(mut self, own: &BTreeMap<String, String>, namespace: Namespace) -> Plan {
         let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
         nccl_env::fit_container(&mut self.env, own, hcas, namespace);
-        let index = own.get("NCCL_IB_GID_INDEX");
-        self.gid_index = self
-            .gid_index
-            .filter(|ours| index.is_none_or(|own| *own == ours.to_string()));
+        let index = own.get(nccl_env::GID_INDEX);
+        let ours = self.gid_index.map(|ours| ours.to_string());
+        if index.is_some() && index != ours.as_ref() {
+            self.leave_index("the container has an NCCL_IB_GID_INDEX of its own");
+        }
         self.fit_libraries(own)
     }
 
@@ -260,9 +277,18 @@ impl Plan {
             let node = nodes_of(nic.hca.as_slice(), host).pop();
             nic.uverbs = node.or(nic.uverbs.take());
         }
-        if host.is_some() {
+        if let Some(host) = host {
+            let mut made = NcclEnv {
+                env: std::mem::take(&mut self.env),
+                gid_index: self.gid_index,
+                no_gid_index: self.no_gid_index.take(),
+                unset: std::mem::take(&mut self.unset),
+            };
+            made.choose_hosts_index(&self.nics, host);
+            (self.env, self.unset) = (made.env, made.unset);
+            (self.gid_index, self.no_gid_index) = (made.gid_index, made.no_gid_index);
             let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
-            let ib = nodes_of(&self.ib, host);
+            let ib = nodes_of(&self.ib, Some(host));
             let rest = self.devices.iter().filter(|d| !is_verbs(d)).cloned();
             let mut devices: Vec<CharDevice> = own.chain(ib).chain(rest).collect();
             devices.sort_by_key(|d| (!is_verbs(d), d.minor));
@@ -278,6 +304,7 @@ impl Plan {
             view: None,
             ..self
         }
+        .fit_libraries(&BTreeMap::new())
     }
 
     /// Whether its NICs move into the containers.

@@ -16,6 +16,8 @@ pub(super) struct Rail<'a> {
     pub(super) at: usize,
     pub(super) netdev: &'a Netdev,
     pub(super) port: &'a Port,
+    /// Whether its GIDs are at these indexes inside, too.
+    is_certain: bool,
     four: Option<&'a Gid>,
     six: Option<&'a Gid>,
 }
@@ -75,7 +77,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
     };
     let rails = rails(context, verdicts);
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    for rail in rails.iter().filter(|rail| is_certain(rail.port)) {
+    for rail in rails.iter().filter(|rail| rail.is_certain) {
         let gid = verdicts[rail.at].gid.as_ref();
         *counts.entry(gid.map_or(0, |gid| gid.index)).or_default() += 1;
     }
@@ -85,7 +87,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
     let most = most.map(|(index, _)| *index);
     for rail in &rails {
         let index = verdicts[rail.at].gid.as_ref().map(|gid| gid.index);
-        let why = match (is_certain(rail.port), most) {
+        let why = match (rail.is_certain, most) {
             (true, _) if index == most => continue,
             (true, Some(most)) => format!(
                 "the index of its GID is {}, and {most} on other NICs: NCCL {release} takes one \
@@ -112,6 +114,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
 }
 
 pub(super) fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
+    let moves = context.request.select.network_mode.is_own();
     let rail = |(at, v): (usize, &Verdict)| {
         v.gid.as_ref().filter(|_| v.dropped.is_none())?;
         let netdev = context.snapshot.netdev(v.netdev.as_ref()?)?;
@@ -121,6 +124,7 @@ pub(super) fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail
             at,
             netdev,
             port,
+            is_certain: !moves || is_certain(port),
             four: own_gid(port, netdev, Family::V4),
             six: own_gid(port, netdev, Family::V6),
         })
@@ -145,7 +149,7 @@ fn own_gid<'a>(port: &'a Port, netdev: &Netdev, family: Family) -> Option<&'a Gi
 pub(super) fn is_one_index(rails: &[Rail]) -> bool {
     let mut indexes = rails.iter().map(|r| r.four.or(r.six).map(|g| g.index));
     let first = indexes.next();
-    indexes.all(|index| Some(index) == first) && rails.iter().all(|r| is_certain(r.port))
+    indexes.all(|index| Some(index) == first) && rails.iter().all(|r| r.is_certain)
 }
 
 fn leave_out(rails: &[Rail], first: Family, verdicts: &mut [Verdict]) {

@@ -199,6 +199,7 @@ fn a_plan_becomes_an_edit() {
         devices: Vec::new(),
         env: Vec::new(),
         gid_index: None,
+        no_gid_index: None,
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
         rails: Default::default(),

@@ -197,6 +197,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
             ),
         ],
         gid_index: None,
+        no_gid_index: None,
         unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
         arp: Some(ArpProfile::STRICT),
         rails: Default::default(),

@@ -34,7 +34,7 @@ fn setting() -> String {
         named: None,
     };
     let chosen = "nccl nvshmem".parse().unwrap();
-    libraries::fit(&mut env, &chosen, &BTreeMap::new(), hcas, None);
+    libraries::fit(&mut env, &chosen, &BTreeMap::new(), hcas, Ok(None));
     let found = env.into_iter().find(|v| v.name == VARIABLE);
     found.expect("the setting").value
 }

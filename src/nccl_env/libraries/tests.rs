@@ -12,6 +12,16 @@ fn settings(
     before: &[(&str, &str)],
     own: &[(&str, &str)],
 ) -> (Vec<String>, Vec<String>) {
+    settings_by(Ok(Some(3)), libraries, nics, before, own)
+}
+
+fn settings_by(
+    gid_index: Result<Option<u32>, &str>,
+    libraries: &str,
+    nics: &[Nic],
+    before: &[(&str, &str)],
+    own: &[(&str, &str)],
+) -> (Vec<String>, Vec<String>) {
     let ib: &[HcaName] = &[];
     let mut env: Vec<EnvVar> = before.iter().map(|(n, v)| var(n, v, "")).collect();
     let own = own.iter().map(|(n, v)| (n.to_string(), v.to_string()));
@@ -24,7 +34,7 @@ fn settings(
         named: None,
     };
     let libraries = libraries.parse().unwrap();
-    let unset = fit(&mut env, &libraries, &own, hcas, Some(3));
+    let unset = fit(&mut env, &libraries, &own, hcas, gid_index);
     let lines = env.iter().map(|v| format!("{}={}", v.name, v.value));
     (lines.collect(), unset)
 }
@@ -71,6 +81,25 @@ fn each_library_gets_its_own_form() {
     let (lines, unset) = settings("libfabric", &two()[..1], &[], &[]);
     assert_eq!(lines, ["FI_VERBS_DEVICE_NAME=mlx5_0", "FI_VERBS_GID_IDX=3"]);
     assert!(unset.is_empty());
+}
+
+#[test]
+fn an_index_that_fits_no_port_is_named_with_what_counts_then() {
+    let why = "it is 3 on mlx5_0 and 5 on mlx5_1";
+    let libraries = "nvshmem,mscclpp,mooncake,libfabric";
+    let (lines, unset) = settings_by(Err(why), libraries, &two()[..1], &[], &[]);
+    assert!(lines.iter().all(|l| !l.contains("GID")), "{lines:?}");
+    let of = |name: &str, then: &str| format!("{name}: {why}; without it {then}");
+    let newer = "older releases take 0, newer ones look for one of NVSHMEM_IB_ADDR_FAMILY";
+    let expected = [
+        of("NVSHMEM_IB_GID_INDEX", newer),
+        of("MSCCLPP_IB_GID_INDEX", "MSCCL++ takes 0"),
+        of("MC_GID_INDEX", "Mooncake takes 3"),
+        of("FI_VERBS_GID_IDX", "libfabric takes 0"),
+    ];
+    assert_eq!(unset, expected);
+    let (_, none) = settings_by(Ok(None), libraries, &two()[..1], &[], &[]);
+    assert_eq!(none, [""; 0]);
 }
 
 #[test]

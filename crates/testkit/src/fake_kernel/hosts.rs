@@ -978,6 +978,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         devices: Vec::new(),
         env: Vec::new(),
         gid_index: None,
+        no_gid_index: None,
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
         rails: Rails::default(),
