@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use hmac_sha256::Hash as Sha256;
 use rdma_model::ids::{Hex, IfName};
 pub use rdma_model::manager::Manager;
-use rdma_model::manager::{Foreign, Managed};
+use rdma_model::manager::{Foreign, Managed, Profile};
 use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
@@ -206,21 +206,26 @@ impl Managers {
         was.is_some_and(|was| self.activation(managed.by, link).as_ref() == Some(was))
     }
 
-    /// A digest of the files by which it configures that link.
-    fn profile(&mut self, by: Manager, link: &Netdev) -> Option<String> {
-        let files = match (by, &mut self.bus) {
-            (Manager::Networkd, _) => networkd::profile(&self.root, link.ifindex)?,
-            (Manager::NetworkManager, Some(bus)) => {
-                let file = network_manager::profile(bus, link).ok()?;
-                vec![below(&self.root, &file)]
-            }
+    /// The files by which it configures that link.
+    fn profile(&mut self, by: Manager, link: &Netdev) -> Option<Profile> {
+        let file = match (by, &mut self.bus) {
+            (Manager::Networkd, _) => networkd::file(&self.root, link.ifindex)?,
+            (Manager::NetworkManager, Some(bus)) => network_manager::profile(bus, link).ok()?,
             _ => return None,
         };
+        let digest = self.digest(by, &file)?;
+        Some(Profile { file, digest })
+    }
+
+    fn digest(&self, by: Manager, file: &Path) -> Option<Hex> {
         let mut digest = Sha256::new();
-        for file in files {
-            digest.update(files::read_through(&file).ok()??);
+        digest.update(files::read_through(&below(&self.root, file)).ok()??);
+        if by == Manager::Networkd {
+            for drop_in in networkd::drop_ins(&self.root, file)? {
+                digest.update(files::read_through(&drop_in).ok()??);
+            }
         }
-        Some(Hex(digest.finalize().to_vec()).to_string())
+        Some(Hex(digest.finalize().to_vec()))
     }
 
     /// Whether its files are not those by which a link was configured before.
@@ -228,8 +233,17 @@ impl Managers {
         let was = managed.profile.as_ref();
         was.is_some_and(|was| {
             self.profile(managed.by, link)
-                .is_some_and(|now| now != *was)
+                .is_some_and(|now| now.digest != was.digest)
         })
+    }
+
+    /// Whether it will configure a NIC that is away by other files than before.
+    pub fn will_change(&mut self, managed: &Managed) -> bool {
+        self.is_running(managed.by) != Some(false)
+            && managed.profile.as_ref().is_some_and(|was| {
+                self.digest(managed.by, &was.file)
+                    .is_none_or(|now| now != was.digest)
+            })
     }
 
     /// What the manager of a NIC says that came to the host at `since`.

@@ -48,9 +48,13 @@ pub const FOLDERS: [&str; 4] = [
     "etc/systemd",
 ];
 
-/// The files by which it configures a link.
-pub fn profile(root: &Path, ifindex: u32) -> Option<Vec<PathBuf>> {
-    let main = super::below(root, Path::new(&value(root, ifindex, "NETWORK_FILE=")?));
+/// The main file by which it configures a link.
+pub fn file(root: &Path, ifindex: u32) -> Option<PathBuf> {
+    value(root, ifindex, "NETWORK_FILE=").map(PathBuf::from)
+}
+
+/// The files that add to a main one.
+pub fn drop_ins(root: &Path, main: &Path) -> Option<Vec<PathBuf>> {
     let folder = format!("network/{}.d", main.file_name()?.to_str()?);
     let mut drop_ins: Vec<PathBuf> = FOLDERS
         .iter()
@@ -60,7 +64,7 @@ pub fn profile(root: &Path, ifindex: u32) -> Option<Vec<PathBuf>> {
         .map(|entry| entry.path())
         .collect();
     drop_ins.sort();
-    Some([vec![main], drop_ins].concat())
+    Some(drop_ins)
 }
 
 /// What takes longer waits for a carrier, a lease or a router that may never come.

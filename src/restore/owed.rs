@@ -136,6 +136,11 @@ const OF_PROFILES: [&str; 15] = [
 /// Other files have other settings: those that are there are by them.
 fn take_settings(before: &mut Netdev, now: &Netdev) {
     (before.promisc, before.allmulti) = (now.promisc, now.allmulti);
+    leave_settings(before);
+}
+
+/// For a manager that sets them as soon as it sees the NIC.
+pub fn leave_settings(before: &mut Netdev) {
     before
         .sysctls
         .retain(|key, _| !OF_PROFILES.contains(&key.as_str()));

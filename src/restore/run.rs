@@ -21,7 +21,7 @@ use crate::plan::rdma_mode;
 use crate::record::{Phase, Record};
 use crate::restore::forget::{await_managers, await_networkd};
 use crate::restore::of_host;
-use crate::restore::owed::{order_of, owed, unseen};
+use crate::restore::owed::{leave_settings, order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
 use crate::restore::{Restored, SETTLE, nic_names};
 use crate::store::records::Records;
@@ -507,12 +507,17 @@ fn plan_now(
         .filter(|word| **word == Word::Absent)
         .for_each(|word| *word = Word::Unseen);
     words.extend(unseen(&away));
-    let mut restore_plan = plan_restore(
-        &owed(&record.held, &words, &host),
-        &host,
-        inside.as_ref(),
-        Goal::Exact,
-    );
+    let mut owed = owed(&record.held, &words, &host);
+    for nic in owed.iter_mut().filter(|h| is_down(h)) {
+        if nic
+            .managed
+            .as_ref()
+            .is_some_and(|m| managers.will_change(m))
+        {
+            leave_settings(&mut nic.before.netdev);
+        }
+    }
+    let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
     let bare = bare(record);
     restore_plan.steps.splice(
         0..0,

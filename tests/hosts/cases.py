@@ -443,6 +443,7 @@ def networkd_profile_changed_while_away(h):
 
 CHANGED = r"""
 [ "$(cat /sys/class/net/r0/mtu)" = 5000 ] || echo "the MTU is $(cat /sys/class/net/r0/mtu)"
+[ "$(cat /proc/sys/net/ipv4/conf/r0/accept_local)" = 0 ] || echo "accept_local is as before"
 ip nexthop show id 40 2>&1 | grep -v "No such" || true
 ip route show 203.0.113.0/24 || true
 """
@@ -455,7 +456,7 @@ ip route show 203.0.113.0/24 || true
     run=lambda judge: steps.reconfigured_while_away(
         judge,
         "cd /etc/systemd/network; cp 10-r0.network /run/before; sed -zi"
-        r" -e 's/MTUBytes=4200/MTUBytes=5000/'"
+        r" -e 's/MTUBytes=4200/MTUBytes=5000/' -e 's/AcceptLocal=yes/AcceptLocal=no/'"
         r" -e 's/\[NextHop\][^[]*//' -e 's/\[Route\]\nDestination=203[^[]*//' 10-r0.network;"
         " networkctl reload",
         CHANGED,
@@ -466,6 +467,7 @@ def networkd_settings_changed_while_away(h):
     h.m0_by_hand()
     h.gateways()
     more = "[NextHop]\nId=40\nGateway=198.18.0.77\n[Route]\nDestination=203.0.113.0/24\nNextHop=40\n"
+    more += "[Network]\nIPv4AcceptLocal=yes\n"
     first = networkd_static(0, "Priority=3000", more=more)
     second = networkd_static(1, "Priority=3001")
     h.networkd({"10-r0.network": first, "10-r1.network": second})

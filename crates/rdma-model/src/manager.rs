@@ -1,7 +1,10 @@
 //! Programs that configure links, and what they own of a NIC's state.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
+use crate::ids::Hex;
 use crate::snapshot::{Address, Nexthop, Route, Rule};
 
 /// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
@@ -36,14 +39,22 @@ pub struct Managed {
     /// Absent where the program could not be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign: Option<Foreign>,
-    /// Digest of the files by which it configured the NIC. Where they are others by now, what is
-    /// missing of its own was taken out of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profile: Option<String>,
+    pub profile: Option<Profile>,
     /// Which of its activations configured the NIC, where it numbers them. One that it names still
     /// when the NIC is back has not noticed that the NIC was away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<String>,
+}
+
+/// By which files a program configured a NIC. Where they are others by now, what is missing of its
+/// own was taken out of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The main one of them, below the host's root.
+    pub file: PathBuf,
+    /// SHA-256 of all of them.
+    pub digest: Hex,
 }
 
 /// What of a NIC's state its manager did not make.
