@@ -276,7 +276,10 @@ pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     }
     let folders = collect::environment(pid, |name| name == LIBRARY_PATH)?;
     let folders = folders.first().map(|(_, value)| value.as_str());
-    let (names, budget) = (plugin_names(&found.settings), Budget::new(None));
+    let (names, budget) = (
+        plugin_names(&found.settings, Version::NEWEST),
+        Budget::new(None),
+    );
     found.plugin = match userspace::first(&root, folders, &names, &budget) {
         Some(path) => Plugin::Found(path),
         None if budget.lasts() => Plugin::Missing,

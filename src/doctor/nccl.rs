@@ -158,7 +158,10 @@ fn consequence(trap: Trap) -> &'static str {
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
         Trap::PoorGid => "peers behind a router are out of reach: the job ends or hangs there",
-        Trap::GidTable => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
+        Trap::NoNetwork => "no rank gets past ncclCommInitRank",
+        Trap::GidTable => {
+            "the job runs at the pace of TCP at best, and nothing but NCCL_DEBUG=INFO tells"
+        }
         Trap::NoGid | Trap::ForeignGid | Trap::GidType => {
             "no connection over such a port comes up: the job ends or hangs at its first collective"
         }
@@ -166,7 +169,9 @@ fn consequence(trap: Trap) -> &'static str {
             "the ranks meet over another interface than is meant"
         }
         Trap::Layers => "a pair of ranks with ports of both ends with an error when it connects",
-        Trap::Planes => "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP",
+        Trap::Planes => {
+            "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP at best"
+        }
         Trap::Name => "NCCL reads no such name: the setting has no effect",
         Trap::NotJudged => "what is said here of such a release may not be so",
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",

@@ -1,7 +1,9 @@
 //! What NCCL does, for people.
 
 use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
-use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged, PortGid, UNKNOWN};
+use nccl_rules::explain::{
+    Bootstrap, Explanation, Failure, Judged, Network, PortGid, Trap, UNKNOWN,
+};
 
 use rdma_model::escape::shortened;
 use rdma_model::snapshot::GidKind;
@@ -29,24 +31,28 @@ pub fn explanation_table(e: &Explanation) -> String {
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
-    head.push(line(
-        "data by TCP",
-        listed(
-            &sockets,
-            if is_unknown {
-                "unknown"
-            } else {
-                "no interface"
-            },
-        ),
-    ));
+    let none = if is_unknown {
+        "unknown"
+    } else {
+        "no interface"
+    };
+    let by_tcp = other_network(e, Network::Socket).unwrap_or_else(|| listed(&sockets, none));
+    head.push(line("data by TCP", by_tcp));
     // A plugin's network, or ports whose state is not known.
     let is_open = e.ports.iter().any(|port| port.why.starts_with(UNKNOWN));
     let none = if is_open { "unknown" } else { "none" };
-    head.push(line("data by HCA", listed(&e.hcas, none)));
-    head.extend(e.plugin.iter().map(|path| {
-        let asked = "NCCL asks it first, and which HCAs it takes is its own choice";
-        line("plugin", format!("{path}: {asked}"))
+    let by_hca = other_network(e, Network::Ib).unwrap_or_else(|| listed(&e.hcas, none));
+    head.push(line("data by HCA", by_hca));
+    head.extend(e.plugin.iter().map(|plugin| {
+        let plugin = printable(&shortened(plugin, VALUE));
+        let text = match &e.network {
+            Some(_) => format!("{plugin}: which HCAs it takes is its own choice"),
+            None => format!(
+                "{plugin}: NCCL asks it first, and which HCAs it takes is its own choice; without \
+                it the above"
+            ),
+        };
+        line("plugin", text)
     }));
     head.extend(e.merged.iter().map(|ports| {
         line(
@@ -115,6 +121,23 @@ fn bootstrap(outcome: &Bootstrap) -> String {
         }
         Bootstrap::Fails(Failure { why, .. }) => format!("a matter of chance: {why}"),
     }
+}
+
+/// What stands for the data of NCCL's `own` network where NCCL_NET names another.
+fn other_network(e: &Explanation, own: Network) -> Option<String> {
+    let mut warnings = e.warnings.iter();
+    let text = match e.network.as_ref()? {
+        _ if warnings.any(|w| w.trap == Trap::NoNetwork) => "none: NCCL does not start".to_owned(),
+        named if *named == own => return None,
+        Network::Ib => "none: NCCL_NET=IB uses HCAs alone".to_owned(),
+        Network::Socket => "none: NCCL_NET=Socket uses TCP alone".to_owned(),
+        Network::Nothing => return None,
+        Network::Other(name) => {
+            let name = printable(&shortened(name, VALUE));
+            format!("unknown: the network {name} chooses (NCCL_NET)")
+        }
+    };
+    Some(text)
 }
 
 fn listed(names: &[String], none: &str) -> String {

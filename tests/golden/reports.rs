@@ -41,7 +41,7 @@ fn said(case: &Path) -> String {
 #[test]
 fn hosts_of_reports_get_the_right_answer() {
     let mut wrong = Vec::new();
-    for case in testkit::golden::cases("reports", 6) {
+    for case in testkit::golden::cases("reports", 8) {
         let (file, text) = (case.join("expected.txt"), said(&case));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&file, &text).unwrap();

@@ -7,8 +7,8 @@ use rdma_model::snapshot::Snapshot;
 
 use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
-    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, PortGid, Setting, Step, Trap,
-    Warning,
+    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Network, PortGid, Setting, Step,
+    Trap, Warning,
 };
 pub use super::hca::{UNKNOWN, data_direct, may_crash};
 pub use super::networks::plugin_names;
@@ -81,7 +81,8 @@ pub fn explain(
         hcas: hcas.taken,
         merged: hcas.merged,
         ports: hcas.judged,
-        plugin: None,
+        network: Network::asked(settings),
+        plugin: networks::named_first(settings),
         hint: None,
         gids: Vec::new(),
         warnings: Vec::new(),

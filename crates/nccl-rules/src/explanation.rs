@@ -7,6 +7,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Gid;
 use serde::Serialize;
 
+use super::settings::Settings;
 use super::version::Version;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,7 +26,11 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
-    /// The library of a plugin, which NCCL asks before its own network.
+    /// What NCCL_NET says of who serves the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// The plugin that NCCL asks before its own network: its library, or what NCCL_NET_PLUGIN names
+    /// where that was not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<String>,
     /// What may help where rails do not reach each other.
@@ -35,6 +40,17 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<PortGid>,
     pub warnings: Vec<Warning>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    Ib,
+    Socket,
+    /// A plugin's, by its name.
+    Other(String),
+    /// NCCL_NET is empty, which no network is called.
+    Nothing,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,6 +94,22 @@ pub enum Step {
     Virbr,
 }
 
+impl Network {
+    /// RCCL's name of its verbs with RCCL_AINIC_ROCE=1.
+    pub(crate) const ROCM_IB: &str = "ROCM-IB";
+
+    /// What NCCL_NET says. An empty one is a name, too (src/init.cc, `envConfigOverride`).
+    pub(crate) fn asked(settings: &Settings) -> Option<Network> {
+        let name = settings.get("NCCL_NET")?;
+        Some(match name.to_ascii_lowercase().as_str() {
+            "" => Network::Nothing,
+            "ib" => Network::Ib,
+            "socket" => Network::Socket,
+            _ => Network::Other(name.to_owned()),
+        })
+    }
+}
+
 impl Trap {
     /// What is wrong, without the values: a container's settings do not belong into a log.
     pub fn summary(self) -> &'static str {
@@ -92,9 +124,10 @@ impl Trap {
             Trap::Prefix => "an entry without = in front of the list takes more than it names",
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
+            Trap::NoNetwork => "NCCL_NET names no network that is here, and NCCL does not start",
             Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
             Trap::GidTable => {
-                "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL goes on over TCP"
+                "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL uses no HCA"
             }
             Trap::PoorGid => "NCCL takes a GID that is link-local, or of RoCE v1",
             Trap::ForeignGid => "NCCL takes a GID of a netdev that is not here",
@@ -194,6 +227,8 @@ pub enum Trap {
     Prefix,
     Missing,
     NoHca,
+    /// NCCL_NET allows nothing that is there.
+    NoNetwork,
     /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of
     /// zeros.
     NoGid,

@@ -7,7 +7,7 @@ use rdma_model::escape::shortened;
 use rdma_model::ids::{BusId, Guid};
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
-use super::explanation::{Judged, Trap, Warning};
+use super::explanation::{Judged, Network, Trap, Warning};
 use super::ifname::Patterns;
 use super::settings::Settings;
 use super::version::Version;
@@ -44,8 +44,8 @@ pub(crate) fn judge(
         let why = "NCCL finds no interface for the connection set-up, and without it uses no HCA";
         Some(why.to_owned())
     } else {
-        let disabled = disabled(settings, version).then(|| "NCCL_IB_DISABLE is set".to_owned());
-        disabled.or_else(|| excludes_verbs(settings))
+        let disabled = || disabled(settings, version).then(|| "NCCL_IB_DISABLE is set".to_owned());
+        excludes_verbs(settings).or_else(disabled)
     };
     let mut hcas: Vec<&Hca> = snapshot.hcas.iter().collect();
     hcas.sort_by_key(|h| h.index);
@@ -299,22 +299,19 @@ pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
     parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0
 }
 
-/// RCCL's name, in small letters, of its verbs with RCCL_AINIC_ROCE=1.
-pub(crate) const ROCM_IB: &str = "rocm-ib";
-
 /// Why no HCA is NCCL's own: NCCL_NET names another network.
 pub(crate) fn excludes_verbs(settings: &Settings) -> Option<String> {
-    let name = settings.get("NCCL_NET").filter(|v| !v.is_empty())?;
-    match name.to_ascii_lowercase().as_str() {
-        "ib" => None,
-        "socket" => Some("NCCL_NET=Socket uses no HCA".to_owned()),
-        ROCM_IB => Some(format!(
+    match Network::asked(settings)? {
+        Network::Ib => None,
+        Network::Socket => Some("NCCL_NET=Socket uses no HCA".to_owned()),
+        Network::Nothing => Some("NCCL_NET is empty, which no network is called".to_owned()),
+        Network::Other(name) if name.eq_ignore_ascii_case(Network::ROCM_IB) => Some(format!(
             "{UNKNOWN}NCCL_NET=ROCM-IB is RCCL's network for RCCL_AINIC_ROCE=1, not NCCL's"
         )),
-        _ => Some(format!(
+        Network::Other(name) => Some(format!(
             "{}NCCL_NET={} is a plugin's network, which chooses by rules of its own",
             UNKNOWN,
-            shortened(name, 80)
+            shortened(&name, 80)
         )),
     }
 }

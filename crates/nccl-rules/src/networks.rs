@@ -2,44 +2,41 @@
 //! src/net.cc, `ncclNetInit`, src/plugin/net.cc from 2.27 on). Names are compared without regard to
 //! case.
 
-use super::explanation::{Explanation, Trap, Warning};
-use super::hca::{self, ROCM_IB, parameter};
+use super::explanation::{Explanation, Network, Trap, Warning};
+use super::hca::{self, parameter};
 use super::pitfalls::{short, warning};
 use super::settings::{Plugin, Settings};
+use super::version::Version;
 
 const NET: &str = "NCCL_NET";
 const PLUGIN: &str = "NCCL_NET_PLUGIN";
+const MISMATCH: &str = "NCCL_IGNORE_NET_MISMATCH";
+
+/// What NCCL_NET_PLUGIN names, where a plugin has a part in it.
+pub(crate) fn named_first(settings: &Settings) -> Option<String> {
+    let plugin = named_plugin(settings)?;
+    takes_part(Network::asked(settings).as_ref()).then(|| plugin.to_owned())
+}
+
+/// Whether a plugin may serve the network. RCCL's own name is none of a plugin.
+fn takes_part(network: Option<&Network>) -> bool {
+    match network {
+        None => true,
+        Some(Network::Other(name)) => !name.eq_ignore_ascii_case(Network::ROCM_IB),
+        Some(_) => false,
+    }
+}
 
 pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warning> {
-    let mut out = Vec::new();
-    let is_ib = settings
-        .get(NET)
-        .is_some_and(|name| name.eq_ignore_ascii_case("ib"));
-    let is_known = explained
-        .ports
-        .iter()
-        .all(|p| !p.why.starts_with(hca::UNKNOWN));
-    if is_ib && explained.hcas.is_empty() && is_known {
-        let text = "NCCL_NET=IB and no HCA is taken: NCCL does not start, and does not go on over \
-            TCP"
-        .to_owned();
-        out.push(Warning {
-            fatal: true,
-            ..warning(Trap::NoHca, text)
-        });
-    }
-    let other = named_plugin(settings).map(|plugin| format!("{PLUGIN}={}", short(plugin)));
-    let rocm = settings
-        .get(NET)
-        .filter(|name| name.eq_ignore_ascii_case(ROCM_IB));
-    let other = other.or_else(|| rocm.map(|name| format!("{NET}={name}")));
-    if let Some(other) = other.filter(|_| hca::disabled(settings, explained.version)) {
-        let text = format!(
-            "NCCL_IB_DISABLE is a setting of NCCL's own network: that of {other} may use HCAs all \
-            the same"
-        );
-        out.push(warning(Trap::Value, text));
-    }
+    let mut out: Vec<Warning> = no_network(settings, explained).into_iter().collect();
+    let other = match &explained.network {
+        Some(Network::Other(name)) => Some(format!("{NET}={}", short(name))),
+        _ => {
+            let plugin = explained.plugin.as_ref();
+            plugin.map(|name| format!("{PLUGIN}={}", short(name)))
+        }
+    };
+    out.extend(other.and_then(|other| not_disabled(settings, explained.version, &other)));
     let hides = settings
         .get(MISMATCH)
         .filter(|v| !v.is_empty() && parameter(settings, explained.version, MISMATCH, 1) != 0);
@@ -54,7 +51,36 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
     out
 }
 
-const MISMATCH: &str = "NCCL_IGNORE_NET_MISMATCH";
+/// Of a network that is not NCCL's: that of HPC-X has NCCL_IBEXT_DISABLE.
+fn not_disabled(settings: &Settings, version: Version, other: &str) -> Option<Warning> {
+    let text = format!(
+        "NCCL_IB_DISABLE is a setting of NCCL's own network: that of {other} may use HCAs all the \
+        same"
+    );
+    hca::disabled(settings, version).then(|| warning(Trap::Value, text))
+}
+
+/// Without the network that NCCL_NET names, NCCL takes no other.
+fn no_network(settings: &Settings, explained: &Explanation) -> Option<Warning> {
+    let mut ports = explained.ports.iter();
+    let is_known = ports.all(|p| !p.why.starts_with(hca::UNKNOWN));
+    let text = match &explained.network {
+        Some(Network::Other(_)) if plugin_names(settings, explained.version).is_empty() => {
+            "NCCL_NET names a plugin's network and NCCL_NET_PLUGIN no plugin: NCCL does not start"
+        }
+        Some(Network::Nothing) => {
+            "NCCL_NET is empty, which no network is called: NCCL does not start; unset it"
+        }
+        // Without an interface it ends before that.
+        Some(Network::Ib)
+            if explained.hcas.is_empty() && is_known && !explained.sockets.is_empty() =>
+        {
+            "NCCL_NET=IB and no HCA is taken: NCCL does not start, and does not go on over TCP"
+        }
+        _ => return None,
+    };
+    Some(warning(Trap::NoNetwork, text.to_owned()))
+}
 
 fn named_plugin(settings: &Settings) -> Option<&str> {
     let name = settings.get(PLUGIN).filter(|name| !name.is_empty())?;
@@ -63,8 +89,12 @@ fn named_plugin(settings: &Settings) -> Option<&str> {
 
 /// The names by which NCCL opens a plugin, the first that is there (src/plugin/plugin_open.cc in
 /// 2.27.3); RCCL's own name is the second.
-pub fn plugin_names(settings: &Settings) -> Vec<String> {
-    if settings.get(PLUGIN).is_none_or(str::is_empty) {
+pub fn plugin_names(settings: &Settings, version: Version) -> Vec<String> {
+    let is_default = match settings.get(PLUGIN) {
+        Some(name) => name.is_empty() && !version.reads_empty_plugin(),
+        None => true,
+    };
+    if is_default {
         return ["libnccl-net.so", "librccl-net.so"]
             .map(str::to_owned)
             .into();
@@ -79,36 +109,37 @@ pub fn plugin_names(settings: &Settings) -> Vec<String> {
 impl Explanation {
     /// Adds what is known of a plugin. One that NCCL_NET does not name has no part in it.
     pub fn with_plugin(mut self, settings: &Settings, plugin: &Plugin) -> Explanation {
-        let net = settings.get(NET).filter(|name| !name.is_empty());
-        let is_own = net.is_some_and(|name| {
-            ["ib", "socket", ROCM_IB].contains(&name.to_ascii_lowercase().as_str())
-        });
         match plugin {
-            Plugin::Found(path) if !is_own => self.plugin = Some(path.clone()),
-            Plugin::Missing if !is_own => {
-                let names = plugin_names(settings).join(", ");
-                let missing = format!("the loader of the container finds none of {names}");
-                let text = match net {
-                    Some(net) => Some(Warning {
-                        fatal: true,
-                        ..warning(
-                            Trap::Value,
-                            format!("{NET}={}: {missing}, and NCCL does not start", short(net)),
-                        )
-                    }),
-                    None => named_plugin(settings).map(|plugin| {
-                        let text = format!(
-                            "{PLUGIN}={}: {missing}, and NCCL uses a network of its own",
-                            short(plugin)
-                        );
-                        warning(Trap::Value, text)
-                    }),
-                };
-                self.warnings.extend(text);
+            _ if !takes_part(self.network.as_ref()) => {}
+            Plugin::Unknown => {}
+            Plugin::Found(path) => {
+                let is_said = self.network.is_some() || self.plugin.is_some();
+                let warning = not_disabled(settings, self.version, &short(path));
+                self.warnings.extend(warning.filter(|_| !is_said));
+                self.plugin = Some(path.clone());
             }
-            _ => {}
+            Plugin::Missing => {
+                self.plugin = None;
+                let warning = self.missing(settings);
+                self.warnings.extend(warning);
+            }
         }
         self
+    }
+
+    fn missing(&self, settings: &Settings) -> Option<Warning> {
+        let names = plugin_names(settings, self.version).join(", ");
+        if names.is_empty() {
+            return None;
+        }
+        let missing = format!("the loader of the container finds none of {names}");
+        if let Some(Network::Other(net)) = &self.network {
+            let text = format!("{NET}={}: {missing}, and NCCL does not start", short(net));
+            return Some(warning(Trap::NoNetwork, text));
+        }
+        let plugin = short(named_plugin(settings)?);
+        let text = format!("{PLUGIN}={plugin}: {missing}, and NCCL uses a network of its own");
+        Some(warning(Trap::Value, text))
     }
 }
 
@@ -122,10 +153,13 @@ mod tests {
     #[test]
     fn a_plugin_is_found_by_its_names() {
         let names = |value: Option<&str>| {
-            plugin_names(&Settings::of(value.map(|value| (PLUGIN, value)), ""))
+            let settings = Settings::of(value.map(|value| (PLUGIN, value)), "");
+            plugin_names(&settings, Version::new(2, 26, 6))
         };
         assert_eq!(names(None), ["libnccl-net.so", "librccl-net.so"]);
         assert_eq!(names(Some("")), names(None));
+        let empty = Settings::of([(PLUGIN, "")], "");
+        assert_eq!(plugin_names(&empty, Version::NEWEST), [""; 0]);
         assert_eq!(names(Some("NONE")), [""; 0]);
         assert_eq!(names(Some("ofi")), ["ofi", "libnccl-net-ofi.so"]);
         assert_eq!(names(Some("a,b"))[2..], ["b", "libnccl-net-b.so"]);
@@ -149,6 +183,9 @@ mod tests {
         assert_eq!(with(&[(NET, "gIB")], &found), (true, vec![]));
         assert_eq!(with(&[(NET, "ib")], &found), (false, vec![]));
         assert_eq!(with(&[(NET, "Socket")], &found), (false, vec![]));
+        let disabled = ("NCCL_IB_DISABLE", "1");
+        assert_eq!(with(&[disabled], &found), (true, vec![false]));
+        assert_eq!(with(&[disabled, (PLUGIN, "ofi")], &found), (true, vec![]));
         assert_eq!(with(&[], &Plugin::Missing), (false, vec![]));
         assert_eq!(
             with(&[(PLUGIN, "ofi")], &Plugin::Missing),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use rdma_model::escape::shortened;
 use rdma_model::snapshot::Snapshot;
 
-use super::explanation::{Bootstrap, Explanation, Step, Trap, Warning};
+use super::explanation::{Bootstrap, Explanation, Network, Step, Trap, Warning};
 use super::hca;
 use super::ifname::{Entry, MAX_INTERFACES, Patterns};
 use super::settings::Settings;
@@ -46,7 +46,7 @@ pub(crate) fn warning(trap: Trap, text: String) -> Warning {
         trap,
         fatal: matches!(
             trap,
-            Trap::NoInterface | Trap::NoHca | Trap::Overrun | Trap::GidTable
+            Trap::NoInterface | Trap::NoHca | Trap::NoNetwork | Trap::Overrun | Trap::GidTable
         ),
         text,
     }
@@ -74,7 +74,8 @@ fn lists<'a>(
             limit: MAX_INTERFACES,
         });
     }
-    if let Some(value) = settings.get(HCA) {
+    let is_socket = explained.network == Some(Network::Socket) && version.asks_by_name();
+    if let Some(value) = settings.get(HCA).filter(|_| !is_socket) {
         let ports = |h: &'a rdma_model::snapshot::Hca| {
             let bare = h.ports.is_empty().then_some((h.name.as_str(), None));
             h.ports
@@ -448,9 +449,8 @@ fn data_direct(
 fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: &mut Vec<Warning>) {
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
-    // Who switches them off means it.
-    let meant =
-        hca::disabled(settings, explained.version) || hca::excludes_verbs(settings).is_some();
+    // Who switches them off means it, and NCCL_NET allows no other network.
+    let meant = hca::disabled(settings, explained.version) || explained.network.is_some();
     if let Some(value) = settings
         .get(HCA)
         .filter(|_| none && !meant && !explained.sockets.is_empty())

@@ -112,7 +112,7 @@ pub(crate) fn warnings(
     );
     groups
         .iter()
-        .map(|(flaw, labels)| said(flaw, labels, cure, settings, version))
+        .map(|(flaw, labels)| said(flaw, labels, cure, settings, explained))
         .collect()
 }
 
@@ -135,20 +135,25 @@ fn said(
     labels: &[&str],
     cure: &str,
     settings: &Settings,
-    version: Version,
+    explained: &Explanation,
 ) -> Warning {
+    let version = explained.version;
     let value = settings.get(INDEX).filter(|v| !v.is_empty());
     let set = match value {
         Some(value) => format!("{INDEX}={}", short(value)),
         None => format!("no {INDEX}"),
     };
     let ports = few(labels);
+    let then = match explained.network {
+        None => ", and goes on over TCP",
+        Some(_) => "",
+    };
     match flaw {
         Flaw::Beyond if version.reads_gids_at_start() => warning(
             Trap::GidTable,
             format!(
                 "{set} is beyond the GID table of {ports}: NCCL {version} then uses no HCA at \
-                all, and goes on over TCP; {cure}"
+                all{then}; {cure}"
             ),
         ),
         Flaw::Beyond | Flaw::Unused => warning(

@@ -92,6 +92,18 @@ impl Version {
         self.since(28, 3)
     }
 
+    /// Of the networks, only that of NCCL_NET is initialized; before, each one was, with its
+    /// settings (src/plugin/net.cc, `ncclNetInit`).
+    pub const fn asks_by_name(self) -> bool {
+        self.since(28, 7)
+    }
+
+    /// An empty NCCL_NET_PLUGIN is no plugin; before, the default one (src/plugin/net.cc,
+    /// `initPluginLibsOnceFunc`).
+    pub const fn reads_empty_plugin(self) -> bool {
+        self.since(27, 3)
+    }
+
     /// HCAs are sorted by PCI address (NCCL_IB_DEVICE_PCI_ORDER; src/transport/net_ib/init.cc).
     pub const fn sorts_hcas(self) -> bool {
         self.since(29, 7)

@@ -434,3 +434,43 @@ fn a_planned_environment_is_checked_by_one_call() {
     .map(fatal);
     assert_eq!(all, [false, false, false, true, true, true, true]);
 }
+
+/// Who serves the network says what comes of HCAs and TCP, and no other line contradicts it.
+#[test]
+fn nccl_net_decides_and_nothing_contradicts_it() {
+    let over_tcp =
+        |env: &[(&str, &str)]| traps(env, "2.32.3").join("; ").contains("goes on over TCP");
+    let no_network = |env: &[(&str, &str)]| {
+        let mut found = explained(env, "2.32.3").warnings;
+        found.retain(|w| w.trap == Trap::NoNetwork && w.fatal);
+        found.len()
+    };
+    let (ib, nope) = (("NCCL_NET", "ib"), ("NCCL_IB_HCA", "=mlx5_9"));
+    assert!(over_tcp(&[nope]) && !over_tcp(&[ib, nope]));
+    assert_eq!((no_network(&[nope]), no_network(&[ib, nope])), (0, 1));
+    let disabled = ("NCCL_IB_DISABLE", "1");
+    assert_eq!((no_network(&[ib]), no_network(&[ib, disabled])), (0, 1));
+    assert_eq!(no_network(&[("NCCL_NET", "")]), 1);
+    let gib = ("NCCL_NET", "gIB");
+    assert_eq!(no_network(&[gib, ("NCCL_NET_PLUGIN", "none")]), 1);
+    assert_eq!(no_network(&[gib, disabled]), 0);
+    assert!(traps(&[gib, disabled], "2.32.3")[0].contains("that of NCCL_NET=gIB may use HCAs"));
+    let unknown = |port: &Judged| port.why.starts_with(UNKNOWN);
+    assert!(
+        explained(&[gib, disabled], "2.32.3")
+            .ports
+            .iter()
+            .all(unknown)
+    );
+    let socket = ("NCCL_NET", "Socket");
+    assert_eq!(traps(&[socket, nope], "2.32.3"), [""; 0]);
+    assert_eq!(
+        traps(&[socket, nope], "2.27.7"),
+        ["NCCL_IB_HCA: there is no mlx5_9"]
+    );
+    let ofi = ("NCCL_NET_PLUGIN", "ofi");
+    let plugin = |env: &[(&str, &str)]| explained(env, "2.32.3").plugin;
+    assert_eq!(plugin(&[ofi]).as_deref(), Some("ofi"));
+    assert_eq!((plugin(&[ofi, ib]), plugin(&[ofi, socket])), (None, None));
+    assert_eq!(plugin(&[("NCCL_NET_PLUGIN", "None")]), None);
+}
