@@ -149,6 +149,10 @@ pub fn classics() -> Vec<(World, Env)> {
         env(&[("NCCL_IB_GID_INDEX", Some("1"))]),
         env(&[("NCCL_IB_GID_INDEX", Some("3"))]),
         env(&[("NCCL_IB_GID_INDEX", Some("999"))]),
+        env(&[
+            ("NCCL_IB_GID_INDEX", Some("0")),
+            ("NCCL_IB_ADDR_RANGE", Some("192.0.2.0")),
+        ]),
     ];
     settings.map(|env| (world.clone(), env)).to_vec()
 }

@@ -275,7 +275,7 @@ fn chosen(output: &Output) -> Option<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for line in log.lines().filter_map(|line| line.strip_prefix("GID ")) {
         let words: Vec<&str> = line.split(' ').collect();
-        let [form, device, result, index] = words[..] else {
+        let [_, device, result, index] = words[..] else {
             panic!("{line:?}");
         };
         let says = match (started, result) {
@@ -283,10 +283,7 @@ fn chosen(output: &Output) -> Option<BTreeMap<String, String>> {
             (Some("0"), _) => format!("error {result}"),
             _ => "off".to_owned(),
         };
-        let is_set = form != "11" || all.get(device).is_none_or(|i: &String| i.starts_with('-'));
-        if is_set {
-            all.insert(device.to_owned(), says);
-        }
+        all.insert(device.to_owned(), says);
     }
     Some(all)
 }
