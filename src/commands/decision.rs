@@ -286,10 +286,7 @@ pub(super) fn for_container(
     text: &str,
     store: &Store,
 ) -> Result<Decision> {
-    let selection = Selection {
-        verdicts: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let selection = Selection::default();
     let pod = pod(text)?;
     let mut live = Kernel::open(Netns::current()?, None)?;
     let scope = Scope {

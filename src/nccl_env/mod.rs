@@ -174,6 +174,12 @@ pub fn build_env(hcas: Hcas, seen: &Snapshot, options: &Options) -> NcclEnv {
     made
 }
 
+/// What makes NCCL take the planned GIDs, where its search alone does not.
+pub fn gid_range(range: &str) -> EnvVar {
+    let why = "the network of the planned GIDs: NCCL would take others that these ports have";
+    var("NCCL_IB_ADDR_RANGE", range, why)
+}
+
 /// What to know of rails that do not reach each other: whether to set it is the job's to say.
 fn cross_nic(nics: &[Nic], seen: &Snapshot, options: &Options) -> Option<String> {
     let set = options.host_env.iter();

@@ -157,11 +157,12 @@ impl Plan {
             .extend(rails::default_notes(request.select.default_route, &states));
         let ib_ports = ib_ports(&kept, snapshot);
         let NcclEnv {
-            env,
+            mut env,
             gid_index,
             no_gid_index,
             unset,
         } = nccl_env::build_env(hcas(&nics, &ib, &ib_ports, None), snapshot, options);
+        env.extend(selection.gid_range.as_deref().map(nccl_env::gid_range));
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),

@@ -24,12 +24,15 @@ use candidates::Context;
 pub use rules::names::{Unknown, check_listed, left_out, unknown, without_names, without_unknown};
 use rules::names::{by_regex, idle_exclusion};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// One verdict per NIC: kept ones first, in rail order (PCI address, then name; placeholders as
     /// they were named).
     pub verdicts: Vec<Verdict>,
     pub warnings: Vec<String>,
+    /// NCCL_IB_ADDR_RANGE, where it is what makes NCCL take the GIDs of these verdicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid_range: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,7 +99,7 @@ impl Selection {
         }
         Selection {
             verdicts,
-            warnings: Vec::new(),
+            ..Selection::default()
         }
     }
 
@@ -232,10 +235,14 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     fabrics::leave_out_slower(&context, &mut verdicts);
     link_layers::leave_one(&context, &mut verdicts);
     families::agree(&context, &mut verdicts);
-    taken_gids::follow(&context, &mut verdicts);
+    let gid_range = taken_gids::follow(&context, &mut verdicts);
     families::share_index(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
-    let mut selection = Selection { verdicts, warnings };
+    let mut selection = Selection {
+        verdicts,
+        warnings,
+        gid_range,
+    };
     addressed(request, &selection)?;
     let more = remarks(&context, &selection);
     selection.warnings.extend(more);

@@ -1,17 +1,21 @@
-//! The GID that NCCL takes of each rail where the host or the container sets how it chooses
+//! The GID that NCCL takes of each rail, by what the host, the container or the plan sets
 //! (nccl_rules::gid): it is the planned one, or the rail is left out.
+
+mod inside;
 
 use nccl_rules::gid::{Choice, choose};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::escape::shortened;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
+use rdma_model::snapshot::{Gid, GidKind, Netdev};
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::candidates::{Context, counts};
-use super::families::{is_one_index, rails};
+use super::families::{Rail, is_one_index, rails};
 use super::{Drop, DropCode, Verdict};
 use crate::config::request::Request;
+use inside::Inside;
 
 /// Characters of a value that are shown.
 const VALUE: usize = 80;
@@ -20,14 +24,16 @@ const INDEX: &str = "NCCL_IB_GID_INDEX";
 const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
 const RANGE: &str = "NCCL_IB_ADDR_RANGE";
 
-pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) {
+/// Gives each rail the GID that NCCL will take, or leaves it out. The answer is a
+/// NCCL_IB_ADDR_RANGE with which NCCL takes more of the planned ones than without.
+pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<String> {
     let mut set = context.request.gid_settings();
     let release = context.request.release(None).unwrap_or_default();
     let has_index = set.contains_key(INDEX);
     // What looks for no GID reads the index alone, and without one [`super::families::share_index`]
     // decides.
-    if set.is_empty() || !(has_index || release.finds_gid()) {
-        return;
+    if !(has_index || release.finds_gid()) {
+        return None;
     }
     let said = said(context.request);
     let rails = rails(context, verdicts);
@@ -39,28 +45,97 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) {
     }
     let is_free = !has_index && !set.contains_key(RANGE);
     let is_cured = is_free && is_one_index(&rails);
+    let addresses: Vec<Ipv6Addr> = planned.map(|gid| gid.address).collect();
+    let ports = inside(context, verdicts, &rails);
     let settings = Settings::of(set, "");
-    let names: Vec<IfName> = verdicts
-        .iter()
-        .filter(|v| v.dropped.is_none())
-        .filter_map(|v| v.netdev.clone())
-        .collect();
-    for rail in &rails {
-        let port = match context.request.select.network_mode.is_own() {
-            true => Inside::new(rail.port, &names),
-            false => Inside::unmoved(rail.port),
-        };
-        let choice = choose(&port.table, &settings, release);
-        let gid = port.taken(choice);
+    let mut taken = taken(context, &rails, &ports, &settings, release);
+    let range = network(&addresses).filter(|_| is_free && !is_cured);
+    let narrowed = range
+        .as_deref()
+        .map(|range| settings.but(RANGE, Some(range)));
+    let by_range = narrowed.map(|set| self::taken(context, &rails, &ports, &set, release));
+    let by_range = by_range.filter(|by_range| owned(by_range) > owned(&taken));
+    let range = range.filter(|_| by_range.is_some());
+    taken = by_range.unwrap_or(taken);
+    for (rail, taken) in rails.iter().zip(taken) {
         let verdict = &mut verdicts[rail.at];
-        match gid.filter(|gid| is_own(gid, rail.netdev, context)) {
-            Some(gid) => verdict.gid = Some(gid.clone()),
-            None if is_cured || choice == Choice::Unknown => {}
+        match taken.owner {
+            Some(owner) if *owner == rail.netdev.name => verdict.gid = taken.gid.cloned(),
+            Some(_) => {}
+            None if is_cured || taken.choice == Choice::Unknown => {}
             None => {
-                let drop = left_out(&said, release, choice, gid);
+                let drop = left_out(&said, release, &taken, rail.netdev);
                 (verdict.dropped, verdict.note, verdict.gid) = (Some(drop), None, None);
             }
         }
+    }
+    range
+}
+
+/// What NCCL takes of a rail.
+struct Taken<'a> {
+    choice: Choice,
+    gid: Option<&'a Gid>,
+    /// The kept netdev of that port whose GID it is.
+    owner: Option<&'a IfName>,
+}
+
+fn taken<'a>(
+    context: &Context,
+    rails: &[Rail<'a>],
+    ports: &[Inside<'a>],
+    settings: &Settings,
+    release: Version,
+) -> Vec<Taken<'a>> {
+    let mut all = Vec::new();
+    for (rail, port) in rails.iter().zip(ports) {
+        let choice = choose(&port.table, settings, release);
+        let gid = port.taken(choice);
+        // NCCL has one for a port, which may have several: a VLAN that comes along, for one.
+        let mut sharing = rails.iter().filter(|r| std::ptr::eq(r.port, rail.port));
+        let owner = sharing.find(|r| gid.is_some_and(|gid| is_own(gid, r.netdev, context)));
+        all.push(Taken {
+            choice,
+            gid,
+            owner: owner.map(|r| &r.netdev.name),
+        });
+    }
+    all
+}
+
+fn owned(taken: &[Taken]) -> usize {
+    taken.iter().filter(|t| t.owner.is_some()).count()
+}
+
+/// The tables of these rails' ports as their container has them.
+fn inside<'a>(context: &Context<'a>, verdicts: &[Verdict], rails: &[Rail<'a>]) -> Vec<Inside<'a>> {
+    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
+    let names = kept.filter_map(|v| v.netdev.as_ref());
+    let moved: Vec<&Netdev> = names
+        .filter_map(|name| context.snapshot.netdev(name))
+        .collect();
+    let moves = context.request.select.network_mode.is_own();
+    rails
+        .iter()
+        .map(|rail| match moves {
+            true => Inside::new(rail.port, context.snapshot, &moved),
+            false => Inside::unmoved(rail.port),
+        })
+        .collect()
+}
+
+/// The smallest network that has all these GIDs' addresses, where they are of one family.
+fn network(addresses: &[Ipv6Addr]) -> Option<String> {
+    let first = addresses.first()?;
+    let differ = addresses
+        .iter()
+        .fold(0, |bits, a| bits | (a.to_bits() ^ first.to_bits()));
+    let length = differ.leading_zeros();
+    let base = Ipv6Addr::from(first.to_bits() & !u128::MAX.checked_shr(length).unwrap_or(0));
+    match base.to_canonical() {
+        IpAddr::V4(base) => Some(format!("{base}/{}", length.checked_sub(96)?)),
+        IpAddr::V6(base) if first.to_ipv4_mapped().is_none() => Some(format!("{base}/{length}")),
+        IpAddr::V6(_) => None,
     }
 }
 
@@ -74,47 +149,6 @@ fn said(request: &Request) -> String {
     own.chain(theirs).collect::<Vec<_>>().join(", ")
 }
 
-/// A port's table as a container has it: a move empties it, and what comes again has no gaps, and
-/// nothing of netdevs that stay.
-struct Inside<'a> {
-    table: Port,
-    /// The entries on the host, in the order of the table.
-    here: Vec<&'a Gid>,
-}
-
-impl<'a> Inside<'a> {
-    fn unmoved(port: &'a Port) -> Inside<'a> {
-        Inside {
-            table: port.clone(),
-            here: port.gids.iter().collect(),
-        }
-    }
-
-    fn new(port: &'a Port, netdevs: &[IfName]) -> Inside<'a> {
-        let is_theirs = |gid: &&Gid| gid.netdev.as_ref().is_none_or(|n| netdevs.contains(n));
-        let mut here: Vec<&Gid> = port.gids.iter().filter(is_theirs).collect();
-        here.sort_by_key(|gid| gid.index);
-        let moved = |(index, gid): (u32, &&Gid)| Gid {
-            index,
-            ..(*gid).clone()
-        };
-        let table = Port {
-            gids: (0..).zip(&here).map(moved).collect(),
-            ..port.clone()
-        };
-        Inside { table, here }
-    }
-
-    fn taken(&self, choice: Choice) -> Option<&'a Gid> {
-        let Choice::Index(index) = choice else {
-            return None;
-        };
-        let mut entries = self.table.gids.iter().zip(&self.here);
-        let (_, here) = entries.find(|(gid, _)| i32::try_from(gid.index) == Ok(index))?;
-        Some(here)
-    }
-}
-
 /// Whether peers reach the NIC by it: of whichever type, since that was asked for.
 fn is_own(gid: &Gid, netdev: &Netdev, context: &Context) -> bool {
     let family = context.request.select.family;
@@ -123,25 +157,39 @@ fn is_own(gid: &Gid, netdev: &Netdev, context: &Context) -> bool {
         && addresses.any(|a| counts(a, family) && a.address == gid.ip())
 }
 
-fn left_out(set: &str, release: Version, choice: Choice, gid: Option<&Gid>) -> Drop {
-    let takes = match (choice, gid) {
-        (_, Some(gid)) => format!(
-            "takes GID {} ({}, {}), made from no address of this NIC that counts",
-            gid.index,
-            gid.ip(),
-            kind(gid)
-        ),
+fn left_out(set: &str, release: Version, taken: &Taken, netdev: &Netdev) -> Drop {
+    let takes = match (taken.choice, taken.gid) {
+        (_, Some(gid)) => {
+            let other = gid.netdev.as_ref().filter(|name| **name != netdev.name);
+            let of = other.map_or(String::new(), |name| format!(" of {name}"));
+            format!(
+                "takes GID {}{of} ({}, {}), made from no address of this NIC that counts",
+                gid.index,
+                gid.ip(),
+                kind(gid)
+            )
+        }
         (Choice::Index(index), None) => format!("takes GID {index}, which is unused inside"),
         (Choice::Crash, None) => "ends by a signal".to_owned(),
         _ => "finds no GID that it can read".to_owned(),
     };
+    let (why, fix) = match set {
+        "" => (
+            format!("NCCL {release} {takes}"),
+            "have NCCL_IB_GID_INDEX or NCCL_IB_ADDR_RANGE in the environment of prepare; or leave \
+            one of such NICs out",
+        ),
+        _ => (
+            format!("with {set} NCCL {release} {takes}"),
+            "unset that in the environment of prepare, or of the container; or give the NIC an \
+            address that it means (--family)",
+        ),
+    };
     Drop {
         code: DropCode::NoGid,
         also: Vec::new(),
-        why: format!("with {set} NCCL {release} {takes}"),
-        fix: "unset that in the environment of prepare, or of the container; or give the NIC an \
-            address that it means (--family)"
-            .to_owned(),
+        why,
+        fix: fix.to_owned(),
     }
 }
 

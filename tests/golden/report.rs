@@ -382,7 +382,7 @@ fn selection_with_reasons() {
     dropped(&mut verdicts[5], DropCode::PortDown, "port 1 is DOWN", "");
     let selection = Selection {
         verdicts,
-        warnings: Vec::new(),
+        ..Selection::default()
     };
     let text = report::selection_table(&selection);
     narrow(&text);
@@ -395,7 +395,7 @@ fn selection_without_rdma() {
     snapshot.hcas.clear();
     let text = report::selection_table(&Selection {
         verdicts: verdicts(&snapshot),
-        warnings: Vec::new(),
+        ..Selection::default()
     });
     narrow(&text);
     golden("selection_none", &text);
@@ -406,7 +406,7 @@ fn summary_ends_with_what_to_paste() {
     let snapshot = node();
     let selection = Selection {
         verdicts: verdicts(&snapshot),
-        warnings: Vec::new(),
+        ..Selection::default()
     };
     let mut plan = plan(&snapshot);
     let text = report::summary(&plan, &selection, true);

@@ -19,6 +19,8 @@ use rdmaprep::cli::{self, Cli, Command, PrepareArgs};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::Host;
 use rdmaprep::config::request::Request;
+use rdmaprep::nccl_env::Options;
+use rdmaprep::plan::Plan;
 use rdmaprep::report;
 use rdmaprep::select::{DropCode, Selection, select};
 use serde::de::DeserializeOwned;
@@ -136,6 +138,21 @@ fn golden_cases() {
         untested.is_empty() || !testkit::golden::are_all(),
         "reasons without a case: {untested:?}"
     );
+}
+
+/// A VLAN's GIDs are beside those of the netdev that it sits on.
+#[test]
+fn a_plan_has_the_range_that_its_gids_need() {
+    let mut cases = testkit::golden::cases("select", 1).into_iter();
+    let Some(case) = cases.find(|c| c.ends_with("gid-range-of-two-vlans")) else {
+        return;
+    };
+    let request = request(&["--ifaces", "rdma0.5,rdma1.5"], "").unwrap();
+    let snapshot: Snapshot = testkit::golden::host(&case);
+    let selection = select(&request, &snapshot, &[]).unwrap();
+    let plan = Plan::new("p", &request, &snapshot, &selection, &Options::default());
+    let range = plan.env.iter().find(|v| v.name == "NCCL_IB_ADDR_RANGE");
+    assert_eq!(range.unwrap().value, "198.51.100.40/31");
 }
 
 const CODES: [DropCode; 21] = [

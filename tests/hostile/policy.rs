@@ -13,7 +13,7 @@ use rdmaprep::config::policy::PolicyDevice;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
-use rdmaprep::select::{Selection, judge};
+use rdmaprep::select::judge;
 
 const SELECT: &str = "[select]\nexclude = ''\nfamily = 'any'\nib = true\n";
 
@@ -40,11 +40,7 @@ fn hosts() -> Vec<Snapshot> {
 }
 
 fn plan(request: &Request, seen: &Snapshot) -> Plan {
-    let none = Selection {
-        verdicts: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let selection = judge(request, seen, &[]).unwrap_or(none);
+    let selection = judge(request, seen, &[]).unwrap_or_default();
     Plan::new("p", request, seen, &selection, &Options::default())
 }
 

@@ -68,7 +68,7 @@ impl Settings {
     }
 
     /// A copy with another value of a variable, or without it.
-    pub(crate) fn but(&self, name: &str, value: Option<&str>) -> Settings {
+    pub fn but(&self, name: &str, value: Option<&str>) -> Settings {
         let mut other = self.clone();
         match value {
             Some(value) => other
