@@ -5,12 +5,14 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
 use rdma_model::values::Family;
+use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::net::IpAddr;
 
 use super::context::Intent;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::DropCode;
-use crate::select::candidates::{counts, port_label};
+use crate::select::candidates::{counts, gid_fix, port_label};
 
 pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -237,23 +239,20 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
             ..found
         });
     }
-    let reason = rail
-        .verdict
-        .dropped
-        .as_ref()
-        .filter(|d| d.code == DropCode::NoGid)
-        .map(|d| d.why.clone());
-    let seen = reason.unwrap_or_else(|| {
-        format!(
-            "{label} has no RoCE v2 GID of an {} of {}",
-            family.noun(),
-            rail.name()
-        )
-    });
+    let dropped = rail.verdict.dropped.as_ref();
+    let (seen, fix) = match dropped.filter(|d| d.code == DropCode::NoGid) {
+        Some(drop) => (drop.why.clone(), drop.fix.clone()),
+        None => (
+            format!(
+                "{label} has no RoCE v2 GID of an {} of {}",
+                family.noun(),
+                rail.name()
+            ),
+            gid_fix(rail.netdev, rail.port, family),
+        ),
+    };
     let why = "without it nothing of RoCE v2 leaves this port, and a container with this NIC does \
         not start";
-    let fix = "see gid_attrs below /sys/class/infiniband: is RoCE v2 on, has the table room? Then \
-        set the link down and up, or reload the RDMA driver, and the kernel fills the table again";
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
 }
 
@@ -335,7 +334,25 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
         rail.name()
     );
     let why = "NCCL may choose one of these, and answers to it go elsewhere or nowhere";
-    let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table \
-        again. Its routes and IPv6 addresses go with the link";
-    Some(Finding::new(Check::Gids, Severity::Breaks, seen, why, fix))
+    let own = old.iter().filter(|g| g.netdev.is_some());
+    let ips: BTreeSet<IpAddr> = own.map(|g| g.ip()).collect();
+    let mut run = Vec::new();
+    for ip in ips {
+        let (prefix, nodad) = match ip {
+            IpAddr::V4(_) => (32, ""),
+            IpAddr::V6(_) => (128, " nodad"),
+        };
+        let name = rail.name();
+        run.push(format!("ip address add {ip}/{prefix} dev {name}{nodad}"));
+        run.push(format!("ip address del {ip}/{prefix} dev {name}"));
+    }
+    let fix = match run.is_empty() {
+        true => "see gid_attrs/ndevs below /sys/class/infiniband: whose they are is not known",
+        false => {
+            "add each address and take it away: the kernel then drops its GIDs, which it keeps \
+            when the link goes down"
+        }
+    };
+    let found = Finding::new(Check::Gids, Severity::Breaks, seen, why, fix);
+    Some(Finding { run, ..found })
 }

@@ -299,6 +299,46 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
     })
 }
 
+/// What gives a port a RoCE v2 GID of an address that its netdev has, by what its table shows. The
+/// kernel adds a netdev's GIDs when that comes up (`netdevice_event` in
+/// drivers/infiniband/core/roce_gid_mgmt.c).
+pub fn gid_fix(netdev: &Netdev, port: &Port, family: Family) -> String {
+    let own = |g: &&Gid| {
+        let mut addresses = netdev.addresses.iter();
+        addresses.any(|a| counts(a, family) && a.address == g.ip())
+    };
+    let v2: Vec<&Gid> = port
+        .gids
+        .iter()
+        .filter(|g| g.kind == Some(GidKind::RoceV2))
+        .collect();
+    if v2.is_empty() && port.gids.iter().any(|g| g.kind.is_none()) {
+        return "see gid_attrs/types below /sys/class/infiniband, which could not be read".into();
+    }
+    if v2.is_empty() && !port.gids.is_empty() {
+        return "switch RoCE v2 on for this port, in its firmware or the settings of its driver"
+            .into();
+    }
+    if let Some(other) = v2.into_iter().find(own).and_then(|g| g.netdev.as_ref()) {
+        return format!("{other} has the same address: take it away from {other}");
+    }
+    let places = port
+        .gid_table
+        .and_then(|places| usize::try_from(places).ok());
+    if let Some(places) = places.filter(|places| port.gids.len() >= *places) {
+        return format!(
+            "all {places} places of its GID table are in use: take addresses away that {} and what \
+            sits on it do not need, then set it down and up",
+            netdev.name
+        );
+    }
+    format!(
+        "set {} down and up: the kernel then adds a GID for each of its addresses. Its routes and \
+        IPv6 addresses go with the link",
+        netdev.name
+    )
+}
+
 /// Whether an address counts as one that peers can be reached from. IPv4 link-local addresses do:
 /// fabrics run on them.
 pub fn counts(address: &Address, family: Family) -> bool {

@@ -7,7 +7,7 @@ use rdma_model::snapshot::Netdev;
 use rdma_model::values::Family;
 
 use crate::config::policy::PolicyDevice;
-use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
+use crate::select::candidates::{Candidate, Context, choose_gid, counts, gid_fix, port_label};
 use crate::select::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};
 use rdma_model::upper_lower;
@@ -399,9 +399,12 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
 fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let exempt = candidate.is_ib() || candidate.hca.is_none();
     let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
-    let fix = "check that the link is up and RoCE v2 enabled; the GIDs are in \
-        /sys/class/infiniband/*/ports/*/gid_attrs";
-    because(DropCode::NoGid, why, fix)
+    let family = context.request.select.family;
+    let fix = match (candidate.netdev, candidate.port) {
+        (Some(netdev), Some(port)) => gid_fix(netdev, port, family),
+        _ => "see `rdma link`: which port is its own".to_owned(),
+    };
+    because(DropCode::NoGid, why, &fix)
 }
 
 fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
