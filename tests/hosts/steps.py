@@ -108,6 +108,7 @@ def deleted_while_a_nic_waits(judge):
     for number in range(judge.rounds + 1):
         step = f"round {number + 1}"
         container = judge.attach(step)
+        wait_for(lambda: "r0" not in sh("nmcli -g DEVICE device").split(), "NetworkManager to notice")
         judge.host.carrier("r0", False)
         judge.expect_code(container.stop(), 0, step)
         if "r0" not in rdmaprep("status").text:
