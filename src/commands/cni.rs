@@ -118,7 +118,7 @@ impl<'a> Attached<'a> {
             .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
-        let result = run(&hook, &mut report);
+        let result = run(&hook, &mut report).map_err(|e| self.store.with_space(e));
         report.finish(&result, begun);
         if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
             keep(&report, &self.host, &self.store);

@@ -81,6 +81,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     };
     // What it keeps is open until the end.
     let made = make(&store, &path, &request, deadline, &mut report.notes);
+    let made = made.map_err(|e| store.with_space(e));
     let made = match made {
         Ok(made) => made,
         failed => {
@@ -99,6 +100,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
             .until(begun + patience, begun)
     };
     let result = hook::create(&hook(begun), &request, &mut report);
+    let result = result.map_err(|e| store.with_space(e));
     report.finish(&result, begun);
     keep(&report, &request.host, &store);
     result?;
@@ -258,7 +260,7 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
             ));
             Ok(())
         }
-        None => hook::stop(hook, &mut report),
+        None => hook::stop(hook, &mut report).map_err(|e| hook.store.with_space(e)),
     };
     report.finish(&result, hook.begun);
     keep(&report, &request.host, hook.store);

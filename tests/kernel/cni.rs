@@ -709,3 +709,31 @@ fn containers_of_the_pod_join_its_attachment() {
         host.is_clean();
     });
 }
+
+/// A full run folder: the answer and the report name it, and nothing has moved.
+#[test]
+fn add_and_hold_in_a_full_run_folder_name_it() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let run = host.run.display().to_string();
+        let plan = fs::read(host.run.join("plans/default.json")).unwrap();
+        sh(&format!("mount -t tmpfs -o size=64k,mode=700 none {run}"));
+        fs::create_dir(host.run.join("plans")).unwrap();
+        fs::write(host.run.join("plans/default.json"), plan).unwrap();
+        sh(&format!("head -c 1m /dev/zero > {run}/fill || :"));
+        let before = host.look();
+        let pod = Pod::new("one");
+        let words = format!("{run} has 0 of 64 KiB");
+        refused(pod.call(host, "ADD", &config()), 1, 101, &words);
+        let status = host.rdmaprep(&["status"]).ok().out;
+        assert!(status.contains(&words), "{status}");
+        let held = host.rdmaprep(&["hold", "--plan", "default"]);
+        held.fails(1, &[&words]);
+        host.is_as(&before);
+        fs::remove_file(host.run.join("fill")).unwrap();
+        pod.add(host, &config());
+        pod.call(host, "DEL", &config()).ok();
+        host.is_as(&before);
+    });
+}
