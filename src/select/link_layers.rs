@@ -2,7 +2,7 @@
 //! Ethernet ("Remote … device is incompatible", ncclIbConnect in NCCL's src/transport/net_ib.cc).
 //! Where both are kept, the faster fabric stays, or that of the NICs that `--ifaces` names.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Port;
@@ -59,17 +59,17 @@ pub(super) fn leave_one(context: &Context, verdicts: &mut [Verdict]) {
     }
 }
 
-/// Whether InfiniBand is the faster fabric, and why. All nodes have to choose alike: the fastest
-/// port decides, since a node may lack others, and then how many there are. A rate that is not
-/// known is not compared.
+/// Whether InfiniBand is the faster fabric, and why: a job has the sum of its ports, since NCCL
+/// spreads over all of them. One fast port for storage is no fabric for eight GPUs. Where a rate is
+/// not known, the number of ports decides.
 fn faster(infiniband: &[&Kept], ethernet: &[&Kept]) -> (bool, String) {
     let (ib, eth) = (rate(infiniband), rate(ethernet));
     if let Some((ib, eth)) = ib.zip(eth).filter(|(ib, eth)| ib != eth) {
         let (most, less) = (ib.max(eth), ib.min(eth));
-        let reason = format!("its fastest port has {most} Gb/s, where the other has {less}");
+        let reason = format!("its ports have {most} Gb/s together, where the other's have {less}");
         return (ib > eth, reason);
     }
-    let (ib, eth) = (ports(infiniband), ports(ethernet));
+    let (ib, eth) = (ports(infiniband).len(), ports(ethernet).len());
     if ib == eth {
         return (true, "--ib asks for it".to_owned());
     }
@@ -80,16 +80,14 @@ fn faster(infiniband: &[&Kept], ethernet: &[&Kept]) -> (bool, String) {
     )
 }
 
-/// The highest rate, where all are known.
+/// The sum of the rates, where all are known.
 fn rate(fabric: &[&Kept]) -> Option<f64> {
-    let rates: Option<Vec<f64>> = fabric.iter().map(|k| k.rate).collect();
-    rates?.into_iter().max_by(f64::total_cmp)
+    ports(fabric).values().copied().sum()
 }
 
-/// A VLAN on a NIC has the port of that NIC.
-fn ports(fabric: &[&Kept]) -> usize {
-    let ports: BTreeSet<_> = fabric.iter().map(|k| &k.port).collect();
-    ports.len()
+/// Each port with its rate. A VLAN on a NIC has the port of that NIC.
+fn ports<'a>(fabric: &[&'a Kept]) -> BTreeMap<&'a (HcaName, u32), Option<f64>> {
+    fabric.iter().map(|k| (&k.port, k.rate)).collect()
 }
 
 fn is_named(fabric: &[&Kept]) -> bool {
