@@ -35,6 +35,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
+        .filter(|w| concerns_a_job(w.trap, settings, context))
         .map(|w| {
             // Here the GID table is the one that NCCL reads. Before a container starts it may still
             // change, so there it is no refusal.
@@ -57,6 +58,12 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     found.extend(other_gid(context, &explained));
     found.extend(bridged(context, &explained.bootstrap));
     found
+}
+
+/// A host may have two link layers: its jobs get the HCAs of one.
+fn concerns_a_job(trap: Trap, settings: &Settings, context: &CheckContext) -> bool {
+    let has_list = settings.get("NCCL_IB_HCA").is_some_and(|v| !v.is_empty());
+    trap != Trap::Layers || has_list || context.is_inside()
 }
 
 /// Of the rails that one job has together. Settings that are not known may keep to one rail.

@@ -16,15 +16,24 @@ pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Ver
     };
     let more: Vec<Warning> = by_image.iter().filter(|w| !is_said(w)).cloned().collect();
     let more: Vec<Warning> = more.into_iter().map(|w| beside(w, found, image)).collect();
-    let same: Vec<Trap> = by_image.iter().map(|w| w.trap).collect();
+    let same: Vec<Trap> = by_image.iter().map(|w| outcome(w.trap)).collect();
     for w in found
         .iter_mut()
-        .filter(|w| w.fatal && !same.contains(&w.trap))
+        .filter(|w| w.fatal && !same.contains(&outcome(w.trap)))
     {
         w.fatal = false;
         w.text += &format!("; not so in NCCL {image}, which the image names (NCCL_VERSION)");
     }
     found.extend(more);
+}
+
+/// What two releases make of one fault: over a GID that is not there no connection comes up, and
+/// where the table is read at the start, no HCA is used.
+fn outcome(trap: Trap) -> Trap {
+    match trap {
+        Trap::GidTable => Trap::NoGid,
+        other => other,
+    }
 }
 
 /// A warning of the image's release, beside those of the newest.
@@ -33,7 +42,7 @@ fn beside(w: Warning, found: &[Warning], image: Version) -> Warning {
     let named = format!("the image names {image} (NCCL_VERSION): if that is what runs");
     let text = match w.trap {
         // The newest has a reason of its own for the same: it is no way out.
-        trap if found.iter().any(|other| other.trap == trap) => {
+        trap if found.iter().any(|w| outcome(w.trap) == outcome(trap)) => {
             format!(
                 "{}; so in NCCL {image}, which the image names (NCCL_VERSION)",
                 w.text

@@ -391,10 +391,13 @@ fn surprises(entry: &Entry, name: &str, whole: bool, list: &List) -> bool {
     !list.patterns.exact && (numbered || whole) && !own && !named
 }
 
-/// A list that takes ports of both link layers: a connection between two of them is refused
+/// Ports of both link layers, by a list or without one: a connection between two of them is refused
 /// (`ncclIbConnect` in src/transport/net_ib/connect.cc, "incompatible").
 fn layers(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Option<Warning> {
-    let list = settings.get(HCA).filter(|list| !list.is_empty())?;
+    let takes = match settings.get(HCA).filter(|list| !list.is_empty()) {
+        Some(list) => format!("{HCA}={} takes", short(list)),
+        None => format!("without {HCA} NCCL takes"),
+    };
     let (mut fabric, mut ethernet) = (Vec::new(), Vec::new());
     for (hca, port) in snapshot
         .hcas
@@ -416,9 +419,8 @@ fn layers(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> 
     let [fabric, ethernet] =
         [fabric, ethernet].map(|names| few(&names.iter().map(String::as_str).collect::<Vec<_>>()));
     let text = format!(
-        "{HCA}={} takes {fabric} of InfiniBand and {ethernet} of Ethernet: NCCL connects a port \
-        to one of its own link layer alone",
-        short(list)
+        "{takes} {fabric} of InfiniBand and {ethernet} of Ethernet: NCCL connects a port to one of \
+        its own link layer alone"
     );
     Some(warning(Trap::Layers, text))
 }

@@ -11,6 +11,8 @@ use super::version::Version;
 
 const INDEX: &str = "NCCL_IB_GID_INDEX";
 const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
+/// Of ports on which no setting helps.
+const NO_BETTER: &str = "these ports have no better one";
 
 /// What is wrong with the GID of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,9 @@ fn taken<'a>(snapshot: &'a Snapshot, explained: &Explanation) -> Vec<(String, &'
     let mut found: Vec<(String, &Port)> = Vec::new();
     for hca in &snapshot.hcas {
         let label = |port: &Port| format!("{}:{}", hca.name, port.number);
-        let known = hca.ports.iter().filter(|p| !p.gids.is_empty());
+        // Of an empty table, the length says that it was read.
+        let known = hca.ports.iter();
+        let known = known.filter(|p| !p.gids.is_empty() || p.gid_table.is_some());
         found.extend(known.map(|port| (label(port), port)));
     }
     found.retain(|(label, _)| explained.hcas.contains(label));
@@ -95,14 +99,15 @@ pub(crate) fn warnings(
         .into_iter()
         .filter(|(_, port)| !port.is_infiniband())
         .collect();
-    let mut groups: Vec<(Flaw, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<((Flaw, bool), Vec<&str>)> = Vec::new();
     for (label, port) in &ports {
         let Some(flaw) = flaw(port, settings, snapshot, version) else {
             continue;
         };
-        match groups.iter_mut().find(|(known, _)| *known == flaw) {
+        let key = (flaw, has_good(port, snapshot));
+        match groups.iter_mut().find(|(known, _)| *known == key) {
             Some((_, labels)) => labels.push(label),
-            None => groups.push((flaw, vec![label])),
+            None => groups.push((key, vec![label])),
         }
     }
     let all: Vec<&Port> = ports.iter().map(|(_, port)| *port).collect();
@@ -112,7 +117,10 @@ pub(crate) fn warnings(
     );
     groups
         .iter()
-        .map(|(flaw, labels)| said(flaw, labels, cure, settings, explained))
+        .map(|((flaw, has_good), labels)| {
+            let cure = if *has_good { cure } else { NO_BETTER };
+            said(flaw, labels, cure, settings, explained)
+        })
         .collect()
 }
 
@@ -156,6 +164,10 @@ fn said(
                 all{then}; {cure}"
             ),
         ),
+        Flaw::Unused if value.is_none() => warning(
+            Trap::NoGid,
+            format!("{set}: the GID that NCCL takes on {ports} is an unused one; {cure}"),
+        ),
         Flaw::Beyond | Flaw::Unused => warning(
             Trap::NoGid,
             format!("{set}: there is no GID of that index on {ports}; {cure}"),
@@ -188,8 +200,8 @@ fn said(
     }
 }
 
-/// What is wrong with the GID that NCCL takes. What it found itself is the best that there is
-/// where the port has no better one: other checks tell then.
+/// What is wrong with the GID that NCCL takes, whether or not the port has a better one. That of a
+/// netdev which is away, as a NIC that a container has, is wrong only where there is a choice.
 fn flaw(port: &Port, settings: &Settings, snapshot: &Snapshot, version: Version) -> Option<Flaw> {
     let index = match choose(port, settings, version) {
         Choice::Index(index) => index,
@@ -201,14 +213,13 @@ fn flaw(port: &Port, settings: &Settings, snapshot: &Snapshot, version: Version)
         return Some(Flaw::Beyond);
     }
     let is_set = settings.get(INDEX).is_some_and(|v| !v.is_empty());
-    let has_better = port.gids.iter().any(|g| is_good(g, snapshot));
-    let gid = match entry(port, index) {
-        Some(gid) if !is_good(gid, snapshot) => gid,
-        None if is_set || has_better => return Some(Flaw::Unused),
-        Some(_) | None => return None,
-    };
-    let set_by_hand = is_set && set_index(settings, version).is_some();
-    (set_by_hand || has_better).then(|| described(gid, snapshot))
+    let is_chosen = is_set && set_index(settings, version).is_some() || has_good(port, snapshot);
+    match entry(port, index) {
+        Some(gid) if is_good(gid, snapshot) => None,
+        Some(gid) if !is_chosen && !is_here(gid, snapshot) => None,
+        Some(gid) => Some(described(gid, snapshot)),
+        None => Some(Flaw::Unused),
+    }
 }
 
 fn described(gid: &Gid, snapshot: &Snapshot) -> Flaw {
@@ -225,6 +236,10 @@ fn described(gid: &Gid, snapshot: &Snapshot) -> Flaw {
         true => format!("GID {index} (link-local, {kind})"),
         false => format!("GID {index} ({ip}, {kind})"),
     })
+}
+
+fn has_good(port: &Port, snapshot: &Snapshot) -> bool {
+    port.gids.iter().any(|gid| is_good(gid, snapshot))
 }
 
 /// Whether peers that are behind routers can use it. Without a type nothing speaks against it.
@@ -254,7 +269,7 @@ fn cure(
 ) -> Option<String> {
     let curable: Vec<&&Port> = ports
         .iter()
-        .filter(|p| p.gids.iter().any(|g| is_good(g, snapshot)))
+        .filter(|port| has_good(port, snapshot))
         .collect();
     let is_cure = |settings: &Settings| {
         curable
@@ -265,7 +280,7 @@ fn cure(
             })
     };
     if curable.is_empty() {
-        return Some("these ports have no better one".to_owned());
+        return None;
     }
     let unset = match set_index(settings, version) {
         Some(_) if settings.get(INDEX).is_some() => vec![INDEX],

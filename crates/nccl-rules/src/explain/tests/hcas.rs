@@ -299,15 +299,51 @@ fn a_list_of_two_link_layers_is_told() {
         Ethernet: NCCL connects a port to one of its own link layer alone";
     assert_eq!(warned("mlx5"), [both]);
     assert_eq!(warned("^mlx5_0").len(), 1);
-    for one in [
-        "=mlx5_0,mlx5_1",
-        "mlx5_0,mlx5_1",
-        "mlx5_bond",
-        "^mlx5_bond",
-        "",
-    ] {
+    for one in ["=mlx5_0,mlx5_1", "mlx5_0,mlx5_1", "mlx5_bond", "^mlx5_bond"] {
         assert_eq!(warned(one), [""; 0], "{one}");
     }
+    let all = "without NCCL_IB_HCA NCCL takes mlx5_0:1, mlx5_1:1 of InfiniBand and mlx5_bond_0:1 \
+        of Ethernet: NCCL connects a port to one of its own link layer alone";
+    assert_eq!(warned(""), [all]);
+}
+
+/// Of mlx5_0 an empty table, of mlx5_1 one that was not read.
+#[test]
+fn what_nccl_takes_of_a_table_without_a_good_gid_is_told() {
+    let mut node = hcas(&[
+        ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
+        ("mlx5_1", Some("0000:06:00.0"), "0002", 1),
+    ]);
+    node.hcas[0].ports[0].gid_table = Some(16);
+    let unused = "no NCCL_IB_GID_INDEX: the GID that NCCL takes on mlx5_0:1 is an unused one; \
+        these ports have no better one";
+    assert_eq!(warned(&node, &[], Trap::NoGid), [unused]);
+    let local = json!([{"index": 0, "address": "fe80::a", "kind": "RoCE v2", "netdev": "eth0"}]);
+    node.hcas[0].ports[0].gids = serde_json::from_value(local).unwrap();
+    let poor = "no NCCL_IB_GID_INDEX: NCCL takes GID 0 (link-local, RoCE v2) on mlx5_0:1; these \
+        ports have no better one";
+    assert_eq!(warned(&node, &[], Trap::PoorGid), [poor]);
+    node.hcas[0].ports[0].gids[0].netdev = Some("away0".parse().unwrap());
+    assert_eq!(warned(&node, &[], Trap::ForeignGid), [""; 0]);
+}
+
+/// Before 2.31 such an index is not read at the start, and no connection comes up.
+#[test]
+fn an_index_beyond_the_table_is_fatal_in_both_releases() {
+    let mut node = hcas(&[("mlx5_0", Some("0000:05:00.0"), "0001", 1)]);
+    node.hcas[0].ports[0].gid_table = Some(16);
+    let env = [("NCCL_IB_GID_INDEX", "99"), ("NCCL_VERSION", "2.27.7")];
+    let found = check(env, &node, None);
+    let gids = found
+        .iter()
+        .filter(|w| matches!(w.trap, Trap::GidTable | Trap::NoGid));
+    let said: Vec<(Trap, bool)> = gids.map(|w| (w.trap, w.fatal)).collect();
+    assert_eq!(said, [(Trap::GidTable, true), (Trap::NoGid, false)]);
+    let older = &found.iter().find(|w| w.trap == Trap::NoGid).unwrap().text;
+    assert!(
+        older.ends_with("so in NCCL 2.27.7, which the image names (NCCL_VERSION)"),
+        "{older}"
+    );
 }
 
 #[test]
