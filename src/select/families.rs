@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
 
 use super::candidates::{Context, counts};
-use super::{Drop, DropCode, Verdict};
+use super::{Drop, DropCode, Verdict, kept_netdevs, part_of};
 use rdma_model::values::Family;
 
 /// The GIDs of a kept rail, by family.
@@ -115,9 +115,14 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
 
 pub(super) fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
     let moves = context.request.select.network_mode.is_own();
+    let kept = kept_netdevs(verdicts);
     let rail = |(at, v): (usize, &Verdict)| {
         v.gid.as_ref().filter(|_| v.dropped.is_none())?;
         let netdev = context.snapshot.netdev(v.netdev.as_ref()?)?;
+        // NCCL has one GID for a port: that of what comes along need not be it.
+        if part_of(context.snapshot, &netdev.name, &kept).is_some() {
+            return None;
+        }
         let hca = context.snapshot.hca(v.hca.as_ref()?)?;
         let port = hca.ports.iter().find(|p| Some(p.number) == v.port)?;
         Some(Rail {

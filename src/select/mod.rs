@@ -231,12 +231,13 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
         .iter()
         .map(|c| rules::judge(&context, c))
         .collect();
-    come_along(snapshot, &mut verdicts);
+    let along = come_along(snapshot, &mut verdicts);
     fabrics::leave_out_slower(&context, &mut verdicts);
     link_layers::leave_one(&context, &mut verdicts);
     families::agree(&context, &mut verdicts);
     let gid_range = taken_gids::follow(&context, &mut verdicts);
     families::share_index(&context, &mut verdicts);
+    stay_behind(snapshot, &mut verdicts, along);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection {
         verdicts,
@@ -250,23 +251,43 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
 }
 
 /// What is a part of a NIC that is kept comes with it, asked or not: [`rules`] has seen to it that
-/// all of it can.
-fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
+/// all of it can. With what each of these was before, by its place.
+fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) -> Vec<(usize, Verdict)> {
+    let mut along = Vec::new();
     loop {
-        let kept: Vec<IfName> = verdicts
-            .iter()
-            .filter(|v| v.dropped.is_none())
-            .filter_map(|v| v.netdev.clone())
-            .collect();
-        let dropped = verdicts.iter_mut().filter(|v| v.dropped.is_some());
-        let Some((why, v)) = dropped
-            .filter_map(|v| Some((part_of(snapshot, v.netdev.as_ref()?, &kept)?, v)))
+        let kept = kept_netdevs(verdicts);
+        let all = verdicts.iter_mut().enumerate();
+        let dropped = all.filter(|(_, v)| v.dropped.is_some());
+        let Some((why, at, v)) = dropped
+            .filter_map(|(at, v)| Some((part_of(snapshot, v.netdev.as_ref()?, &kept)?, at, v)))
             .next()
         else {
-            return;
+            return along;
         };
+        along.push((at, v.clone()));
         (v.dropped, v.note) = (None, Some(format!("comes along with {why}")));
     }
+}
+
+/// Leaves out what came along with a NIC that was left out afterwards, and what came along with
+/// that.
+fn stay_behind(snapshot: &Snapshot, verdicts: &mut [Verdict], along: Vec<(usize, Verdict)>) {
+    let mut gone = true;
+    while std::mem::take(&mut gone) {
+        for (at, before) in &along {
+            let kept = kept_netdevs(verdicts);
+            let name = verdicts[*at].netdev.as_ref().filter(|n| kept.contains(n));
+            if name.is_some_and(|name| part_of(snapshot, name, &kept).is_none()) {
+                verdicts[*at] = before.clone();
+                gone = true;
+            }
+        }
+    }
+}
+
+fn kept_netdevs(verdicts: &[Verdict]) -> Vec<IfName> {
+    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
+    kept.filter_map(|v| v.netdev.clone()).collect()
 }
 
 /// The kept netdev that one is a part of, as a clause.

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::candidates::{Context, counts};
 use super::families::{Rail, is_one_index, rails};
-use super::{Drop, DropCode, Verdict};
+use super::{Drop, DropCode, Verdict, kept_netdevs};
 use crate::config::request::Request;
 use inside::Inside;
 
@@ -46,14 +46,16 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<Stri
     let is_free = !has_index && !set.contains_key(RANGE);
     let is_cured = is_free && is_one_index(&rails);
     let addresses: Vec<Ipv6Addr> = planned.map(|gid| gid.address).collect();
-    let ports = inside(context, verdicts, &rails);
+    let kept = kept_netdevs(verdicts).into_iter();
+    let moved: Vec<&Netdev> = kept.filter_map(|n| context.snapshot.netdev(&n)).collect();
+    let ports = inside(context, &moved, &rails);
     let settings = Settings::of(set, "");
-    let mut taken = taken(context, &rails, &ports, &settings, release);
+    let mut taken = taken(context, &moved, &ports, &settings, release);
     let range = network(&addresses).filter(|_| is_free && !is_cured);
     let narrowed = range
         .as_deref()
         .map(|range| settings.but(RANGE, Some(range)));
-    let by_range = narrowed.map(|set| self::taken(context, &rails, &ports, &set, release));
+    let by_range = narrowed.map(|set| self::taken(context, &moved, &ports, &set, release));
     let by_range = by_range.filter(|by_range| owned(by_range) > owned(&taken));
     let range = range.filter(|_| by_range.is_some());
     taken = by_range.unwrap_or(taken);
@@ -76,28 +78,27 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<Stri
 struct Taken<'a> {
     choice: Choice,
     gid: Option<&'a Gid>,
-    /// The kept netdev of that port whose GID it is.
+    /// The kept netdev whose GID it is: a VLAN that comes along is on the same port.
     owner: Option<&'a IfName>,
 }
 
 fn taken<'a>(
     context: &Context,
-    rails: &[Rail<'a>],
+    moved: &[&'a Netdev],
     ports: &[Inside<'a>],
     settings: &Settings,
     release: Version,
 ) -> Vec<Taken<'a>> {
     let mut all = Vec::new();
-    for (rail, port) in rails.iter().zip(ports) {
+    for port in ports {
         let choice = choose(&port.table, settings, release);
         let gid = port.taken(choice);
-        // NCCL has one for a port, which may have several: a VLAN that comes along, for one.
-        let mut sharing = rails.iter().filter(|r| std::ptr::eq(r.port, rail.port));
-        let owner = sharing.find(|r| gid.is_some_and(|gid| is_own(gid, r.netdev, context)));
+        let mut moved = moved.iter();
+        let owner = moved.find(|n| gid.is_some_and(|gid| is_own(gid, n, context)));
         all.push(Taken {
             choice,
             gid,
-            owner: owner.map(|r| &r.netdev.name),
+            owner: owner.map(|n| &n.name),
         });
     }
     all
@@ -108,17 +109,12 @@ fn owned(taken: &[Taken]) -> usize {
 }
 
 /// The tables of these rails' ports as their container has them.
-fn inside<'a>(context: &Context<'a>, verdicts: &[Verdict], rails: &[Rail<'a>]) -> Vec<Inside<'a>> {
-    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
-    let names = kept.filter_map(|v| v.netdev.as_ref());
-    let moved: Vec<&Netdev> = names
-        .filter_map(|name| context.snapshot.netdev(name))
-        .collect();
+fn inside<'a>(context: &Context, moved: &[&Netdev], rails: &[Rail<'a>]) -> Vec<Inside<'a>> {
     let moves = context.request.select.network_mode.is_own();
     rails
         .iter()
         .map(|rail| match moves {
-            true => Inside::new(rail.port, context.snapshot, &moved),
+            true => Inside::new(rail.port, context.snapshot, moved),
             false => Inside::unmoved(rail.port),
         })
         .collect()
