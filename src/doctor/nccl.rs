@@ -165,7 +165,7 @@ fn consequence(trap: Trap) -> &'static str {
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
         Trap::PoorGid => "peers behind a router are out of reach: the job ends or hangs there",
-        Trap::NoNetwork => "no rank gets past ncclCommInitRank",
+        Trap::NoNetwork | Trap::NoRing => "no rank gets past ncclCommInitRank",
         Trap::GidTable => {
             "the job runs at the pace of TCP at best, and nothing but NCCL_DEBUG=INFO tells"
         }

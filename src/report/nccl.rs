@@ -2,7 +2,7 @@
 
 use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
 use nccl_rules::explain::{
-    Bootstrap, Explanation, Failure, Judged, Network, PortGid, Trap, UNKNOWN,
+    Bootstrap, Explanation, Failure, Judged, Network, PortGid, Ring, Trap, UNKNOWN,
 };
 
 use rdma_model::escape::shortened;
@@ -29,6 +29,14 @@ pub fn explanation_table(e: &Explanation) -> String {
         head.push(line(s.name, format!("{value:?} ({})", s.place)));
     }
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
+    head.extend(e.ring.iter().map(|ring| {
+        let text = match ring {
+            Ring::Uses(device) => format!("{device} (NCCL_OOB_NET_ENABLE)"),
+            Ring::Fails(why) => format!("fails: {why}"),
+            Ring::Unknown(why) => format!("unknown: {why}"),
+        };
+        line("ring by", printable(&text))
+    }));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
     let none = if is_unknown {
@@ -126,8 +134,10 @@ fn bootstrap(outcome: &Bootstrap) -> String {
 /// What stands for the data of NCCL's `own` network where NCCL_NET names another.
 fn other_network(e: &Explanation, own: Network) -> Option<String> {
     let mut warnings = e.warnings.iter();
+    if warnings.any(|w| matches!(w.trap, Trap::NoNetwork | Trap::NoRing)) {
+        return Some("none: NCCL does not start".to_owned());
+    }
     let text = match e.network.as_ref()? {
-        _ if warnings.any(|w| w.trap == Trap::NoNetwork) => "none: NCCL does not start".to_owned(),
         named if *named == own => return None,
         Network::Ib => "none: NCCL_NET=IB uses HCAs alone".to_owned(),
         Network::Socket => "none: NCCL_NET=Socket uses TCP alone".to_owned(),

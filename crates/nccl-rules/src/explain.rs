@@ -7,8 +7,8 @@ use rdma_model::snapshot::Snapshot;
 
 use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
-    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Network, PortGid, Setting, Step,
-    Trap, Warning,
+    Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Network, PortGid, Ring, Setting,
+    Step, Trap, Warning,
 };
 pub use super::hca::{UNKNOWN, data_direct, may_crash};
 pub use super::networks::plugin_names;
@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::VARIABLES;
 use super::version::Version;
-use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails};
+use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring};
 
 pub fn explain(
     settings: &Settings,
@@ -77,6 +77,7 @@ pub fn explain(
             &bootstrap,
         ),
         bootstrap,
+        ring: None,
         sockets: found.endpoints.clone(),
         hcas: hcas.taken,
         merged: hcas.merged,
@@ -93,6 +94,9 @@ pub fn explain(
     let gids = port_gids::warnings(settings, snapshot, &explanation);
     explanation.warnings.extend(gids);
     port_gids::switch_off(&mut explanation);
+    explanation.ring = ring::judge(settings, snapshot, &explanation);
+    let ring = ring::warnings(settings, &explanation);
+    explanation.warnings.extend(ring);
     let networks = networks::warnings(settings, &explanation);
     explanation.warnings.extend(networks);
     let names = known::warnings(settings, &explanation);

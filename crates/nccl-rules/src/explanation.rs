@@ -17,6 +17,9 @@ pub struct Explanation {
     pub assumed: bool,
     pub settings: Vec<Setting>,
     pub bootstrap: Bootstrap,
+    /// With NCCL_OOB_NET_ENABLE: the device of the network by which ranks meet then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ring: Option<Ring>,
     pub interfaces: Vec<Judged>,
     /// What NCCL's sockets use for data; the first also carries the connection set-up of HCAs.
     pub sockets: Vec<Endpoint>,
@@ -51,6 +54,14 @@ pub enum Network {
     Other(String),
     /// NCCL_NET is empty, which no network is called.
     Nothing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ring {
+    Uses(String),
+    Fails(String),
+    Unknown(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -123,7 +134,8 @@ impl Trap {
             }
             Trap::Prefix => "an entry without = in front of the list takes more than it names",
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
-            Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
+            Trap::NoHca => "the settings leave no HCA: NCCL goes on over TCP without a word",
+            Trap::NoRing => "NCCL_OOB_NET_IFNAME fits no device, and NCCL does not start",
             Trap::NoNetwork => "NCCL_NET names no network that is here, and NCCL does not start",
             Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
             Trap::GidTable => {
@@ -227,6 +239,9 @@ pub enum Trap {
     Prefix,
     Missing,
     NoHca,
+    /// NCCL_OOB_NET_IFNAME fits nothing that is there. A plugin that was not looked for may name
+    /// devices otherwise, so it is not fatal.
+    NoRing,
     /// NCCL_NET allows nothing that is there.
     NoNetwork,
     /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of

@@ -45,7 +45,8 @@ pub(crate) fn judge(
         Some(why.to_owned())
     } else {
         let disabled = || disabled(settings, version).then(|| "NCCL_IB_DISABLE is set".to_owned());
-        excludes_verbs(settings).or_else(disabled)
+        let unnamed = || no_verbs(settings, version).then(|| NO_VERBS.to_owned());
+        excludes_verbs(settings).or_else(disabled).or_else(unnamed)
     };
     let mut hcas: Vec<&Hca> = snapshot.hcas.iter().collect();
     hcas.sort_by_key(|h| h.index);
@@ -286,6 +287,10 @@ fn refused_plane(
     Some((at, refused))
 }
 
+/// What NCCL appends to the name of an HCA whose Data Direct function it uses; NCCL_IB_HCA is
+/// compared without it (src/transport/net_ib.cc since 2.27.3).
+pub(crate) const DIRECT: &str = "_dma";
+
 /// NCCL_IB_DATA_DIRECT: 0 where no Data Direct function is asked for
 /// (src/transport/net_ib.cc since 2.27.3).
 pub fn data_direct(settings: &Settings, version: Version) -> i64 {
@@ -294,6 +299,14 @@ pub fn data_direct(settings: &Settings, version: Version) -> i64 {
         false => 0,
     }
 }
+
+/// An empty NCCL_IBVERBS_LIB is dlopen's word for the program itself, which has no verbs.
+pub(crate) fn no_verbs(settings: &Settings, version: Version) -> bool {
+    settings.get("NCCL_IBVERBS_LIB") == Some("") && version.opens_named_verbs()
+}
+
+pub(crate) const NO_VERBS: &str =
+    "NCCL_IBVERBS_LIB is empty, which is the program itself: it has no verbs";
 
 pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
     parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0

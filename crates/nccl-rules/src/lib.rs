@@ -20,6 +20,7 @@ mod networks;
 mod pitfalls;
 mod port_gids;
 pub mod rails;
+mod ring;
 pub mod settings;
 mod socket;
 pub mod topology_xml;

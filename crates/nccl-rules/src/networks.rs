@@ -2,7 +2,7 @@
 //! src/net.cc, `ncclNetInit`, src/plugin/net.cc from 2.27 on). Names are compared without regard to
 //! case.
 
-use super::explanation::{Explanation, Network, Trap, Warning};
+use super::explanation::{Explanation, Network, Ring, Trap, Warning};
 use super::hca::{self, parameter};
 use super::pitfalls::{short, warning};
 use super::settings::{Plugin, Settings};
@@ -117,6 +117,10 @@ impl Explanation {
                 let warning = not_disabled(settings, self.version, &short(path));
                 self.warnings.extend(warning.filter(|_| !is_said));
                 self.plugin = Some(path.clone());
+                // Its network has devices of its own.
+                self.warnings.retain(|w| w.trap != Trap::NoRing);
+                let unknown = "a plugin's network names its devices";
+                self.ring = self.ring.map(|_| Ring::Unknown(unknown.to_owned()));
             }
             Plugin::Missing => {
                 self.plugin = None;

@@ -336,6 +336,16 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
             .iter()
             .any(|(name, port)| entry.matches(name, *port, patterns.exact));
         let port = entry.port.map_or(String::new(), |p| format!(":{p}"));
+        let own = entry.name.strip_suffix(hca::DIRECT);
+        if let Some(own) = own.filter(|own| !fits && there.iter().any(|(name, _)| name == own)) {
+            let text = format!(
+                "{variable} is compared with an HCA's own name: {own} in place of {}, which NCCL \
+                makes of it since 2.27.3 (NCCL_IB_DATA_DIRECT)",
+                entry.name
+            );
+            out.push(warning(Trap::Missing, text));
+            continue;
+        }
         // A list of interfaces often names those of several kinds of hosts, and whole lists without
         // a match are reported above.
         if *variable == HCA && !fits {
@@ -453,7 +463,11 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
     // Who switches them off means it, and NCCL_NET allows no other network.
     let meant = hca::disabled(settings, explained.version) || explained.network.is_some();
-    if let Some(value) = settings
+    let unnamed = hca::no_verbs(settings, explained.version);
+    if none && !meant && unnamed && !explained.sockets.is_empty() {
+        let text = format!("{}; NCCL goes on over TCP: unset it", hca::NO_VERBS);
+        out.push(warning(Trap::NoHca, text));
+    } else if let Some(value) = settings
         .get(HCA)
         .filter(|_| none && !meant && !explained.sockets.is_empty())
     {

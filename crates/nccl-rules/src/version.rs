@@ -180,6 +180,22 @@ impl Version {
         self.since(24, 3)
     }
 
+    /// The ring by which ranks meet may go by a device of the network (NCCL_OOB_NET_ENABLE;
+    /// src/bootstrap.cc, `netGetDevice`).
+    pub const fn has_net_ring(self) -> bool {
+        self.since(23, 4)
+    }
+
+    /// A NCCL_OOB_NET_IFNAME that fits no device ends NCCL; before, the first one was taken.
+    pub const fn ends_without_ring(self) -> bool {
+        self.since(24, 3)
+    }
+
+    /// NCCL_IBVERBS_LIB is opened before libibverbs' own names (src/misc/ibvsymbols.cc).
+    pub const fn opens_named_verbs(self) -> bool {
+        self.since(30, 3)
+    }
+
     /// All failures to connect are counted together, by NCCL_SOCKET_RETRY_CNT (src/misc/socket.cc);
     /// before, by fixed numbers.
     pub const fn counts_retries(self) -> bool {

@@ -474,3 +474,28 @@ fn nccl_net_decides_and_nothing_contradicts_it() {
     assert_eq!((plugin(&[ofi, ib]), plugin(&[ofi, socket])), (None, None));
     assert_eq!(plugin(&[("NCCL_NET_PLUGIN", "None")]), None);
 }
+
+#[test]
+fn a_name_of_data_direct_is_no_name_for_the_list() {
+    let text = "NCCL_IB_HCA is compared with an HCA's own name: mlx5_0 in place of mlx5_0_dma, \
+        which NCCL makes of it since 2.27.3 (NCCL_IB_DATA_DIRECT)";
+    for list in ["=mlx5_0_dma,mlx5_1", "^mlx5_0_dma"] {
+        assert!(
+            traps(&[("NCCL_IB_HCA", list)], "2.32.3").contains(&text.to_owned()),
+            "{list}"
+        );
+    }
+    let other = traps(&[("NCCL_IB_HCA", "=mlx5_9_dma,mlx5_1")], "2.32.3");
+    assert_eq!(other, ["NCCL_IB_HCA: there is no mlx5_9_dma"]);
+}
+
+/// dlopen("") is the program (seen with the libraries: ncclIbInit returns 3).
+#[test]
+fn an_empty_name_of_libibverbs_leaves_no_hca() {
+    let env = [("NCCL_IBVERBS_LIB", "")];
+    let text = "NCCL_IBVERBS_LIB is empty, which is the program itself: it has no verbs; NCCL goes \
+        on over TCP: unset it";
+    assert_eq!(traps(&env, "2.32.3"), [text]);
+    assert!(explained(&env, "2.32.3").hcas.is_empty());
+    assert!(!explained(&env, "2.29.7").hcas.is_empty());
+}
