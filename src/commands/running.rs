@@ -3,7 +3,7 @@
 
 pub(super) mod sandbox;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -19,7 +19,7 @@ use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
 use crate::container::budget::Budget;
-use crate::container::userspace::{self, LIBRARY_PATH, Userspace};
+use crate::container::userspace::{self, IBVERBS_LIB, LIBRARY_PATH, Userspace};
 use crate::doctor::collect;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
@@ -234,12 +234,19 @@ fn is_setting(name: &str) -> bool {
 /// [`container_settings`].
 pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Option<Userspace>> {
     let env = collect::environment(pid, |name| userspace::VARIABLES.contains(&name))?;
+    let mut env: BTreeMap<String, String> = env.into_iter().collect();
+    // A config file may have it, too.
+    let found = container_settings(pid).ok();
+    let named = found
+        .as_ref()
+        .and_then(|found| found.settings.get(IBVERBS_LIB));
+    env.extend(named.map(|name| (IBVERBS_LIB.to_owned(), name.to_owned())));
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
     let program = pidfd::command(pid).map(|(program, _)| program);
     Ok(userspace::look(
         &root,
-        &env.into_iter().collect(),
+        &env,
         program.as_deref().and_then(Path::to_str),
         &providers,
         &Budget::new(None),

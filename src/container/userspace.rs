@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use rdma_model::escape::shortened;
 use rdma_model::ids::HcaName;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,7 @@ use crate::oci::bundle::{Bundle, ContainerRoot};
 use crate::oci::config::{Config, OciMount};
 
 const VERBS: &str = "libibverbs.so.1";
+const DEVICE_LIST: &str = "ibv_get_device_list";
 const RDMACM: &str = "librdmacm.so.1";
 
 /// Where NCCL looks for mlx5's own functions, and the one by which it asks for the Data Direct
@@ -54,7 +56,10 @@ const PROVIDERS: [(&str, &str); 19] = [
 
 /// The variables by which the loader and libibverbs look elsewhere.
 pub const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-pub const VARIABLES: [&str; 3] = [LIBRARY_PATH, "RDMAV_DRIVERS", "IBV_DRIVERS"];
+pub const VARIABLES: [&str; 4] = [LIBRARY_PATH, "RDMAV_DRIVERS", "IBV_DRIVERS", IBVERBS_LIB];
+
+/// What NCCL opens before libibverbs' own names, from 2.30.3 on (src/misc/ibvsymbols.cc).
+pub const IBVERBS_LIB: &str = "NCCL_IBVERBS_LIB";
 
 pub fn provider(driver: &str) -> Option<&'static str> {
     PROVIDERS
@@ -73,6 +78,17 @@ pub enum Library {
     Found(String),
 }
 
+/// The library that NCCL_IBVERBS_LIB names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Named {
+    /// NCCL goes on with libibverbs' own names.
+    Missing(String),
+    /// It has no verbs, and NCCL uses no HCA.
+    Other(String),
+    Verbs(String),
+}
+
 /// What the loader of a container finds of rdma-core, and of NCCL's plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -80,6 +96,8 @@ pub struct Userspace {
     /// ID and ID_LIKE of its os-release.
     pub os: Vec<String>,
     pub verbs: Library,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub named_verbs: Option<Named>,
     pub rdmacm: Library,
     /// Whether libmlx5 knows Data Direct; absent where no HCA is of mlx5.
     pub data_direct: Option<bool>,
@@ -118,7 +136,15 @@ pub fn look(
         gdrdrv: root.find("dev/gdrdrv").is_ok(),
         ..Userspace::default()
     };
-    if let Some((_, verbs)) = loader.find(VERBS) {
+    found.named_verbs = env
+        .get(IBVERBS_LIB)
+        .and_then(|name| named_verbs(&loader, name));
+    let named = match &found.named_verbs {
+        Some(Named::Verbs(path)) => loader.library(path).map(|file| (path.clone(), file)),
+        _ => None,
+    };
+    if let Some((path, verbs)) = named.or_else(|| loader.find(VERBS)) {
+        found.verbs = Library::Found(path);
         let file = loader.contents(&verbs).unwrap_or_default();
         found.read_verbs(loader::strings(&file).take_while(|_| budget.lasts()));
         found.look_for_names(&loader, env, wanted);
@@ -179,7 +205,9 @@ pub fn bundle_notes<'h>(
     let (env, program) = (own.env, own.program);
     let budget = Budget::new(None);
     let own = loader::folders(env.get(LIBRARY_PATH).map(String::as_str));
-    let mut folders = FOLDERS.into_iter().chain(own);
+    let named = env.get(IBVERBS_LIB).map(String::as_str);
+    let named = named.filter(|name| name.starts_with('/'));
+    let mut folders = FOLDERS.into_iter().chain(own).chain(named);
     let is_over = |folder| mounts.iter().any(|mount| hides(mount, folder));
     match folders.any(|folder| !budget.lasts() || is_over(folder)) {
         true => Vec::new(),
@@ -207,6 +235,28 @@ pub fn first(
     names.iter().find_map(|name| match name.starts_with('/') {
         true => loader.library(name).map(|_| name.clone()),
         false => loader.find(name).map(|(path, _)| path),
+    })
+}
+
+/// What that name leads to. A name that begins where the program happens to be is not looked at.
+fn named_verbs(loader: &Loader, name: &str) -> Option<Named> {
+    if name.is_empty() {
+        // dlopen's word for the program itself.
+        return Some(Named::Other(String::new()));
+    }
+    let found = match (name.starts_with('/'), name.contains('/')) {
+        (true, _) => loader.library(name).map(|file| (name.to_owned(), file)),
+        (false, true) => return None,
+        _ => loader.find(name),
+    };
+    let Some((path, file)) = found else {
+        return Some(Named::Missing(name.to_owned()));
+    };
+    let bytes = loader.contents(&file).unwrap_or_default();
+    let is_verbs = loader::strings(&bytes).any(|text| text == DEVICE_LIST);
+    Some(match is_verbs {
+        true => Named::Verbs(path),
+        false => Named::Other(path),
     })
 }
 
@@ -350,11 +400,34 @@ impl Userspace {
                 .collect(),
             at => vec![Lack::library(VERBS, at, &packages.both(), Need::Verbs)],
         };
+        lacks.extend(self.lacks_named());
         if !matches!(self.rdmacm, Library::Found(_)) {
             let name = packages.rdmacm;
             lacks.push(Lack::library(RDMACM, &self.rdmacm, name, Need::Rdmacm));
         }
         lacks
+    }
+
+    fn lacks_named(&self) -> Option<Lack> {
+        let (need, seen) = match self.named_verbs.as_ref()? {
+            Named::Verbs(_) => return None,
+            Named::Missing(name) => (
+                Need::Named,
+                format!(
+                    "{IBVERBS_LIB}={} is not found by the loader of the image",
+                    shortened(name, 80)
+                ),
+            ),
+            Named::Other(path) => (
+                Need::NamedVerbs,
+                format!(
+                    "{IBVERBS_LIB}={} has no {DEVICE_LIST}: NCCL from 2.30.3 on uses no HCA",
+                    shortened(path, 80)
+                ),
+            ),
+        };
+        let fix = format!("unset {IBVERBS_LIB}, or name libibverbs.so.1 of the image");
+        Some(Lack { need, seen, fix })
     }
 
     fn lacks_provider(&self, name: &str, hcas: &[&HcaName], packages: &Packages) -> Option<Lack> {
@@ -455,6 +528,10 @@ pub enum Need {
     Verbs,
     /// Without it libibverbs passes the HCA over.
     Provider,
+    /// What NCCL_IBVERBS_LIB names is not there: NCCL goes on with libibverbs' own names.
+    Named,
+    /// What it names is no libibverbs, and NCCL takes no other.
+    NamedVerbs,
     /// NCCL does without it.
     Rdmacm,
     /// Without it NCCL reaches GPUs by the HCA's own function.

@@ -16,9 +16,15 @@ pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     let is_mlx5 = drivers.iter().any(|(_, driver)| *driver == "mlx5_core");
     let lacks = found.map(|found| found.lacks(drivers));
     let mut lacks = lacks.unwrap_or_default();
-    let has_provider = lacks.iter().all(|lack| lack.need == Need::Rdmacm);
+    let has_provider = lacks
+        .iter()
+        .all(|lack| !matches!(lack.need, Need::Verbs | Need::Provider));
     if is_mlx5 && has_provider && uses_data_direct(context) {
         lacks.extend(found.and_then(Userspace::lacks_data_direct));
+    }
+    let release = context.release().unwrap_or_default();
+    if !release.opens_named_verbs() {
+        lacks.retain(|lack| !matches!(lack.need, Need::Named | Need::NamedVerbs));
     }
     lacks.into_iter().map(finding).collect()
 }
@@ -41,6 +47,14 @@ fn finding(lack: Lack) -> Finding {
         Need::Provider => (
             Severity::Breaks,
             "libibverbs passes such an HCA over, and NCCL goes on without it, or by TCP",
+        ),
+        Need::Named => (
+            Severity::Warning,
+            "NCCL goes on with libibverbs.so.1, if that is there, or by TCP without a word",
+        ),
+        Need::NamedVerbs => (
+            Severity::Breaks,
+            "NCCL goes on by TCP: it opens no other library then",
         ),
         Need::DataDirect => (
             Severity::Warning,

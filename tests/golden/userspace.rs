@@ -398,6 +398,36 @@ fn a_bundle_is_looked_at_before_it_starts() {
     assert!(notes("{").is_empty());
 }
 
+/// NCCL_IBVERBS_LIB is opened first: its file says which providers are loaded, and where it is none
+/// of libibverbs, no other is opened.
+#[test]
+fn a_named_libibverbs_is_the_one_that_counts() {
+    let image = Image::debian();
+    let named = |name: &str| image.lacks(&[CX], &[("NCCL_IBVERBS_LIB", name)]);
+    let own = "/opt/own/libibverbs.so";
+    let missing = format!(
+        "NCCL_IBVERBS_LIB={own} is not found by the loader of the image: unset NCCL_IBVERBS_LIB, \
+        or name libibverbs.so.1 of the image"
+    );
+    assert_eq!(named(own), [missing]);
+    let other = "has no ibv_get_device_list: NCCL from 2.30.3 on uses no HCA";
+    assert!(named("")[0].contains(other) && named("libmlx5.so.1")[0].contains(other));
+    // As libibverbs.so.1 has it, and one that loads other providers.
+    image.library(
+        "opt/own/libibverbs.so",
+        &["ibv_get_device_list", "lib%s-rdmav50.so"],
+    );
+    let lacks = named(own);
+    assert_eq!(lacks.len(), 1);
+    assert!(
+        lacks[0].starts_with("the image has no libmlx5-rdmav50.so"),
+        "{lacks:?}"
+    );
+    assert!(image.lacks(&[CX], &[]).is_empty());
+    // Where it is depends on the program's folder.
+    assert!(named("./libibverbs.so").is_empty());
+}
+
 /// An image's author decides how much there is to look at: what is not looked at to the end is not
 /// known.
 #[test]
