@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use nccl_rules::explain::{VARIABLES, Variable};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::values::Family;
 use rdma_model::verdict::DropCode;
@@ -185,6 +186,24 @@ fn settings_of_libraries_in_docs_are_those_of_the_program() {
         );
     }
     section_is("docs/libraries.md", "settings", &table);
+}
+
+#[test]
+fn settings_of_nccl_in_docs_are_those_of_explain() {
+    let mut table = "| setting | decides | releases | read in |\n|---|---|---|---|\n".to_owned();
+    for variable in &VARIABLES {
+        let releases = match variable.since {
+            None => "all".to_owned(),
+            Some(since) => format!("from {since} on"),
+        };
+        let source = match variable.source {
+            None => "seen in the libraries".to_owned(),
+            Some(file) => format!("`{file}`"),
+        };
+        let Variable { name, decides, .. } = variable;
+        table += &format!("| `{name}` | {decides} | {releases} | {source} |\n");
+    }
+    section_is("docs/nccl.md", "settings", &table);
 }
 
 /// A table of the flags of `T`, with the keys of the config file's table that have the same names.

@@ -14,7 +14,7 @@ pub use super::hca::{UNKNOWN, data_direct, may_crash};
 pub use super::networks::plugin_names;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
-pub use super::variables::VARIABLES;
+pub use super::variables::{VARIABLES, Variable};
 use super::version::Version;
 use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring};
 
@@ -65,8 +65,8 @@ pub fn explain(
         version,
         assumed: false,
         settings: VARIABLES
-            .into_iter()
-            .filter_map(|name| setting(settings, name))
+            .iter()
+            .filter_map(|v| setting(settings, v.name))
             .collect(),
         interfaces: interfaces::judge(
             snapshot,

@@ -3,31 +3,8 @@
 use super::explanation::{Explanation, Trap, Warning};
 use super::pitfalls::{short, warning};
 use super::settings::Settings;
-use super::variables::VARIABLES;
+use super::variables::{VARIABLES, Variable};
 use super::version::Version;
-
-/// The first release whose source has it, with the file.
-const SINCE: [(&str, Version); 13] = [
-    // src/bootstrap.cc
-    ("NCCL_OOB_NET_ENABLE", Version::new(2, 23, 4)),
-    ("NCCL_OOB_NET_IFNAME", Version::new(2, 23, 4)),
-    // src/graph/topo.cc
-    ("NCCL_NET_MERGE_LEVEL", Version::new(2, 24, 3)),
-    ("NCCL_NET_FORCE_MERGE", Version::new(2, 24, 3)),
-    ("NCCL_NET_MERGE_POLICY", Version::new(2, 30, 7)),
-    ("NCCL_NETDEVS_POLICY", Version::new(2, 28, 3)),
-    // src/transport/net_ib.cc
-    ("NCCL_IB_DATA_DIRECT", Version::new(2, 27, 3)),
-    // src/transport/net_ib/connect.cc
-    ("NCCL_IB_SUBNET_AWARE_ROUTING", Version::new(2, 30, 7)),
-    ("NCCL_IB_SUBNET_PREFIX_LEN", Version::new(2, 30, 7)),
-    // src/misc/ibvsymbols.cc
-    ("NCCL_IBVERBS_LIB", Version::new(2, 30, 3)),
-    // By the names in the libraries.
-    ("NCCL_IB_PKEY_VALUE", Version::new(2, 31, 2)),
-    ("NCCL_IB_RAIL_POLICY", Version::new(2, 32, 3)),
-    ("NCCL_IB_SORT_MERGE_NICS", Version::new(2, 32, 3)),
-];
 
 pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warning> {
     let version = explained.version;
@@ -40,9 +17,10 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
         );
         out.push(warning(Trap::NotJudged, text));
     }
-    for (name, since) in SINCE.iter().filter(|(_, since)| version < *since) {
-        if settings.get(name).is_some() {
-            let text = format!("{name} is read from NCCL {since} on: {version} ignores it");
+    let unread = |v: &Variable| v.since.filter(|since| version < *since);
+    for (variable, since) in VARIABLES.iter().filter_map(|v| Some((v.name, unread(v)?))) {
+        if settings.get(variable).is_some() {
+            let text = format!("{variable} is read from NCCL {since} on: {version} ignores it");
             out.push(warning(Trap::Value, text));
         }
     }
@@ -62,11 +40,12 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
 /// apart, but for NCCL_NET.
 fn meant(name: &str) -> Option<&'static str> {
     const SHORT: usize = 9;
-    let known = || VARIABLES.into_iter().filter(|v| v.len() > SHORT);
-    if VARIABLES.contains(&name) {
+    let names = VARIABLES.iter().map(|v| v.name);
+    if names.clone().any(|known| known == name) {
         return None;
     }
-    known().find(|v| is_one_letter_off(v.as_bytes(), name.as_bytes()))
+    let mut long = names.filter(|known| known.len() > SHORT);
+    long.find(|known| is_one_letter_off(known.as_bytes(), name.as_bytes()))
 }
 
 /// One byte more, one less, or another one.

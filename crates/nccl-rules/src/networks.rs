@@ -39,6 +39,7 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
     out.extend(other.and_then(|other| not_disabled(settings, explained.version, &other)));
     let hides = settings
         .get(MISMATCH)
+        .filter(|_| explained.version.knows_mismatch())
         .filter(|v| !v.is_empty() && parameter(settings, explained.version, MISMATCH, 1) != 0);
     if let Some(value) = hides {
         let text = format!(

@@ -191,6 +191,11 @@ impl Version {
         self.since(24, 3)
     }
 
+    /// Different numbers of HCAs are looked for (NCCL_IGNORE_NET_MISMATCH; src/init.cc).
+    pub const fn knows_mismatch(self) -> bool {
+        self.since(30, 3)
+    }
+
     /// NCCL_IBVERBS_LIB is opened before libibverbs' own names (src/misc/ibvsymbols.cc).
     pub const fn opens_named_verbs(self) -> bool {
         self.since(30, 3)
