@@ -35,7 +35,7 @@ use choose::Chosen;
 use entered::{Entered, member};
 use fit::Fitted;
 use join::Joined;
-use returned::{are_configured, due_objects, set_manager, take_over};
+use returned::{check_configured, due_objects, set_manager, take_over};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -146,7 +146,7 @@ impl Create<'_> {
         attempt: &Attempt,
     ) -> Result<Attach> {
         let mut managers = Managers::of(self.hook.machine.root());
-        are_configured(plan, host, &mut managers)?;
+        check_configured(plan, host, &mut managers)?;
         let mut attach = attach(plan, host, within)?;
         let moved = nic_names(&attach.held);
         for held in &mut attach.held {

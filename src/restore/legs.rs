@@ -19,6 +19,8 @@ pub struct AbsentNics {
     objects: HashSet<u32>,
     /// Objects whose number another one has by now, and groups of these.
     taken: HashSet<u32>,
+    /// The host's routes through what has these numbers now.
+    kept: Vec<Route>,
 }
 
 impl AbsentNics {
@@ -102,6 +104,8 @@ impl AbsentNics {
                 self.taken.insert(group.id);
             }
         }
+        let leads_there = |r: &&Route| r.nexthop().is_some_and(|id| self.taken.contains(&id));
+        self.kept = host.routes.iter().filter(leads_there).cloned().collect();
         notes
     }
 
@@ -117,6 +121,9 @@ impl AbsentNics {
     pub fn route(&self, r: &Route) -> Option<Route> {
         let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
         if is_taken {
+            if self.kept.iter().any(|kept| key(kept) == key(r)) {
+                return None;
+            }
             let mut plain = r.with(r.hops.clone());
             plain.other.remove(&RTA_NH_ID);
             return self.route(&plain).filter(|r| !r.hops.is_empty());
@@ -197,7 +204,7 @@ impl AbsentNics {
                     .filter(|n| n.group.is_empty())
                     .map(|n| n.id)
                     .collect(),
-                taken: HashSet::new(),
+                ..AbsentNics::default()
             };
             let before = (state.clone(), held.stand_ins.clone());
             for route in from

@@ -29,9 +29,9 @@ use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::awaited;
-use crate::restore::children::{self, Children};
+use crate::restore::children;
 use crate::restore::search_netns;
-use crate::restore::settle::{Returned, Settled, settle};
+use crate::restore::settle::{Returned, Waiting, settle};
 use crate::restore::siblings::{self, Siblings};
 
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
@@ -92,7 +92,7 @@ pub fn restore_with(
     let restored = if record.is_back() {
         awaited::resume(machine, world, records, &record, patience)
     } else {
-        restore_all(machine, world, records, record, patience)
+        bring_back(machine, world, records, record, patience)
     };
     restored.or_else(|e| match ErrorClass::of(&e) {
         ErrorClass::Other => Err(e).class(
@@ -103,7 +103,7 @@ pub fn restore_with(
     })
 }
 
-fn restore_all(
+fn bring_back(
     machine: &dyn Namespaces,
     world: &mut dyn World,
     records: &mut Records,
@@ -114,120 +114,118 @@ fn restore_all(
         .checked_sub(CLOCK)
         .unwrap_or(SystemTime::UNIX_EPOCH);
     let mut managers = Managers::of(machine.root());
-    // Before it was attached, no program of the container has run.
-    let first = record.phase == Phase::Attached;
-    let had_tenant = record.phase != Phase::Attaching;
-    let was_tried = record.phase == Phase::Restoring;
+    let was = record.phase;
     record.phase = Phase::Restoring;
+    let was_tried = was == Phase::Restoring;
     of_host::remember(world, &mut managers, &mut record, was_tried)?;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save(&record).err();
     let others = other_records(records, &record);
     let (absent, gone) = absent_nics(world, records, &record, &others)?;
-    let siblings = if had_tenant {
-        siblings::delete(world, &record, &others)?
-    } else {
-        Siblings::default()
+    // Before it was attached, no program of the container has run.
+    let siblings = match was {
+        Phase::Attaching => Siblings::default(),
+        _ => siblings::delete(world, &record, &others)?,
     };
-    let Planned {
-        plan: mut restore_plan,
-        mut notes,
-        moved,
-        searched,
-    } = plan_when_back(
-        machine,
-        world,
-        &mut managers,
-        &absent.view(&record),
-        patience,
-    )?;
-    record.searched = searched;
-    siblings.correct(&mut restore_plan.notes);
-    notes.extend(siblings.notes);
-    notes.extend(gone);
+    let view = absent.view(&record);
+    let mut planned = plan_when_back(machine, world, &mut managers, &view, patience)?;
+    record.searched = planned.searched;
+    siblings.correct(&mut planned.plan.notes);
+    let mut moved = move_back(world, &planned.plan.steps, &record);
+    let arranged = put_in_order(world, records, &mut record, &absent)?;
+    moved.errors.extend(arranged.errors);
+    let view = absent.view(&record);
+    let here = without_stuck(view.held, &planned.plan);
+    let made_by_container =
+        children::links_owners(&planned.plan.steps, &record.held, was == Phase::Attached);
+    let children = children::delete(world, &here, &made_by_container, record.children_gone)?;
+    record.children_gone = children.remaining.is_empty();
+    let back = Returned {
+        held: &here,
+        order: &view.precedence,
+        host_objects: &record.host_objects,
+        moved: &planned.moved,
+        begun,
+    };
+    let mut settled = settle(world, &mut managers, back, patience)?;
+    settled.drift.extend(move_bare_hcas(world, &record)?);
+    if planned.plan.stuck.is_empty() {
+        let complete = without_waiting(&here, &settled.waiting);
+        settled.drift.extend(delete_stand_ins(world, &complete)?);
+    }
+    // Where steps failed, a link manager need not be the reason.
+    settled.fought = settled.fought.filter(|_| moved.errors.is_empty());
+    let remaining = [children.remaining, siblings.remaining].concat();
+    let notes = [planned.notes, siblings.notes, gone].concat();
+    if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
+        hand_over(records, &absent, &record, others)?;
+        await_managers(machine, records, &record, &settled.waiting)?;
+        let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
+        let made = [notes, planned.plan.notes, children.notes, settled.notes].concat();
+        let notes = made.into_iter().chain(settled.fought);
+        return Ok(Restored {
+            steps: planned.plan.steps.len() + arranged.steps,
+            notes: notes.chain(awaits.iter().cloned()).collect(),
+            awaits,
+            moving: moved.moving,
+        });
+    }
+    let stuck = &planned.plan.stuck;
+    let mut what: Vec<String> = stuck
+        .iter()
+        .map(|(dev, why)| format!("{dev} {why}"))
+        .collect();
+    what.extend(
+        unsaved
+            .iter()
+            .chain(&moved.errors)
+            .map(|e| format!("{e:#}")),
+    );
+    what.extend(remaining);
+    what.extend(settled.drift.iter().map(Drift::to_string));
+    what.extend(settled.fought);
+    what.extend(notes);
+    if stuck.is_empty() {
+        what.extend(advice(&settled.drift).map(str::to_owned));
+    }
+    let stuck = planned.plan.stuck.into_iter().map(|(name, _)| name);
+    let kept_for = stuck.chain(await_networkd(&record, &settled.waiting));
+    record.kept_for = kept_for.collect();
+    Err(hold_back(records, record, what))
+}
+
+struct Moved {
+    errors: Vec<anyhow::Error>,
+    /// What the kernel took for the moves alone.
+    moving: Duration,
+}
+
+fn move_back(world: &mut dyn World, steps: &[Step], record: &Record) -> Moved {
     // The steps that wait need theirs beside the moves.
     let deadline = Instant::now() + SETTLE + deadline::moves(&record.held);
     let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
-    let mut errors = apply_each(&restore_plan.steps, world, deadline, |step| {
+    let errors = apply_each(steps, world, deadline, |step| {
         if is_move(step) {
             moving += since.elapsed();
         }
         since = Instant::now();
     });
-    // Of 512 NICs there are many, and none is done again.
-    let done = std::mem::take(&mut restore_plan.steps);
-    let arranged = put_in_order(world, records, &mut record, &absent)?;
-    let view = absent.view(&record);
-    errors.extend(arranged.errors);
-    let mut here = view.held;
-    for (name, _) in &restore_plan.stuck {
-        here.retain(|h| h.nic.identity.name != *name);
+    Moved { errors, moving }
+}
+
+fn without_stuck(mut held: Vec<MovedNic>, plan: &RestorePlan) -> Vec<MovedNic> {
+    for (name, _) in &plan.stuck {
+        held.retain(|h| h.nic.identity.name != *name);
     }
-    let Children {
-        notes: deleted,
-        mut remaining,
-    } = children::delete(
-        world,
-        &here,
-        &children::links_owners(&done, &record.held, first),
-        record.children_gone,
-    )?;
-    record.children_gone = remaining.is_empty();
-    remaining.extend(siblings.remaining);
-    let back = Returned {
-        held: &here,
-        order: &view.precedence,
-        host_objects: &record.host_objects,
-        moved: &moved,
-        begun,
-    };
-    let Settled {
-        mut drift,
-        fought,
-        notes: mended,
-        waiting,
-    } = settle(world, &mut managers, back, patience)?;
-    drift.extend(bare_drift(world, &record)?);
-    if restore_plan.stuck.is_empty() {
-        let waits = |h: &MovedNic| waiting.iter().any(|w| w.nic == h.nic.identity.name);
-        let (_, complete): (Vec<_>, Vec<_>) = here.iter().cloned().partition(waits);
-        drift.extend(stand_in_drift(world, &complete)?);
+    held
+}
+
+fn without_waiting(held: &[MovedNic], waiting: &[Waiting]) -> Vec<MovedNic> {
+    let mut held = held.to_vec();
+    for waiting in waiting {
+        held.retain(|h| h.nic.identity.name != waiting.nic);
     }
-    // Where steps failed, a link manager need not be the reason.
-    let fought = fought.filter(|_| errors.is_empty());
-    if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
-        hand_over(records, &absent, &record, others)?;
-        let awaits: Vec<String> = waiting.iter().map(|w| w.why.clone()).collect();
-        await_managers(machine, records, &record, &waiting)?;
-        let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
-        let made = notes.into_iter().chain(made).chain(fought);
-        let notes = made.chain(awaits.iter().cloned()).collect();
-        return Ok(Restored {
-            steps: done.len() + arranged.steps,
-            notes,
-            awaits,
-            moving,
-        });
-    }
-    let mut what: Vec<String> = restore_plan
-        .stuck
-        .iter()
-        .map(|(dev, why)| format!("{dev} {why}"))
-        .collect();
-    what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
-    what.extend(
-        remaining
-            .into_iter()
-            .chain(drift.iter().map(Drift::to_string))
-            .chain(fought),
-    );
-    what.extend(notes);
-    if restore_plan.stuck.is_empty() {
-        what.extend(advice(&drift).map(str::to_owned));
-    }
-    let stuck = restore_plan.stuck.into_iter().map(|(name, _)| name);
-    record.kept_for = stuck.chain(await_networkd(&record, &waiting)).collect();
-    Err(hold_back(records, record, what))
+    held
 }
 
 fn is_move(step: &Step) -> bool {
@@ -349,8 +347,8 @@ fn put_in_order(
     Ok(arranged)
 }
 
-/// Stand-ins that are there still beside the whole routes; a delete that failed is tried again.
-fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>> {
+/// Tries again to delete stand-ins that are beside the whole routes; returns those that stay.
+fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>> {
     if held.iter().all(|h| h.stand_ins.is_empty()) {
         return Ok(Vec::new());
     }
@@ -371,9 +369,9 @@ fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>
     Ok(superseded(held, &host).map(drift).collect())
 }
 
-/// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move
-/// that failed is tried again.
-fn bare_drift(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
+/// Tries again to move HCAs without a NIC, where devices belong to one namespace each; returns
+/// those that the host lacks still.
+fn move_bare_hcas(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
     let bare = bare(record);
     if bare.is_empty() {
         return Ok(Vec::new());

@@ -18,7 +18,11 @@ use crate::store::records::Records;
 
 /// That every planned address is there, where a manager has yet to configure its NIC;
 /// [`ErrorClass::Locked`] says which one.
-pub(super) fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Result<()> {
+pub(super) fn check_configured(
+    plan: &Plan,
+    host: &Snapshot,
+    managers: &mut Managers,
+) -> Result<()> {
     for nic in &plan.nics {
         let Some(state) = NicState::of(host, &nic.identity.name) else {
             continue;
