@@ -127,7 +127,11 @@ fn listen(
 ) -> Result<()> {
     let wait = bootstrap::wait(explanation, seen, id, port);
     let Some(wait) = wait else {
-        return Err(ErrorClass::Other.error("NCCL does not start in this network namespace"));
+        let text = match explanation.bootstrap {
+            Bootstrap::NotJudged => format!("NCCL {} was not judged", explanation.version),
+            _ => "NCCL does not start in this network namespace".to_owned(),
+        };
+        return Err(ErrorClass::Other.error(text));
     };
     let listener = tcp_probe::listen(wait.at).class(ErrorClass::Other, wait.doing())?;
     match args.json {

@@ -131,8 +131,9 @@ fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
             ),
         };
         let seen = format!(
-            "nvidia_peermem is loaded, which NCCL {version} looks for in \
-            /sys/kernel/mm/memory_peers alone, and that is not here; {dma_buf}"
+            "nvidia_peermem is loaded, which NCCL {} looks for in \
+            /sys/kernel/mm/memory_peers alone, and that is not here; {dma_buf}",
+            version.label()
         );
         let fix = "NCCL 2.23.4 or later; or the kernel modules of MLNX_OFED, which have \
             memory_peers; or NVIDIA's open kernel modules";

@@ -180,7 +180,7 @@ fn consequence(trap: Trap) -> &'static str {
             "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP at best"
         }
         Trap::Name => "NCCL reads no such name: the setting has no effect",
-        Trap::NotJudged => "what is said here of such a release may not be so",
+        Trap::NotJudged => "what it makes of these settings is not known here",
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",
     }
 }

@@ -464,7 +464,7 @@ pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, hcas: Hca
         .collect();
     if let Some(fits) = hca_list(kept, hcas) {
         let release = if named.is_some() {
-            release.to_string()
+            release.label()
         } else {
             format!("{release} (assumed)")
         };
@@ -483,6 +483,7 @@ pub fn fit_unset(unset: &mut [String], release: Version) {
     if release.finds_gid() {
         return;
     }
+    let release = release.label();
     let means = format!("to NCCL {release} that is GID 0, link-local and of RoCE v1");
     for text in unset {
         *text = text.replace(FINDS, &means);

@@ -37,7 +37,7 @@ pub fn explanation_table(e: &Explanation) -> String {
         };
         line("ring by", printable(&text))
     }));
-    let is_unknown = e.bootstrap == Bootstrap::Unknown;
+    let is_unknown = matches!(e.bootstrap, Bootstrap::Unknown | Bootstrap::NotJudged);
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
     let none = if is_unknown {
         "unknown"
@@ -117,6 +117,7 @@ fn bootstrap(outcome: &Bootstrap) -> String {
             )
         }
         Bootstrap::Unknown => "unknown: this snapshot has no addresses".to_owned(),
+        Bootstrap::NotJudged => "not judged".to_owned(),
         Bootstrap::Fails(Failure {
             error: Some(error),
             message,
@@ -202,7 +203,7 @@ pub fn call(call: &Call) -> String {
         None => "nowhere: the kernel knows no way there".to_owned(),
     };
     remarks(vec![
-        ("NCCL".to_owned(), call.version.to_string()),
+        ("NCCL".to_owned(), call.version.label()),
         ("bootstrap".to_owned(), bootstrap(&call.bootstrap)),
         ("leaves from".to_owned(), from),
         ("retries".to_owned(), call.rules.to_string()),

@@ -9,6 +9,7 @@ use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
 
 use super::candidates::{Context, counts};
 use super::{Drop, DropCode, Verdict, kept_netdevs, part_of};
+use nccl_rules::version::Version;
 use rdma_model::values::Family;
 
 /// The GIDs of a kept rail, by family.
@@ -72,7 +73,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
     let request = context.request;
     let is_set = request.gid_settings().contains_key(INDEX);
     let old = request.release(None).filter(|version| !version.finds_gid());
-    let Some(release) = old.filter(|_| !is_set) else {
+    let Some(release) = old.filter(|_| !is_set).map(Version::label) else {
         return;
     };
     let rails = rails(context, verdicts);

@@ -11,6 +11,7 @@ mod taken_gids;
 use std::fmt;
 
 use anyhow::Result;
+use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::nic::Nic;
@@ -226,6 +227,17 @@ pub fn select(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Resul
 pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
+    let release = request.release(None);
+    warnings.extend(
+        release
+            .filter(|release| !release.is_judged())
+            .map(|release| {
+                format!(
+                    "NCCL {release} was not judged: NICs and settings are chosen as for {}",
+                    Version::OLDEST
+                )
+            }),
+    );
     known(&context)?;
     let mut verdicts: Vec<Verdict> = candidates::candidates(&context)
         .iter()

@@ -169,6 +169,7 @@ fn left_out(set: &str, release: Version, taken: &Taken, netdev: &Netdev) -> Drop
         (Choice::Crash, None) => "ends by a signal".to_owned(),
         _ => "finds no GID that it can read".to_owned(),
     };
+    let release = release.label();
     let (why, fix) = match set {
         "" => (
             format!("NCCL {release} {takes}"),

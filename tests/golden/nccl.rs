@@ -972,7 +972,7 @@ fn names_planes_and_old_releases_are_told() {
     let near = explained(&[&TWO_IPV4], &["NCCL_SOCKET_IFNAME-=eth1"], "2.32.3");
     assert!(near.contains("did you mean NCCL_SOCKET_IFNAME?"), "{near}");
     let old = explained(&[&TWO_IPV4], &[], "2.10.3");
-    assert!(old.contains("NCCL 2.10.3 was not compared"), "{old}");
+    assert!(old.contains("NCCL 2.10.3 was not judged"), "{old}");
     let early = explained(&[&TWO_IPV4], &["NCCL_IB_DATA_DIRECT=2"], "2.21.5");
     assert!(
         early.contains("NCCL_IB_DATA_DIRECT is read from NCCL 2.27.3 on"),

@@ -7,6 +7,14 @@ use super::version::Version;
 /// releases have its trap: with one of them alone, the job may run.
 pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Version) {
     let newest = Version::NEWEST;
+    if !image.is_judged() {
+        for w in found.iter_mut().filter(|w| w.fatal) {
+            w.fatal = false;
+            w.text +=
+                &format!("; NCCL {image}, which the image names (NCCL_VERSION), was not judged");
+        }
+        return;
+    }
     // Of one trap, two releases may have different reasons. Their own number is none.
     let reason = |w: &Warning, release| w.text.replace(&format!("NCCL {release}"), "NCCL");
     let is_said = |w: &Warning| {
@@ -64,6 +72,20 @@ fn beside(w: Warning, found: &[Warning], image: Version) -> Warning {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_that_was_not_judged_leaves_doubt() {
+        let text = "nothing is left".to_owned();
+        let mut found = vec![Warning {
+            trap: Trap::NoHca,
+            fatal: true,
+            text,
+        }];
+        weigh(&mut found, Vec::new(), Version::new(2, 12, 12));
+        let doubt = "nothing is left; NCCL 2.12.12, which the image names (NCCL_VERSION), was not \
+            judged";
+        assert_eq!((found[0].fatal, found[0].text.as_str()), (false, doubt));
+    }
 
     #[test]
     fn another_reason_for_the_same_trap_is_said_too() {

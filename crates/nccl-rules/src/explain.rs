@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::{VARIABLES, Variable};
 use super::version::Version;
-use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring};
+use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring, unjudged};
 
 pub fn explain(
     settings: &Settings,
@@ -24,6 +24,15 @@ pub fn explain(
     version: Version,
     resolve: Resolve,
 ) -> Explanation {
+    let set: Vec<Setting> = VARIABLES
+        .iter()
+        .filter_map(|v| setting(settings, v.name))
+        .collect();
+    if !version.is_judged() {
+        let mut explanation = unjudged::explanation(set, snapshot, version);
+        explanation.warnings = known::warnings(settings, &explanation);
+        return explanation;
+    }
     let candidates = socket::candidates(snapshot);
     let ifindex = |name: &str| comm_id::ifindex(snapshot, name);
     let peer = settings
@@ -64,10 +73,7 @@ pub fn explain(
     let mut explanation = Explanation {
         version,
         assumed: false,
-        settings: VARIABLES
-            .iter()
-            .filter_map(|v| setting(settings, v.name))
-            .collect(),
+        settings: set,
         interfaces: interfaces::judge(
             snapshot,
             &candidates,

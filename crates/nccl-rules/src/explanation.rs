@@ -78,6 +78,8 @@ pub enum Bootstrap {
     Fails(Failure),
     /// The snapshot has no addresses.
     Unknown,
+    /// The release was not compared with what is said here.
+    NotJudged,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

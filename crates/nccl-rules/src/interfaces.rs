@@ -21,7 +21,7 @@ pub(crate) fn judge(
 ) -> Vec<Judged> {
     let used = match bootstrap {
         Bootstrap::Uses(endpoint, step) => Some((endpoint, *step)),
-        Bootstrap::Fails(_) | Bootstrap::Unknown => None,
+        Bootstrap::Fails(_) | Bootstrap::Unknown | Bootstrap::NotJudged => None,
     };
     let mut netdevs: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     netdevs.sort_by_key(|n| n.ifindex);

@@ -9,10 +9,9 @@ use super::version::Version;
 pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warning> {
     let version = explained.version;
     let mut out = Vec::new();
-    if version < Version::OLDEST {
+    if !version.is_judged() {
         let text = format!(
-            "NCCL {version} was not compared with what is said here: the oldest release that was \
-            is {}",
+            "NCCL {version} was not judged: the oldest release that was is {}",
             Version::OLDEST
         );
         out.push(warning(Trap::NotJudged, text));

@@ -24,5 +24,6 @@ mod ring;
 pub mod settings;
 mod socket;
 pub mod topology_xml;
+mod unjudged;
 mod variables;
 pub mod version;

@@ -111,7 +111,7 @@ impl Explanation {
     /// Adds what is known of a plugin. One that NCCL_NET does not name has no part in it.
     pub fn with_plugin(mut self, settings: &Settings, plugin: &Plugin) -> Explanation {
         match plugin {
-            _ if !takes_part(self.network.as_ref()) => {}
+            _ if !self.version.is_judged() || !takes_part(self.network.as_ref()) => {}
             Plugin::Unknown => {}
             Plugin::Found(path) => {
                 let is_said = self.network.is_some() || self.plugin.is_some();

@@ -131,7 +131,7 @@ fn bootstrap(
             };
             out.push(warning(Trap::Loopback, text));
         }
-        Bootstrap::Uses(..) | Bootstrap::Unknown => {}
+        Bootstrap::Uses(..) | Bootstrap::Unknown | Bootstrap::NotJudged => {}
     }
     if let (Some(_), Some(list)) = (settings.get("NCCL_COMM_ID"), asked) {
         out.push(warning(

@@ -37,6 +37,18 @@ impl Version {
             || self.major == 2 && (self.minor > minor || self.minor == minor && self.patch >= patch)
     }
 
+    pub const fn is_judged(self) -> bool {
+        self.since(Version::OLDEST.minor, Version::OLDEST.patch)
+    }
+
+    /// For sentences about a release, whose rules are those of the oldest where it was not judged.
+    pub fn label(self) -> String {
+        match self.is_judged() {
+            true => self.to_string(),
+            false => format!("{self} (not judged; as {})", Version::OLDEST),
+        }
+    }
+
     /// `name:port:rail:plane`, with an empty field as if it were absent, and names cut to 63 bytes
     /// (src/misc/utils.cc, `parseStringList`). Before, all after the first `:` was one number, and
     /// longer names were written past a buffer.

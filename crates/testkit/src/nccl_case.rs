@@ -75,7 +75,7 @@ fn resolve(name: &str) -> Option<IpAddr> {
 pub fn words(explanation: &Explanation) -> String {
     match &explanation.bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
-        Bootstrap::Unknown => "unknown".to_owned(),
+        Bootstrap::Unknown | Bootstrap::NotJudged => "unknown".to_owned(),
         Bootstrap::Fails(failure) => failure
             .error
             .map_or("chance".to_owned(), |e| format!("error {}", e as u8)),

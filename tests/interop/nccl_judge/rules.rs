@@ -96,7 +96,7 @@ type Out = BTreeSet<&'static str>;
 fn used(e: &Explanation) -> Option<(&Endpoint, Step)> {
     match &e.bootstrap {
         Bootstrap::Uses(endpoint, step) => Some((endpoint, *step)),
-        Bootstrap::Fails(_) | Bootstrap::Unknown => None,
+        Bootstrap::Fails(_) | Bootstrap::Unknown | Bootstrap::NotJudged => None,
     }
 }
 
@@ -315,7 +315,7 @@ fn by_id(id: &str, settings: &Settings, snapshot: &Snapshot, e: &Explanation, ou
                 "id: not running does not matter",
             );
         }
-        Bootstrap::Unknown => {}
+        Bootstrap::Unknown | Bootstrap::NotJudged => {}
     }
     add(id.starts_with(['h', 'l', 'n']), "id: host:port");
 }

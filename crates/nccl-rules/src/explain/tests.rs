@@ -61,7 +61,7 @@ fn traps(env: &[(&str, &str)], version: &str) -> Vec<String> {
 fn bootstrap(env: &[(&str, &str)], version: &str) -> String {
     match explained(env, version).bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
-        Bootstrap::Unknown => "unknown".to_owned(),
+        Bootstrap::Unknown | Bootstrap::NotJudged => "unknown".to_owned(),
         Bootstrap::Fails(failure) => failure.error.map_or("chance".to_owned(), |e| e.to_string()),
     }
 }
@@ -498,4 +498,21 @@ fn an_empty_name_of_libibverbs_leaves_no_hca() {
     assert_eq!(traps(&env, "2.32.3"), [text]);
     assert!(explained(&env, "2.32.3").hcas.is_empty());
     assert!(!explained(&env, "2.29.7").hcas.is_empty());
+}
+
+#[test]
+fn of_a_release_that_was_not_judged_nothing_is_definite() {
+    let env = [
+        ("NCCL_IB_HCA", "=mlx5_9"),
+        ("NCCL_SOCKET_IFNAME", "=nope"),
+        ("NCCL_NET", "IB"),
+    ];
+    let old = explained(&env, "2.12.12");
+    assert_eq!(old.bootstrap, Bootstrap::NotJudged);
+    let mut judged = old.interfaces.iter().chain(&old.ports);
+    assert!(judged.all(|j| !j.taken && j.why.starts_with(UNKNOWN)));
+    assert_eq!((old.interfaces.len(), old.ports.len()), (5, 5));
+    let texts = ["NCCL 2.12.12 was not judged: the oldest release that was is 2.16.2"];
+    assert_eq!(traps(&env, "2.12.12"), texts);
+    assert!(old.warnings.iter().all(|w| !w.fatal) && old.settings.len() == 3);
 }
