@@ -263,6 +263,16 @@ impl Managers {
         }
     }
 
+    /// Keeps a manager from a link that none had. What it says is as of [`Managers::word`].
+    pub fn keep_off(&mut self, link: &Netdev) -> Word {
+        let by = Manager::NetworkManager;
+        if !present(&self.root).contains(&by) || self.is_running(by) != Some(true) {
+            return Word::Absent;
+        }
+        let bus = self.bus.as_mut();
+        bus.map_or(Word::Absent, |bus| network_manager::keep_off(bus, link))
+    }
+
     /// Who gives this link its addresses; of the link, its name and index count.
     pub fn configured_by(&mut self, link: &Netdev) -> Option<Manager> {
         let all = [Manager::Networkd, Manager::NetworkManager];

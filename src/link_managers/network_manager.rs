@@ -28,6 +28,8 @@ const DISCONNECTED: u32 = 30;
 const ACTIVATED: u32 = 100;
 /// NM_ACTIVATION_STATE_FLAG_EXTERNAL: it has found the device configured, and touches nothing.
 const EXTERNAL: u32 = 0x80;
+/// NM_SETTINGS_CONNECTION_FLAG_NM_GENERATED: it has made the profile itself.
+const GENERATED: u32 = 2;
 /// IFA_F_NOPREFIXROUTE, which it gives every address of its own, and adds the subnet's route
 /// itself.
 const NOPREFIXROUTE: u32 = 0x200;
@@ -52,6 +54,44 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
 }
 
+/// Keeps it from a link for which it has no profile: it makes one of its own, which asks for a
+/// lease and deletes all that is there when none comes (`no-auto-default` in
+/// NetworkManager.conf(5)).
+/// [`Word::Unseen`] until it has decided, [`Word::Configuring`] until it has let go.
+pub fn keep_off(bus: &mut Bus, link: &Netdev) -> Word {
+    let Ok(path) = device(bus, link) else {
+        return Word::Unseen;
+    };
+    let word = word(bus, link);
+    if !matches!(word, Word::Configuring | Word::Done) {
+        return word;
+    }
+    match is_generated(bus, &path) {
+        Some(true) => {
+            let callee = Callee {
+                name: NAME,
+                path: &path,
+                interface: DEVICE,
+            };
+            // What fails is tried again.
+            let _ = bus.call(callee, "Disconnect", &[]);
+            Word::Configuring
+        }
+        Some(false) => Word::GivenUp,
+        None => Word::Unseen,
+    }
+}
+
+/// Whether the profile that it activates is one that it made itself; nothing while it activates
+/// none.
+fn is_generated(bus: &mut Bus, path: &str) -> Option<bool> {
+    let active = object(bus, path, "ActiveConnection")?;
+    let profile = object_in(bus, &active, ACTIVE, "Connection")?;
+    let interface = "org.freedesktop.NetworkManager.Settings.Connection";
+    let flags = number(bus, &profile, interface, "Flags").ok()?;
+    Some(flags & GENERATED != 0)
+}
+
 /// Its activation of a link, by a name that no other one has.
 pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
     let path = device(bus, link)?;
@@ -63,10 +103,9 @@ pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
 pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
     let path = device(bus, link)?;
     let active = object(bus, &path, "ActiveConnection").context("no profile is active")?;
-    let answer = property(bus, &active, ACTIVE, "Connection")?;
-    let profile: rustbus::wire::ObjectPath<&str> = answer.body.parser().get::<Variant>()?.get()?;
+    let profile = object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")?;
     let interface = "org.freedesktop.NetworkManager.Settings.Connection";
-    let answer = property(bus, profile.as_ref(), interface, "Filename")?;
+    let answer = property(bus, &profile, interface, "Filename")?;
     Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
 }
 
@@ -268,7 +307,11 @@ fn listed(bus: &mut Bus, device: &str, family: &str) -> Option<Vec<(String, u32)
 
 /// The path of an object that the device names; `/` is none.
 fn object(bus: &mut Bus, device: &str, name: &str) -> Option<String> {
-    let answer = property(bus, device, DEVICE, name).ok()?;
+    object_in(bus, device, DEVICE, name)
+}
+
+fn object_in(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Option<String> {
+    let answer = property(bus, path, interface, name).ok()?;
     let path: rustbus::wire::ObjectPath<&str> =
         answer.body.parser().get::<Variant>().ok()?.get().ok()?;
     Some(path.as_ref().to_owned()).filter(|path| path != "/")

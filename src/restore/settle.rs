@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use rdma_model::effect::{Chooser, compare_rules};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Snapshot};
-use rdma_model::step::{NicState, Side};
+use rdma_model::snapshot::{Netdev, Route, Snapshot};
+use rdma_model::step::{NicState, Side, Step, lost_link_local};
 
 use super::arrange::arrange;
 use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
@@ -32,7 +32,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(20);
 /// udev's events may be of anything: what it does to our NICs comes first.
 const UDEV: Duration = Duration::from_millis(500);
-/// networkd may take a link of which it has said nothing yet.
+/// A manager may take a link of which it has said nothing yet.
 const NETWORKD: Duration = Duration::from_secs(1);
 /// Scripts that a manager runs when it is done, and its next NIC, come within this time.
 const QUIET: Duration = Duration::from_millis(250);
@@ -282,18 +282,29 @@ impl Settling<'_> {
             && !self.is_awaited(host, words)
     }
 
-    /// Whether udev or networkd may yet take a NIC that no manager had.
-    fn is_busy(&self, host: &Snapshot) -> bool {
-        let (root, waited) = (self.managers.root(), self.waited);
-        let free = self
-            .back
-            .held
+    /// Whether udev or a manager may yet take a NIC that no manager had.
+    fn is_busy(&mut self, host: &Snapshot) -> bool {
+        let waited = self.waited;
+        let held = self.back.held.iter().filter(|h| h.managed.is_none());
+        let free: Vec<&MovedNic> = held.collect();
+        for link in free
             .iter()
-            .filter(|h| h.managed.is_none())
-            .map(|h| index(h, host));
-        let free: Vec<u32> = free.collect();
+            .filter_map(|h| host.netdev(&h.nic.identity.name))
+        {
+            let limit = match self.managers.keep_off(link) {
+                Word::Unseen if link.running => NETWORKD,
+                Word::Unseen => NO_CARRIER,
+                Word::Configuring => OWN,
+                _ => Duration::ZERO,
+            };
+            if waited < limit {
+                return true;
+            }
+        }
+        let root = self.managers.root();
+        let links: Vec<u32> = free.iter().map(|h| index(h, host)).collect();
         waited < UDEV && link_managers::busy(root)
-            || waited < NETWORKD && !free.is_empty() && link_managers::may_configure(root, &free)
+            || waited < NETWORKD && !links.is_empty() && link_managers::may_configure(root, &links)
     }
 
     fn is_awaited(&self, host: &Snapshot, words: &Words) -> bool {
@@ -339,7 +350,17 @@ impl Settling<'_> {
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
         lacking.extend(self.back.host_objects.missing(host).drift());
+        lacking.extend(self.lost_routes(host).iter().map(missing_route));
         lacking
+    }
+
+    /// The kernel's, which a manager deletes that has taken a link and let go of it.
+    fn lost_routes(&self, host: &Snapshot) -> Vec<Route> {
+        let free = self.back.held.iter().filter(|h| h.managed.is_none());
+        let links = free.filter_map(|h| host.netdev(&h.nic.identity.name));
+        links
+            .filter_map(|dev| lost_link_local(dev, &host.routes))
+            .collect()
     }
 
     /// Plans the restore again from what is there, and does it. Returns whether there was something
@@ -368,6 +389,9 @@ impl Settling<'_> {
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
         steps.extend(self.back.host_objects.missing(host).steps());
+        let side = Side::Host;
+        let lost = self.lost_routes(host).into_iter();
+        steps.extend(lost.map(|route| Step::RouteAdd { side, route }));
         self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
         if order.is_empty() {
             return Ok(!steps.is_empty());
@@ -488,6 +512,16 @@ fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
         let rules = compare_rules(&held.before.rules, &host.rules, Chooser::Manager(managed));
         !rules.double.is_empty()
     })
+}
+
+fn missing_route(route: &Route) -> Drift {
+    let dev = route.hops.iter().find_map(|hop| hop.dev.as_ref());
+    Drift {
+        dev: dev.map_or("host".to_owned(), ToString::to_string),
+        field: format!("route {route}"),
+        expected: Some(route.to_string()),
+        observed: None,
+    }
 }
 
 fn has_carrier(host: &Snapshot, name: &IfName) -> bool {

@@ -606,6 +606,22 @@ esac
     reach_gateways(h)
 
 
+@case("bookworm", "trixie", managed=False)
+def networkmanager_with_its_defaults_and_rails_by_hand(h):
+    """It has no profile for the rails, and makes one for each that has no address when it sees it:
+    one that asks for a lease, and deletes all that is there after 45 s without."""
+    h.m0_by_hand()
+    h.gateways()
+    for i in range(2):
+        sh(
+            f"ip link set r{i} mtu 4200 up; ip address add 198.18.{i}.10/24 dev r{i};"
+            f" ip route add default via 198.18.{i}.1 dev r{i} table {101 + i};"
+            f" ip rule add from 198.18.{i}.10 table {101 + i} priority {2000 + i}"
+        )
+    h.network_manager([], auto_default=True)
+    reach_gateways(h)
+
+
 @case("trixie", "bookworm", run=steps.another_profile)
 def networkmanager_several_profiles(h):
     """Active is a profile that NetworkManager would not choose by itself: at a return it may take

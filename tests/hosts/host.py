@@ -145,12 +145,14 @@ class Networkd:
 class NetworkManager:
     """NetworkManager. connections: arguments of `nmcli connection add type ethernet`."""
 
-    def __init__(self, host, connections, nics, up=()):
+    def __init__(self, host, connections, nics, up=(), auto_default=False):
         self.nics = nics
+        self.is_external = auto_default
+        own_profiles = "" if auto_default else "no-auto-default=*\n"
         write(
             "/etc/NetworkManager/NetworkManager.conf",
             "[main]\nplugins=keyfile\nauth-polkit=false\ndhcp=internal\n"
-            "dns=none\nno-auto-default=*\n[keyfile]\nunmanaged-devices="
+            f"dns=none\n{own_profiles}[keyfile]\nunmanaged-devices="
             + ";".join(f"interface-name:{nic}" for nic in host.all_nics + ["lo"] if nic not in nics)
             + "\n",
         )
@@ -180,15 +182,17 @@ class NetworkManager:
 
     def pending(self):
         """What is not activated with a profile: "externally", NetworkManager only watches what
-        others have set."""
+        others have set, as it shall where there is no profile."""
         states = {
             nic: sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False).strip()
             for nic in self.nics
         }
+        left_alone = ["100 (connected (externally))", "30 (disconnected)"]
+        wanted = left_alone if self.is_external else ["100 (connected)"]
         return [
             f"NetworkManager: {nic} is {state}"
             for nic, state in states.items()
-            if state != "100 (connected)"
+            if state not in wanted
         ]
 
     def reload(self):
@@ -357,10 +361,9 @@ class Host:
         sh("netplan generate; chmod -R a+rX /run/systemd/network")
         self.networkd({}, nics)
 
-    def network_manager(self, connections, nics=None, up=()):
-        self.managers.append(
-            NetworkManager(self, connections, self.rails if nics is None else nics, up)
-        )
+    def network_manager(self, connections, nics=None, up=(), auto_default=False):
+        nics = self.rails if nics is None else nics
+        self.managers.append(NetworkManager(self, connections, nics, up, auto_default))
 
     def frr(self, daemons, host_text, fabric_text):
         self.managers.append(Frr(daemons, host_text, fabric_text))

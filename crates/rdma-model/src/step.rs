@@ -20,7 +20,8 @@ use crate::snapshot::{
 pub use gateways::{is_temporary, links_to_gateways};
 pub use implicit::{
     chosen_by_manager, derived, generated, hears_routers, kernel_address, kernel_made,
-    learned_from_router, makes_by_mac, makes_by_secret, of_generated, prefix_route,
+    learned_from_router, lost_link_local, makes_by_mac, makes_by_secret, of_generated,
+    prefix_route,
 };
 pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{Leaving, configure, connect, leave_groups, move_all};

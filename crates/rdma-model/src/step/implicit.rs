@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::snapshot::{Address, Netdev, RTA_EXPIRES, Route};
+use crate::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, Route};
 use ipnet::IpNet;
 
 use super::{IFA_F_NOPREFIXROUTE, TABLE_MAIN};
@@ -79,6 +79,37 @@ pub fn of_generated(route: &Route, dev: &Netdev) -> bool {
     let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
     route.protocol == RTPROT_KERNEL
         && local.any(|a| prefix_route(route, a) && (generated(a) || kernel_address(a, dev)))
+}
+
+/// The route to fe80::/64 that a link has by its address, where another program has deleted it: the
+/// kernel makes it once, with the address.
+pub fn lost_link_local(dev: &Netdev, routes: &[Route]) -> Option<Route> {
+    let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
+    let destination: IpNet = "fe80::/64".parse().ok()?;
+    let leads_there = |r: &Route| {
+        let mut hops = r.hops.iter();
+        r.destination == destination && hops.any(|hop| hop.dev.as_ref() == Some(&dev.name))
+    };
+    let has_address = dev.up && local.any(|a| a.flags & IFA_F_NOPREFIXROUTE == 0);
+    if !has_address || routes.iter().any(leads_there) {
+        return None;
+    }
+    Some(Route {
+        destination,
+        source: None,
+        table: TABLE_MAIN,
+        protocol: RTPROT_KERNEL,
+        scope: 0,
+        kind: 1,
+        tos: 0,
+        metric: Some(IP6_RT_PRIO_ADDRCONF),
+        prefsrc: None,
+        hops: vec![Hop {
+            dev: Some(dev.name.clone()),
+            ..Hop::default()
+        }],
+        other: Default::default(),
+    })
 }
 
 /// RTPROT_RA (include/uapi/linux/rtnetlink.h).
