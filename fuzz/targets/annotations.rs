@@ -75,6 +75,7 @@ fn plan(request: &Request, seen: &Snapshot) -> (BTreeSet<String>, Plan) {
     let selection = judge(request, seen, &[]).unwrap_or(Selection {
         verdicts: Vec::new(),
         warnings: Vec::new(),
+        gid_range: None,
     });
     let plan = Plan::new("p", request, seen, &selection, &Options::default());
     (selection.kept().map(|v| v.label()).collect(), plan)
