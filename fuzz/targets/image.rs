@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use rdma_model::ids::HcaName;
 use rdmaprep::container::budget::Budget;
-use rdmaprep::container::userspace::{LIBRARY_PATH, Userspace, look};
+use rdmaprep::container::userspace::{IBVERBS_LIB, LIBRARY_PATH, Userspace, look};
 use rdmaprep::kernel::mount::rootfs::Root;
 
 /// ELF files of both machines: the loader, and libibverbs with a provider.
@@ -79,10 +79,19 @@ fuzz_target!(|data: &[u8]| {
     let root = Root::open(&ROOT).expect("a root");
     let name: HcaName = "mlx5_0".parse().expect("a name");
     for folders in [None, Some("/opt/lib")] {
-        let env: BTreeMap<String, String> = folders
+        let mut env: BTreeMap<String, String> = folders
             .map(|folders| (LIBRARY_PATH.to_owned(), folders.to_owned()))
             .into_iter()
             .collect();
+        // By its name, as a name without a folder, and one that is not there.
+        let named = [
+            None,
+            Some("/usr/lib/libibverbs.so.1"),
+            Some("libibverbs.so.1"),
+            Some("/none"),
+        ];
+        let named = named[data.len() % named.len()];
+        env.extend(named.map(|name| (IBVERBS_LIB.to_owned(), name.to_owned())));
         let Some(found) = look(&root, &env, Some("/bin/job"), &["mlx5"], &Budget::new(None)) else {
             continue;
         };
