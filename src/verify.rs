@@ -43,6 +43,7 @@ pub fn normal(state: &NicState) -> NicState {
             .map(|mac| Mac(mac.0.into_iter().skip(4).collect()));
         dev.permanent_mac = None;
     }
+    dev.temporary = false;
     dev.altnames.sort();
     // Those of one hook stay in their order.
     dev.programs

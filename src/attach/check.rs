@@ -46,13 +46,7 @@ pub(super) fn check(
     if let Some(why) = gone.or(new) {
         return refuse(plan, format!("{name} {why} now"));
     }
-    if !plan.freeze_lifetimes
-        && before
-            .netdev
-            .addresses
-            .iter()
-            .any(|a| a.valid_lft.is_some())
-    {
+    if !plan.freeze_lifetimes && before.netdev.expiring().is_some() {
         return Err(ErrorClass::Refused.error(format!(
             "an address of {name} would expire inside the container; make it permanent, or use \
             --freeze-lifetimes"

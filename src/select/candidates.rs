@@ -340,10 +340,11 @@ pub fn gid_fix(netdev: &Netdev, port: &Port, family: Family) -> String {
 }
 
 /// Whether an address counts as one that peers can be reached from. IPv4 link-local addresses do:
-/// fabrics run on them.
+/// fabrics run on them. Temporary ones stay on the host.
 pub fn counts(address: &Address, family: Family) -> bool {
     let link_local = matches!(address.address, IpAddr::V6(a) if a.is_unicast_link_local());
-    family.has(&address.address) && !link_local && address.scope != SCOPE_HOST
+    let is_lasting = !link_local && !address.is_temporary();
+    family.has(&address.address) && is_lasting && address.scope != SCOPE_HOST
 }
 
 /// `mlx5_0:1`.

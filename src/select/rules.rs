@@ -411,7 +411,7 @@ fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate
         .netdev
         .filter(|_| !context.request.select.freeze_lifetimes)?;
-    let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
+    let address = netdev.expiring()?;
     let why = format!(
         "{} of {} has a finite lifetime, and nothing would renew it inside",
         address.address, netdev.name

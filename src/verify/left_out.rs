@@ -90,6 +90,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "made again from the link-layer address when the link goes up",
     ),
     (
+        "temporary IPv6 addresses",
+        "the kernel makes others, of the addresses that manage them",
+    ),
+    (
         "the order of equal routes that are learned, or lead to link-local or multicast addresses",
         "a router's next message changes it; and a socket for such an address names the interface",
     ),

@@ -323,17 +323,22 @@ def networkd_ipv4_link_local(h):
 
 
 @case("trixie", "bookworm", udev=True)
-def networkd_router_advertisements(h):
+def networkd_router_advertisements(h, more=""):
     h.m0_by_hand()
     h.gateways()
     h.router_advertisements()
-    h.networkd(
-        {f"10-r{i}.network": f"[Match]\nName=r{i}\n[Network]\nIPv6AcceptRA=yes\n" for i in range(2)}
-    )
+    text = "[Network]\nIPv6AcceptRA=yes\n" + more
+    h.networkd({f"10-r{i}.network": f"[Match]\nName=r{i}\n{text}" for i in range(2)})
     h.prepare_flags = ["--family", "6", "--freeze-lifetimes"]
     for i in range(2):
         h.reaches("", f"2001:db8:{i + 1}::1")
     h.reaches("", FAR6, ("r0", "r1"))
+
+
+@case("trixie", "bookworm", udev=True)
+def networkd_privacy_addresses(h):
+    """The kernel makes temporary addresses, which no plan and no record has."""
+    networkd_router_advertisements(h, "IPv6PrivacyExtensions=yes\n")
 
 
 @case("bookworm", "trixie")

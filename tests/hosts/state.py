@@ -270,8 +270,17 @@ def look(nics, prefix=()):
     for family in ("-4", "-6"):
         items += _routes(family, prefix) + _rules(family, prefix)
     items += _nexthops(prefix) + _neighbours(prefix)
+    items = _without_temporary(items)
     settings.update(settings_of(nics))
     return State(items, settings)
+
+
+def _without_temporary(items):
+    """The kernel replaces the addresses that it made for privacy, and their routes with them."""
+    made = [i for i in items if i.kind == "address" and " temporary" in i.exact]
+    gone = {i.exact.split()[1].split("/")[0] for i in made}
+    kept = [i for i in items if i not in made]
+    return [i for i in kept if i.kind != "route" or not gone & set(i.exact.split())]
 
 
 def foreign_between(managed, whole):

@@ -458,6 +458,48 @@ fn an_address_that_manages_temporary_ones_comes_back_alone() {
     });
 }
 
+/// It replaces those that it made for privacy after some time: a plan outlasts them, inside there
+/// are none, and the host gets others from the kernel.
+#[test]
+fn temporary_addresses_are_the_kernels() {
+    alone(|host| {
+        host.rails(1);
+        sh("echo 2 > /proc/sys/net/ipv6/conf/r0/use_tempaddr");
+        let public = "fd00:4::1/64 dev r0 nodad mngtmpaddr valid_lft 3600 preferred_lft 1800";
+        host.ip(&format!("address add {public}"));
+        ipv6::settled(sh);
+        let temporary = || sh("ip -o -6 address show dev r0 temporary | awk '{print $4}'");
+        let planned = temporary();
+        assert_eq!(planned.lines().count(), 1, "{planned}");
+        let before = host.normal();
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--freeze-lifetimes"])
+            .ok();
+        host.ip(&format!("address delete {public}\naddress add {public}"));
+        for _ in 0..2 {
+            let was = temporary();
+            assert_eq!(was.lines().count(), 1, "{was}");
+            assert_ne!(was, planned);
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            let inside = c.sh("ip -o -6 address show dev r0 scope global");
+            assert!(inside.contains("fd00:4::1/64"), "{inside}");
+            assert_eq!(inside.lines().count(), 1, "{inside}");
+            let record = fs::read_to_string(host.records().remove(0)).unwrap();
+            let ip = was.split('/').next().unwrap();
+            assert!(
+                !record.contains(&format!("\"address\":\"{ip}\"")),
+                "{record}"
+            );
+            c.stop(host).ok();
+            same("the host's normal form", &before, &host.normal());
+            let is = temporary();
+            assert_eq!(is.lines().count(), 1, "{is}");
+            assert_ne!(is, was);
+            host.is_clean();
+        }
+    });
+}
+
 /// The kernel rejected an address in the middle of a restore: those behind it are there, and one of
 /// them has its place.
 #[test]

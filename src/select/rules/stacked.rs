@@ -189,8 +189,7 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     if !upper_lower::follows(netdev) || height > 8 {
         return Some(String::new());
     }
-    let finite = !context.request.select.freeze_lifetimes
-        && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
+    let finite = !context.request.select.freeze_lifetimes && netdev.expiring().is_some();
     let why = if let Some(master) = &netdev.master {
         format!("it is a member of {master}")
     } else if let Some(stranger) = upper_lower::strangers(context.snapshot, netdev).next() {

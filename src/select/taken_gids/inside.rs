@@ -36,6 +36,7 @@ impl<'a> Inside<'a> {
         let entries = port.gids.iter();
         let (mut added, stay): (Vec<&Gid>, Vec<&Gid>) =
             entries.partition(|gid| gid.index >= defaults && moves(gid, moved));
+        added.retain(|gid| !is_temporary(gid, moved));
         added.sort_by_key(|gid| (turn(gid, snapshot, moved), gid.index));
         let used: BTreeSet<u32> = stay.iter().map(|gid| gid.index).collect();
         let free = (defaults..).filter(|index| !used.contains(index));
@@ -63,6 +64,12 @@ impl<'a> Inside<'a> {
 fn moves(gid: &Gid, moved: &[&Netdev]) -> bool {
     let netdev = gid.netdev.as_ref();
     netdev.is_none_or(|name| moved.iter().any(|n| n.name == *name))
+}
+
+/// Temporary addresses stay on the host.
+fn is_temporary(gid: &Gid, moved: &[&Netdev]) -> bool {
+    let mut addresses = moved.iter().flat_map(|netdev| &netdev.addresses);
+    addresses.any(|a| a.is_temporary() && a.address == gid.ip())
 }
 
 fn at(gid: &Gid, index: u32) -> Gid {

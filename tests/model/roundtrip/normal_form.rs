@@ -320,6 +320,7 @@ fn what_is_left_out_does_not_show() {
     let mut state = full();
     let dev = &mut state.netdev;
     (dev.ifindex, dev.link, dev.running) = (99, Some(3), true);
+    dev.temporary = true;
     (dev.operstate, dev.qdisc, dev.driver) = (
         Some("up".into()),
         Some("mq".into()),

@@ -89,7 +89,6 @@ const ADDRESS_FLAGS: Names<u32> = &[
     (0x400, "autojoin"),
     (0x800, "stable-privacy"),
 ];
-const SECONDARY: u32 = 0x01;
 
 fn named<T: Copy + PartialEq + Display>(number: T, names: Names<T>) -> String {
     let name = names
@@ -349,8 +348,8 @@ impl Display for Address {
         } else {
             "temporary"
         };
-        words.when(self.flags & SECONDARY != 0, first);
-        words.flags(self.flags & !SECONDARY, ADDRESS_FLAGS);
+        words.when(self.flags & Self::SECONDARY != 0, first);
+        words.flags(self.flags & !Self::SECONDARY, ADDRESS_FLAGS);
         words.pair("proto", self.protocol);
         words.pair("valid_lft", self.valid_lft.map(|left| format!("{left}sec")));
         words.pair(

@@ -93,6 +93,9 @@ pub struct Netdev {
     /// not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<BTreeMap<String, String>>,
+    /// Of a NIC's state: whether the kernel had made temporary addresses, which it lacks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
     /// Addresses of both families, in the kernel's order.
     #[serde(default)]
     pub addresses: Vec<Address>,
@@ -138,6 +141,7 @@ impl Netdev {
             channels: None,
             token: None,
             device: None,
+            temporary: false,
             addresses: Vec::new(),
             neighbours: Vec::new(),
             sysctls: SysctlValues::default(),
@@ -154,6 +158,12 @@ impl Netdev {
 
     pub fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|a| a.address == address)
+    }
+
+    /// The address that would expire where nothing renews it.
+    pub fn expiring(&self) -> Option<&Address> {
+        let mut own = self.addresses.iter().filter(|a| !a.is_temporary());
+        own.find(|a| a.valid_lft.is_some())
     }
 
     pub fn is_paired(&self) -> bool {
@@ -343,6 +353,16 @@ impl Address {
     /// bookkeeping (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR,
     /// NOPREFIXROUTE, MCAUTOJOIN.
     pub const SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
+
+    /// IFA_F_SECONDARY, which is IFA_F_TEMPORARY in IPv6 (include/uapi/linux/if_addr.h).
+    pub const SECONDARY: u32 = 0x01;
+
+    /// Whether the kernel made it for privacy, from one that manages such (ipv6_create_tempaddr()
+    /// in net/ipv6/addrconf.c). It takes another one in its place after some time, and no program
+    /// can add one.
+    pub fn is_temporary(&self) -> bool {
+        self.address.is_ipv6() && self.flags & Self::SECONDARY != 0
+    }
 }
 
 /// A neighbour that was set, not learned by the kernel: permanent, NOARP, managed, proxy or learned

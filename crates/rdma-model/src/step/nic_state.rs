@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::IfName;
-use crate::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
+use crate::snapshot::{Address, Netdev, Nexthop, Route, Rule, Snapshot};
 
 use super::derived;
 
 /// A NIC's network state: what a move destroys, and what the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicState {
+    /// Without temporary addresses.
     pub netdev: Netdev,
     /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address
     /// of it as their source: the kernel drops these together with the address (fib_sync_down_addr
@@ -25,7 +26,9 @@ pub struct NicState {
 
 impl NicState {
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
-        let netdev = snapshot.netdev(name)?.clone();
+        let mut netdev = snapshot.netdev(name)?.clone();
+        netdev.temporary = netdev.addresses.iter().any(Address::is_temporary);
+        netdev.addresses.retain(|a| !a.is_temporary());
         let own = NetdevAddresses::new(&netdev);
         let routes = snapshot.routes.iter().filter(|r| own.loses(r));
         let rules = snapshot.rules.iter().filter(|r| own.concerns(r));

@@ -92,8 +92,8 @@ fn at_once(a: &Address, state: &NicState) -> Address {
     Address { flags, ..a.clone() }
 }
 
-/// IFA_F_TEMPORARY and IFA_F_MANAGETEMPADDR (include/uapi/linux/if_addr.h).
-const TEMPORARY: (u32, u32) = (0x1, 0x100);
+/// IFA_F_MANAGETEMPADDR (include/uapi/linux/if_addr.h).
+const MANAGETEMPADDR: u32 = 0x100;
 
 /// What is to be written before the addresses, and what after them. For an address that manages
 /// temporary ones, the kernel makes one where `use_tempaddr` says so (manage_tempaddrs() in
@@ -104,13 +104,13 @@ fn without_temporary_addresses(
     mut values: SysctlValues,
 ) -> (SysctlValues, SysctlValues) {
     const KEY: &str = "ipv6/conf/use_tempaddr";
-    let addresses = dev.addresses.iter().filter(|a| !a.address.is_ipv4());
-    let flags = addresses.fold(0, |flags, a| flags | a.flags);
+    let mut addresses = dev.addresses.iter().filter(|a| !a.address.is_ipv4());
+    let is_made = addresses.any(|a| a.flags & MANAGETEMPADDR != 0);
     let is_on = values
         .get(KEY)
         .and_then(|value| value.parse::<i32>().ok())
         .is_some_and(|value| value > 0);
-    if !is_on || flags & TEMPORARY.1 == 0 || flags & TEMPORARY.0 != 0 {
+    if !is_on || !is_made || dev.temporary {
         return (values, SysctlValues::default());
     }
     let on = values.insert(KEY.to_owned(), "0".to_owned());
