@@ -57,7 +57,6 @@ const MSCCLPP: &str = "main of 2026-08";
 const MOONCAKE: &str = "0.3.13";
 const NVSHMEM: &str = "3.8.0";
 const LIBFABRIC: &str = "1.17.0";
-const ENVIRON: &str = "mooncake-common/src/environ.cpp";
 const ENV_DEFS: &str = "src/modules/transport/common/env_defs.h";
 const MSCCLPP_ENV: &str = "src/core/env.cpp";
 const VERBS: &str = "prov/verbs/src/verbs_init.c";
@@ -168,9 +167,9 @@ pub const SETTINGS: [Setting; 18] = {
         setting(
             Mooncake,
             "MC_GID_INDEX",
-            GidIndex("Mooncake takes 3"),
-            ENVIRON,
-            MOONCAKE,
+            GidIndex("Mooncake takes NCCL_IB_GID_INDEX, or looks for one itself"),
+            "mooncake-transfer-engine/src/config.cpp",
+            "0.3.12.post1",
         ),
         setting(Libfabric, "FI_VERBS_DEVICE_NAME", OneName, VERBS, LIBFABRIC),
         setting(

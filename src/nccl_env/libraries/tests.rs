@@ -94,7 +94,10 @@ fn an_index_that_fits_no_port_is_named_with_what_counts_then() {
     let expected = [
         of("NVSHMEM_IB_GID_INDEX", newer),
         of("MSCCLPP_IB_GID_INDEX", "MSCCL++ takes 0"),
-        of("MC_GID_INDEX", "Mooncake takes 3"),
+        of(
+            "MC_GID_INDEX",
+            "Mooncake takes NCCL_IB_GID_INDEX, or looks for one itself",
+        ),
         of("FI_VERBS_GID_IDX", "libfabric takes 0"),
     ];
     assert_eq!(unset, expected);
