@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::alone;
+use crate::records::full_run_folder;
 use serde_json::{Value, json};
 use testkit::{Container, Host, Look, Said, run, sh, until};
 
@@ -716,12 +717,7 @@ fn add_and_hold_in_a_full_run_folder_name_it() {
     alone(|host| {
         host.rails(1);
         host.prepare("r0");
-        let run = host.run.display().to_string();
-        let plan = fs::read(host.run.join("plans/default.json")).unwrap();
-        sh(&format!("mount -t tmpfs -o size=64k,mode=700 none {run}"));
-        fs::create_dir(host.run.join("plans")).unwrap();
-        fs::write(host.run.join("plans/default.json"), plan).unwrap();
-        sh(&format!("head -c 1m /dev/zero > {run}/fill || :"));
+        let run = full_run_folder(host);
         let before = host.look();
         let pod = Pod::new("one");
         let words = format!("{run} has 0 of 64 KiB");

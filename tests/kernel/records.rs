@@ -67,6 +67,17 @@ fn read_only_run_folder_is_named_and_stops_without_nics_pass() {
     });
 }
 
+/// A run folder that has its plan and no room; its path.
+pub fn full_run_folder(host: &Host) -> String {
+    let run = host.run.display().to_string();
+    let plan = fs::read(host.run.join("plans/default.json")).unwrap();
+    sh(&format!("mount -t tmpfs -o size=64k,mode=700 none {run}"));
+    fs::create_dir(host.run.join("plans")).unwrap();
+    fs::write(host.run.join("plans/default.json"), plan).unwrap();
+    sh(&format!("head -c 1m /dev/zero > {run}/fill || :"));
+    run
+}
+
 /// A full run folder: nothing has moved, the hook says which folder is full, and `status` has it
 /// from the disk.
 #[test]
@@ -74,12 +85,7 @@ fn create_in_a_full_run_folder_says_so_and_status_too() {
     alone(|host| {
         host.rails(1);
         host.prepare("r0");
-        let run = host.run.display().to_string();
-        let plan = fs::read(host.run.join("plans/default.json")).unwrap();
-        sh(&format!("mount -t tmpfs -o size=64k,mode=700 none {run}"));
-        fs::create_dir(host.run.join("plans")).unwrap();
-        fs::write(host.run.join("plans/default.json"), plan).unwrap();
-        sh(&format!("head -c 1m /dev/zero > {run}/fill || :"));
+        let run = full_run_folder(host);
         let before = host.look();
         let mut c = Container::new("a").annotated(json!({"rdmaprep.io/plan": "default"}));
         let said = c.create(host).fails(1, &["No space left on device"]).err;
