@@ -87,14 +87,15 @@ impl AbsentNics {
     }
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
-    /// that number: the kernel gives out the lowest free one. Returns a sentence for each.
+    /// that number. Returns a sentence for each.
     pub fn add_taken(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
         let objects = || record.held.iter().flat_map(|h| &h.before.nexthops);
         let mut notes = Vec::new();
         for object in objects().filter(|n| is_taken(n, host)) {
             if self.taken.insert(object.id) {
                 notes.push(format!(
-                    "nexthop object {} is another one by now: its routes get its legs",
+                    "nexthop object {} is another one by now: what leads there stays, and routes \
+                    that are missing get the legs of the old one",
                     object.id
                 ));
             }

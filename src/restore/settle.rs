@@ -294,6 +294,8 @@ impl Settling<'_> {
             let limit = match self.managers.keep_off(link) {
                 Word::Unseen if link.running => NETWORKD,
                 Word::Unseen => NO_CARRIER,
+                // A profile is activated some ms later.
+                Word::Idle => QUIET,
                 Word::Configuring => OWN,
                 _ => Duration::ZERO,
             };

@@ -9,6 +9,8 @@ use super::{IFA_F_NOPREFIXROUTE, TABLE_MAIN};
 
 /// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
 const RTPROT_KERNEL: u8 = 2;
+/// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
+const RTN_UNICAST: u8 = 1;
 /// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address
 /// has none.
 const IP6_RT_PRIO_ADDRCONF: u32 = 256;
@@ -81,33 +83,34 @@ pub fn of_generated(route: &Route, dev: &Netdev) -> bool {
         && local.any(|a| prefix_route(route, a) && (generated(a) || kernel_address(a, dev)))
 }
 
-/// The route to fe80::/64 that a link has by its address, where another program has deleted it: the
-/// kernel makes it once, with the address.
+/// The route to fe80::/64 that the kernel made with an address of the link, and another program has
+/// deleted: the kernel makes it once. A member of a bridge or a VRF has it elsewhere.
 pub fn lost_link_local(dev: &Netdev, routes: &[Route]) -> Option<Route> {
+    let subnet: IpNet = "fe80::/64".parse().ok()?;
     let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
-    let destination: IpNet = "fe80::/64".parse().ok()?;
+    let address = local.find(|a| a.prefix == 64 && a.flags & IFA_F_NOPREFIXROUTE == 0)?;
     let leads_there = |r: &Route| {
         let mut hops = r.hops.iter();
-        r.destination == destination && hops.any(|hop| hop.dev.as_ref() == Some(&dev.name))
+        r.destination == subnet && hops.any(|hop| hop.dev.as_ref() == Some(&dev.name))
     };
-    let has_address = dev.up && local.any(|a| a.flags & IFA_F_NOPREFIXROUTE == 0);
-    if !has_address || routes.iter().any(leads_there) {
+    if !dev.up || dev.master.is_some() || routes.iter().any(leads_there) {
         return None;
     }
+    let leg = Hop {
+        dev: Some(dev.name.clone()),
+        ..Hop::default()
+    };
     Some(Route {
-        destination,
+        destination: subnet,
         source: None,
         table: TABLE_MAIN,
         protocol: RTPROT_KERNEL,
         scope: 0,
-        kind: 1,
+        kind: RTN_UNICAST,
         tos: 0,
-        metric: Some(IP6_RT_PRIO_ADDRCONF),
+        metric: address.metric.or(Some(IP6_RT_PRIO_ADDRCONF)),
         prefsrc: None,
-        hops: vec![Hop {
-            dev: Some(dev.name.clone()),
-            ..Hop::default()
-        }],
+        hops: vec![leg],
         other: Default::default(),
     })
 }
@@ -207,4 +210,41 @@ fn eui64(mac: &[u8]) -> Option<Vec<u8>> {
         return None;
     };
     Some(vec![a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(prefix: u8, flags: u32) -> Netdev {
+        let address = serde_json::json!({"address": "fe80::1", "prefix": prefix, "scope": 253,
+            "flags": flags});
+        let link = serde_json::json!({"name": "r0", "ifindex": 2, "up": true,
+            "addresses": [address]});
+        serde_json::from_value(link).unwrap()
+    }
+
+    #[test]
+    fn only_the_kernels_route_to_link_local_addresses_is_lost() {
+        let dev = link(64, 0);
+        let lost = lost_link_local(&dev, &[]).unwrap();
+        assert!(kernel_made(&lost, &dev), "{lost:?}");
+        assert_eq!(lost_link_local(&dev, std::slice::from_ref(&lost)), None);
+        let of_another = lost.with(vec![Hop::default()]);
+        assert!(lost_link_local(&dev, &[of_another]).is_some());
+        for other in [link(128, 0), link(64, IFA_F_NOPREFIXROUTE)] {
+            assert_eq!(lost_link_local(&other, &[]), None);
+        }
+        let down = Netdev {
+            up: false,
+            ..link(64, 0)
+        };
+        let member = Netdev {
+            master: Some("br0".parse().unwrap()),
+            ..link(64, 0)
+        };
+        for other in [down, member] {
+            assert_eq!(lost_link_local(&other, &[]), None);
+        }
+    }
 }
