@@ -66,6 +66,14 @@ pub(super) fn is_moved_on(held: &MovedNic, link: &Stranger) -> bool {
     index && link.kind == was.kind && link.name == was.name
 }
 
+/// Whether it has the NIC's address, which two macvlans on one device cannot both use
+/// (macvlan_addr_busy() in drivers/net/macvlan.c). All other kinds share that of the device.
+pub(super) fn has_its_address(held: &MovedNic, link: &Stranger) -> bool {
+    let (was, inside) = (&held.before.netdev, &held.inside.netdev);
+    let is_macvlan = link.kind.as_deref() == Some("macvlan") && link.kind == was.kind;
+    is_macvlan && link.mac.is_some() && [&was.mac, &inside.mac].contains(&&link.mac)
+}
+
 /// Whether it is not moved to the host, but re-created there.
 fn is_made(held: &MovedNic) -> bool {
     held.nic.over.is_some() || upper_lower::is_bond(&held.before.netdev)

@@ -14,7 +14,7 @@ use rdma_model::step::Side;
 use crate::kernel::netns::search::{FoundLink, Search};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
-use crate::restore::locate::{inside_of, is_moved_on};
+use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
 
 const LOST: &str = "has been deleted or moved on";
 
@@ -24,6 +24,7 @@ pub(super) struct Siblings {
     pub(super) notes: Vec<String>,
     /// A sentence for each that may use the card, and of which no one can tell whose it is.
     pub(super) remaining: Vec<String>,
+    /// NICs that were moved on, or may have been.
     moved_on: BTreeSet<IfName>,
 }
 
@@ -33,11 +34,20 @@ enum Kin<'a> {
     MovedOn(&'a MovedNic),
     /// In the container's namespace.
     Own,
-    /// There too, by a CNI plugin.
+    /// Where a CNI plugin has put it.
     Given,
     /// Another container's.
     Others,
+    /// In another container's namespace, while this NIC is missing.
+    MayBe(&'a MovedNic),
     Unknown,
+}
+
+/// NICs that are no hardware, and are not in the container's namespace any more.
+struct Absent<'a> {
+    all: Vec<&'a MovedNic>,
+    /// Those that no restore had made on the host, and that were not found elsewhere.
+    lost: Vec<&'a MovedNic>,
 }
 
 /// Deletes the container's links on devices below its NICs. It comes before the restore, which
@@ -59,7 +69,7 @@ pub(super) fn delete(
         None
     };
     siblings.delete_on(world, &host, (record, others), inside.as_ref())?;
-    if let Some(inside) = inside.filter(|inside| lacking(record, inside).is_some()) {
+    if let Some(inside) = inside.filter(|inside| !absent_from(record, Some(inside)).is_empty()) {
         siblings.delete_inside(world, &inside, record)?;
     }
     Ok(siblings)
@@ -90,13 +100,19 @@ fn name_of(held: &MovedNic) -> &IfName {
     &held.nic.identity.name
 }
 
-/// A NIC that is no hardware, and is not in the container's namespace any more.
-fn lacking<'a>(record: &'a Record, inside: &Snapshot) -> Option<&'a IfName> {
+fn absent_from<'a>(record: &'a Record, inside: Option<&Snapshot>) -> Vec<&'a MovedNic> {
     let stacked = record.held.iter().filter(|h| h.nic.over.is_some());
     stacked
-        .filter(|h| inside_of(h, &record.held, inside).is_none())
-        .map(name_of)
-        .next()
+        .filter(|h| inside.is_none_or(|i| inside_of(h, &record.held, i).is_none()))
+        .collect()
+}
+
+/// Whether it is missing in the namespace, and not since a restore made it on the host: by the next
+/// try it is there.
+fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
+    let lost = format!("{} {LOST}", name_of(held));
+    let was_lost = record.held_back.iter().any(|why| why.ends_with(&lost));
+    was_lost || host.netdev(name_of(held)).is_none()
 }
 
 impl Siblings {
@@ -119,30 +135,33 @@ impl Siblings {
         if below.is_empty() {
             return Ok(());
         }
-        let Search { found, gap } = world.search(Side::Host, &below.keys().copied().collect())?;
-        // One that is missing may be where the search did not get to. By the next try it has been
-        // made again.
-        let was_lost = record.held_back.iter().any(|why| why.ends_with(LOST));
-        let lacking = inside.and_then(|inside| lacking(record, inside));
-        match lacking.filter(|nic| was_lost || host.netdev(nic).is_none()) {
-            Some(nic) => self
+        let Search { mut found, gap } =
+            world.search(Side::Host, &below.keys().copied().collect())?;
+        let all = absent_from(record, inside);
+        let mut lost = all.clone();
+        lost.retain(|h| inside.is_some() && is_lost(h, record, host));
+        // One that is missing may be where the search did not get to.
+        match lost.first() {
+            Some(held) => self
                 .remaining
-                .extend(gap.map(|gap| format!("{gap}; {nic} {LOST}"))),
+                .extend(gap.map(|gap| format!("{gap}; {} {LOST}", name_of(held)))),
             None => self.notes.extend(gap),
         }
         let in_place: BTreeSet<u32> = inside
             .into_iter()
             .flat_map(|i| nics_in(record, i))
             .collect();
+        found.retain(|found| !is_expected(&found.link, (record, others), &in_place));
+        lost.retain(|h| {
+            let mut links = found.iter().map(|found| &found.link);
+            !links.any(|link| is_moved_on(h, link) || has_its_address(h, link))
+        });
+        let absent = Absent { all, lost };
         for found in found {
-            let link = &found.link;
-            if is_expected(link, (record, others), &in_place) {
-                continue;
-            }
-            let Some(card) = link.lowers.iter().find_map(|index| below.get(index)) else {
+            let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
             };
-            self.settle(kin(&found, record, others), found, card);
+            self.settle(kin(&found, card, (record, others), &absent), found, card);
         }
         Ok(())
     }
@@ -194,6 +213,16 @@ impl Siblings {
                 ));
                 return;
             }
+            Kin::MayBe(held) => {
+                let nic = name_of(held);
+                self.moved_on.insert(nic.clone());
+                self.remaining.push(format!(
+                    "{link} has been put on {card} since, and may be {nic} under another name: \
+                        delete it there, or `rdmaprep restore --forget` if it is another \
+                        container's; {nic} {LOST}"
+                ));
+                return;
+            }
             Kin::Unknown => {
                 self.remaining.push(format!(
                     "{link} has been put on {card} since, and may be the \
@@ -231,10 +260,26 @@ fn is_expected(
     let mut there = others.iter().filter(|r| r.netns == link.netns);
     beside.any(|s| (s.netns, s.ifindex) == (link.netns, link.ifindex))
         || link.netns == record.netns && in_place.contains(&link.ifindex)
-        || there.any(|r| r.held.iter().any(|h| is_moved_on(h, link)))
+        || there.any(|r| r.held.iter().any(|h| is_nic_inside(h, link)))
 }
 
-fn kin<'a>(found: &FoundLink, record: &'a Record, others: &[Record]) -> Kin<'a> {
+/// Whether a link of its container's namespace is that NIC: root there cannot change its index.
+fn is_nic_inside(held: &MovedNic, link: &Stranger) -> bool {
+    let has_its_index = link.ifindex == held.inside.netdev.ifindex;
+    has_its_index && link.kind == held.before.netdev.kind || is_moved_on(held, link)
+}
+
+fn is_on(held: &MovedNic, card: &IfName) -> bool {
+    held.nic.over.as_ref() == Some(card)
+}
+
+/// Whose namespace it is in does not say whose the link is: a container may put its own there.
+fn kin<'a>(
+    found: &FoundLink,
+    card: &IfName,
+    (record, others): (&'a Record, &[Record]),
+    absent: &Absent<'a>,
+) -> Kin<'a> {
     let link = &found.link;
     if link.netns == record.netns {
         return if found.is_of_cni() {
@@ -243,12 +288,25 @@ fn kin<'a>(found: &FoundLink, record: &'a Record, others: &[Record]) -> Kin<'a> 
             Kin::Own
         };
     }
+    let mut absent_on_card = absent.all.iter().filter(|h| is_on(h, card));
+    let mut moved_on = record.held.iter().filter(|h| is_moved_on(h, link));
+    if let Some(held) = moved_on
+        .next()
+        .or_else(|| absent_on_card.find(|h| has_its_address(h, link)).copied())
+    {
+        return Kin::MovedOn(held);
+    }
+    if found.is_of_cni() {
+        return Kin::Given;
+    }
     let began = record.members.iter().map(|m| m.start_time).min();
-    match record.held.iter().find(|h| is_moved_on(h, link)) {
-        Some(held) => Kin::MovedOn(held),
-        None if others.iter().any(|r| r.netns == link.netns) => Kin::Others,
-        None if found.is_anothers() => Kin::Others,
-        None if began.is_some_and(|began| found.is_older_than(began)) => Kin::Others,
+    let is_anothers = others.iter().any(|r| r.netns == link.netns)
+        || found.is_anothers()
+        || began.is_some_and(|began| found.is_older_than(began));
+    let mut lost = absent.lost.iter().copied();
+    match lost.find(|h| is_on(h, card) && h.before.netdev.kind == link.kind) {
+        Some(held) => Kin::MayBe(held),
+        None if is_anothers && !found.is_fed_from_inside => Kin::Others,
         None => Kin::Unknown,
     }
 }

@@ -303,6 +303,114 @@ fn a_macvlan_of_an_older_namespace_stays() {
     });
 }
 
+/// What a container does to keep a link on the card, in the namespace of process X.
+const RENAMED: &str = "ip link set m0 name old0; ip link set old0 netns X";
+const DISGUISED: &str = "ip link set m0 name old0; ip link set old0 address 02:11:22:33:44:55; \
+    ip link set old0 netns X";
+const SIBLING: &str = "ip link add link m0 name old0 type macvlan mode bridge; ip link set old0 \
+    netns X";
+/// By a namespace that keeps no trace of it.
+const DETOUR: &str = "ip link set m0 name old0; ip link set old0 address 02:11:22:33:44:55; \
+    unshare --net sleep 60 & there=$!; sleep 0.3; ip link set old0 netns $there; \
+    nsenter -t $there -n ip link set old0 netns X; kill $there; wait $there || true";
+
+/// A process in a PID namespace and a network namespace of its own.
+fn with_pids(name: &str) -> (Container, String) {
+    let mut command = std::process::Command::new("unshare");
+    let outer = Container::start(name, command.args(["--pid", "--fork", "unshare", "--net"]));
+    let init = sh(&format!("cat /proc/{0}/task/{0}/children", outer.pid()));
+    (outer, init.trim().to_owned())
+}
+
+/// Containers that keep a link, in a namespace that is older than they are and in one that has its
+/// own PIDs.
+fn kept(host: &Host, trick: &str, remains: &[&str]) {
+    let older = Container::new("older");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let (before, first) = given(host);
+    kept_in(host, &older.pid().to_string(), first, trick, remains);
+    host.is_as(&before);
+    let second = Container::new("c");
+    second.create(host).ok();
+    let (_outer, init) = with_pids("late");
+    kept_in(host, &init, second, trick, remains);
+    host.is_as(&before);
+}
+
+/// `remains` is why the NIC is held back, until the link is gone; nothing where a stop deletes it.
+fn kept_in(host: &Host, there: &str, mut c: Container, trick: &str, remains: &[&str]) {
+    c.sh(&trick.replace('X', there));
+    let links = || {
+        sh(&format!(
+            "nsenter -t {there} -n ip -o link show type macvlan"
+        ))
+    };
+    if remains.is_empty() {
+        c.stop(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(
+            notes.contains("had been moved on and is deleted"),
+            "{notes}"
+        );
+        assert!(!notes.contains("m0 had been deleted"), "{notes}");
+    } else {
+        let said = c.stop(host).fails(8, remains);
+        assert!(!said.err.contains("m0 had been deleted"), "{}", said.err);
+        host.rdmaprep(&["restore", "--all"]).fails(8, remains);
+        assert!(links().contains("old0@"));
+        sh(&format!("nsenter -t {there} -n ip link delete old0"));
+        host.rdmaprep(&["restore", "--all"]).ok();
+    }
+    assert_eq!(links(), "");
+    host.is_clean();
+}
+
+#[test]
+fn a_renamed_nic_in_anothers_namespace_is_deleted() {
+    alone(|host| kept(host, RENAMED, &[]));
+}
+
+const MAY_BE: [&str; 2] = ["old0 (macvlan)", "may be m0 under another name"];
+
+#[test]
+fn a_disguised_nic_in_anothers_namespace_holds_the_nic_back() {
+    alone(|host| kept(host, DISGUISED, &MAY_BE));
+}
+
+#[test]
+fn a_disguised_nic_that_took_a_detour_holds_the_nic_back() {
+    alone(|host| kept(host, DETOUR, &MAY_BE));
+}
+
+#[test]
+fn a_sibling_in_anothers_namespace_holds_the_nic_back() {
+    alone(|host| kept(host, SIBLING, &["old0 (macvlan)", "may be the container's"]));
+}
+
+/// The container deleted its NIC, and another one got a macvlan meanwhile: no one can tell that
+/// from a NIC in disguise, so that an administrator decides.
+#[test]
+fn a_macvlan_beside_a_deleted_one_stays_and_can_be_accepted() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let (_outer, init) = with_pids("late");
+        host.ip(&format!(
+            "link add link r0 name a0 type macvlan mode bridge\nlink set a0 netns {init}"
+        ));
+        c.sh("ip link delete m0");
+        c.stop(host)
+            .fails(8, &["a0 (macvlan)", "may be m0", "restore --forget"]);
+        host.is_as(&before);
+        host.rdmaprep(&["restore", "c", "--forget"]).ok();
+        let there = sh(&format!(
+            "nsenter -t {init} -n ip -o link show type macvlan"
+        ));
+        assert!(there.contains("a0@"), "{there}");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// Multus may give a running pod a further interface on the card.
 #[test]
 fn a_macvlan_that_a_cni_plugin_gave_stays() {
@@ -352,13 +460,7 @@ fn a_macvlan_of_another_container_stays() {
         c.create(host).ok();
         sh("ip netns add engine");
         give("a1", "engine");
-        let late = Container::start(
-            "late",
-            std::process::Command::new("unshare").args(["--pid", "--fork", "unshare", "--net"]),
-        );
-        let init = sh(&format!("cat /proc/{0}/task/{0}/children", late.pid()))
-            .trim()
-            .to_owned();
+        let (_late, init) = with_pids("late");
         give("a2", &init);
         c.stop(host).ok();
         assert_eq!(parts(&early), "a0 ");
@@ -385,13 +487,7 @@ fn a_killed_restore_excuses_no_link_on_a_nic() {
         host.prepare("r0");
         let mut c = Container::new("c");
         c.create(host).ok();
-        let other = Container::start(
-            "other",
-            std::process::Command::new("unshare").args(["--pid", "--fork", "unshare", "--net"]),
-        );
-        let init = sh(&format!("cat /proc/{0}/task/{0}/children", other.pid()))
-            .trim()
-            .to_owned();
+        let (_other, init) = with_pids("other");
         sh(&format!(
             "nsenter -t {c} -n ip link add link r0 name evil type macvlan mode bridge
             nsenter -t {c} -n ip link set evil netns {init}

@@ -64,7 +64,7 @@ impl RouteSocket {
 
     /// The number that this socket's namespace has for another one (RTM_GETNSID); none where there
     /// is none yet.
-    fn number_of(&mut self, netns: &Netns) -> io::Result<Option<i32>> {
+    pub fn number_of(&mut self, netns: &Netns) -> io::Result<Option<i32>> {
         let mut ask = NsidMessage::default();
         ask.attributes
             .extend(u32::try_from(netns.raw_fd()).map(NsidAttribute::Fd));

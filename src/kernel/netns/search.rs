@@ -25,6 +25,9 @@ pub struct FoundLink {
     netns: Netns,
     /// Where the namespace was found.
     path: PathBuf,
+    /// Whether the container moved a link to its namespace: the kernel gives a namespace a number
+    /// in the one that a link leaves for it (__dev_change_net_namespace() in net/core/dev.c).
+    pub is_fed_from_inside: bool,
 }
 
 impl FoundLink {
@@ -126,9 +129,9 @@ impl Search {
             return search;
         };
         let mut known = vec![home.inode()];
-        if let Some(one) = more {
+        if let Some(one) = &more {
             known.push(one.inode());
-            search.search_in(&journey, home, (Path::new(""), &one), &concerns, deadline);
+            search.search_in(&journey, home, (Path::new(""), one), &concerns, deadline);
         }
         for (path, other) in netns::others(&known) {
             if Instant::now() >= deadline {
@@ -140,6 +143,13 @@ impl Search {
                 break;
             }
             search.search_in(&journey, home, (&path, &other), &concerns, deadline);
+        }
+        let inside = more.and_then(|inside| journey.visit(&inside, RouteSocket::open).ok());
+        if let Some(mut inside) = inside {
+            for found in &mut search.found {
+                let number = inside.number_of(&found.netns);
+                found.is_fed_from_inside = number.is_ok_and(|number| number.is_some());
+            }
         }
         search
     }
@@ -186,6 +196,7 @@ impl Search {
                 link,
                 netns,
                 path: path.to_owned(),
+                is_fed_from_inside: false,
             });
         }
     }

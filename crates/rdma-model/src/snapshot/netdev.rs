@@ -188,6 +188,9 @@ pub struct Stranger {
     pub name: IfName,
     pub ifindex: u32,
     pub kind: Option<String>,
+    /// Its address now, which no record keeps.
+    #[serde(skip)]
+    pub mac: Option<Mac>,
     /// Indexes here of what it sits on.
     pub lowers: Vec<u32>,
     /// Inode of its namespace.

@@ -97,6 +97,7 @@ pub fn stranger(message: &LinkMessage) -> Option<(i32, Stranger)> {
         name,
         ifindex,
         kind,
+        mac,
         ..
     } = dev;
     Some((
@@ -105,6 +106,7 @@ pub fn stranger(message: &LinkMessage) -> Option<(i32, Stranger)> {
             name,
             ifindex,
             kind,
+            mac,
             lowers,
             netns: 0,
             keeper: String::new(),
