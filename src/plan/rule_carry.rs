@@ -1,6 +1,8 @@
-//! Policy rules that name neither a NIC nor one of its addresses, and lead to a table whose routes
-//! come along: `from 10.0.0.0/24 lookup 100`. Inside, nothing else would lead there. The rule of
-//! the host stays, and a copy comes along where it takes no traffic that is not the rails'.
+//! Policy rules that name neither a NIC nor one of its addresses, and decide over what rails send:
+//! `from 10.0.0.0/24 lookup 100` leads to a table whose routes come along, `lookup main
+//! suppress_prefixlength 0` comes before such a rule, `from 10.0.0.0/24 prohibit` ends the search.
+//! The rule of the host stays, and a copy comes along where it takes no traffic that is not the
+//! rails'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,8 +10,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{
-    Address, FRA_DPORT_RANGE, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN,
-    KERNEL_TABLES, Netdev, Route, Rule, Snapshot, TO_TABLE,
+    Address, FRA_DPORT_RANGE, FRA_GOTO, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE,
+    FRA_SUPPRESS_PREFIXLEN, KERNEL_TABLES, Netdev, Route, Rule, Snapshot, TO_TABLE,
 };
 use rdma_model::step::NicState;
 
@@ -18,13 +20,17 @@ const INVERT: u32 = 0x02;
 /// FRA_SUPPRESS_IFGROUP, FRA_DSCP, and the masks of ports and DSCP.
 const LATER: [u16; 5] = [13, 25, 28, 29, 30];
 /// What says nothing of where a packet is from, or selects by what it has on any machine.
-const MEANT_ANYWHERE: [u16; 5] = [
+const MEANT_ANYWHERE: [u16; 6] = [
+    FRA_GOTO,
     FRA_SUPPRESS_PREFIXLEN,
     FRA_PROTOCOL,
     FRA_IP_PROTO,
     FRA_SPORT_RANGE,
     FRA_DPORT_RANGE,
 ];
+/// FR_ACT_GOTO and FR_ACT_NOP, there too.
+const GOTO: u8 = 2;
+const NOP: u8 = 3;
 const LOCAL: u32 = 255;
 /// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
 const UNICAST: u8 = 1;
@@ -40,22 +46,41 @@ fn is_in(route: &Route, (number, v6): Table) -> bool {
     route.table == number && route.destination.addr().is_ipv6() == v6
 }
 
-/// Over which of the rails each table leads, by their places.
-fn tables(rails: &[NicState]) -> BTreeMap<Table, BTreeSet<usize>> {
-    let mut tables: BTreeMap<Table, BTreeSet<usize>> = BTreeMap::new();
-    for (place, rail) in rails.iter().enumerate() {
-        for route in rail
-            .routes
-            .iter()
-            .filter(|r| is_over(r, &rail.netdev) && !KERNEL_TABLES.contains(&r.table))
-        {
-            tables
-                .entry((route.table, route.destination.addr().is_ipv6()))
-                .or_default()
-                .insert(place);
-        }
+/// The rails that a rule leads to, by their places. A namespace has tables of the kernel's numbers
+/// of its own, and looks there last: a rule to one of them counts if a rail has a route that it
+/// follows.
+fn owners(rule: &Rule, rails: &[NicState]) -> BTreeSet<usize> {
+    let places = 0..rails.len();
+    places
+        .filter(|place| leads_over(rule, &rails[*place]))
+        .collect()
+}
+
+fn leads_over(rule: &Rule, rail: &NicState) -> bool {
+    if rule.action != TO_TABLE {
+        return addresses(&rail.netdev).any(|ip| ip.is_ipv6() == (rule.family == 6));
     }
-    tables
+    let mut routes = rail
+        .routes
+        .iter()
+        .filter(|r| is_in(r, table(rule)) && is_over(r, &rail.netdev));
+    match KERNEL_TABLES.contains(&rule.table) {
+        true => routes.any(|r| follows(rule, r)),
+        false => routes.next().is_some(),
+    }
+}
+
+fn follows(rule: &Rule, route: &Route) -> bool {
+    let mut to = rule.destination.iter();
+    let is_meant = to.all(|net| overlap(*net, route.destination));
+    is_meant && suppressed(rule).is_none_or(|most| route.destination.prefix_len() > most)
+}
+
+/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h): every namespace has these.
+fn is_kernels(rule: &Rule) -> bool {
+    rule.other
+        .get(&FRA_PROTOCOL)
+        .is_some_and(|by| by.0.as_slice() == [2])
 }
 
 fn is_over(route: &Route, dev: &Netdev) -> bool {
@@ -65,39 +90,57 @@ fn is_over(route: &Route, dev: &Netdev) -> bool {
 /// Gives rails, as they come into the container, the rules that lead to their tables; `inside` is
 /// what it has besides, where that is known. Returns a sentence for each rule that stays behind.
 pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
-    let tables = tables(rails);
+    let places: BTreeMap<&Rule, usize> = host
+        .rules
+        .iter()
+        .enumerate()
+        .map(|(place, rule)| (rule, place))
+        .collect();
     let mut left = Vec::new();
-    let mut came = false;
-    for rule in host.rules.iter().filter(|r| r.action == TO_TABLE) {
-        let Some(owners) = tables.get(&table(rule)) else {
-            continue;
-        };
-        let is_there = rails.iter().any(|rail| rail.rules.contains(rule));
-        if is_there || !concerns(rule, owners, rails) {
+    // The last one first: whether one to main matters is known by those that come after it.
+    for (place, rule) in host.rules.iter().enumerate().rev() {
+        let mut there = rails.iter().flat_map(|rail| &rail.rules);
+        if is_kernels(rule) || rule.action == NOP || there.any(|other| other == rule) {
             continue;
         }
-        match obstacle(rule, owners, rails, inside) {
+        let mut later = rails.iter().flat_map(|rail| &rail.rules);
+        let decides = !is_to_kernel_table(rule)
+            || later.any(|l| l.family == rule.family && places.get(l) > Some(&place));
+        let owners = owners(rule, rails);
+        if !decides || owners.is_empty() || !concerns(rule, &owners, rails) {
+            continue;
+        }
+        match obstacle(rule, &owners, rails, inside) {
             Some(why) => left.push(format!("the rule `{rule}` stays on the host: {why}")),
             None => {
-                came = true;
                 for place in owners {
-                    rails[*place].rules.push(rule.clone());
+                    rails[place].rules.push(rule.clone());
                 }
             }
         }
     }
-    if came {
-        let places: BTreeMap<&Rule, usize> = host
-            .rules
+    left.reverse();
+    left.extend(
+        rails
             .iter()
-            .enumerate()
-            .map(|(place, rule)| (rule, place))
-            .collect();
-        for rail in rails {
-            rail.rules.sort_by_key(|rule| places.get(rule).copied());
-        }
+            .flat_map(|rail| &rail.rules)
+            .filter_map(|rule| {
+                let target = target(rule)?;
+                let mut there = rails.iter().flat_map(|rail| &rail.rules);
+                let lacks = !there.any(|r| (r.family, r.priority) == (rule.family, target));
+                lacks.then(|| {
+                    format!("the rule `{rule}` has no effect inside: {target} stays on the host")
+                })
+            }),
+    );
+    for rail in rails {
+        rail.rules.sort_by_key(|rule| places.get(rule).copied());
     }
     left
+}
+
+fn is_to_kernel_table(rule: &Rule) -> bool {
+    rule.action == TO_TABLE && KERNEL_TABLES.contains(&rule.table)
 }
 
 /// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the
@@ -111,18 +154,40 @@ pub fn left_behind(nics: &[Nic], host: &Snapshot, pod: Option<&Snapshot>) -> Vec
 }
 
 /// One of a source that no rail has is for what the host forwards, or for others of its addresses.
+/// A mark by which the host leaves the rails' tables is of one of its programs.
 fn concerns(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState]) -> bool {
     let addresses = owners
         .iter()
         .flat_map(|place| addresses(&rails[*place].netdev));
+    let leaves = rule.action != TO_TABLE || is_to_kernel_table(rule);
+    if leaves && (is_foreign(rule) || interface(rule).is_some()) {
+        return false;
+    }
     rule.flags & INVERT != 0
         || rule
             .source
             .is_none_or(|net| addresses.into_iter().any(|ip| net.contains(&ip)))
 }
 
+fn is_foreign(rule: &Rule) -> bool {
+    let mut kinds = rule.other.keys();
+    kinds.any(|kind| !MEANT_ANYWHERE.contains(kind) && !LATER.contains(kind))
+}
+
+/// The one that a rule names, but for lo, which every namespace has.
+fn interface(rule: &Rule) -> Option<&String> {
+    let iif = rule.iif.as_ref().filter(|name| *name != "lo");
+    iif.or(rule.oif.as_ref())
+}
+
 fn addresses(dev: &Netdev) -> impl Iterator<Item = IpAddr> + '_ {
     dev.addresses.iter().map(|a| a.address)
+}
+
+/// Where a rule goes to, by priority.
+fn target(rule: &Rule) -> Option<u32> {
+    let bytes = rule.other.get(&FRA_GOTO)?.0.as_slice();
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Why a rule cannot come along.
@@ -132,18 +197,19 @@ fn obstacle(
     rails: &[NicState],
     inside: Option<&Snapshot>,
 ) -> Option<String> {
-    let interface = rule
-        .iif
-        .as_ref()
-        .filter(|name| *name != "lo")
-        .or(rule.oif.as_ref());
-    if let Some(name) = interface {
+    if let Some(name) = interface(rule) {
         return Some(format!("{name} does not come along"));
     }
-    let mut kinds = rule.other.keys();
-    let is_foreign = kinds.any(|kind| !MEANT_ANYWHERE.contains(kind) && !LATER.contains(kind));
-    if rule.flags & INVERT != 0 || is_foreign {
+    if rule.action == GOTO {
+        return Some("it skips rules of the host".to_owned());
+    }
+    if rule.flags & INVERT != 0 || is_foreign(rule) {
         return Some("what it goes by has another meaning in a container, or none".to_owned());
+    }
+    if is_to_kernel_table(rule) {
+        let mut of_container = inside.into_iter().flat_map(|inside| &inside.rules);
+        let later = of_container.find(|own| !is_kernels(own) && is_before(rule, own));
+        return later.map(|own| format!("it would come before the container's own `{own}`"));
     }
     if let Some(net) = rule.source {
         let rails = rails.iter().enumerate();
@@ -159,12 +225,13 @@ fn obstacle(
     if let Some(net) = rule.destination {
         return first_overlap(net, &reached).map(takes);
     }
-    let suppressed = suppressed(rule);
+    if rule.action != TO_TABLE {
+        return Some("it would end all traffic of the container".to_owned());
+    }
     let routes = owners.iter().flat_map(|place| &rails[*place].routes);
     let mut followed = routes
-        .filter(|r| is_in(r, table(rule)))
-        .map(|r| r.destination)
-        .filter(|net| suppressed.is_none_or(|most| net.prefix_len() > most));
+        .filter(|r| is_in(r, table(rule)) && follows(rule, r))
+        .map(|r| r.destination);
     if followed.clone().any(|net| net.prefix_len() == 0) {
         let why = "with the default route of its table it would take the container's other traffic";
         return Some(why.to_owned());
@@ -172,6 +239,10 @@ fn obstacle(
     followed
         .find_map(|net| first_overlap(net, &reached))
         .map(takes)
+}
+
+fn is_before(rule: &Rule, other: &Rule) -> bool {
+    rule.family == other.family && rule.priority <= other.priority
 }
 
 fn takes(net: IpNet) -> String {
@@ -188,7 +259,11 @@ fn suppressed(rule: &Rule) -> Option<u8> {
 
 fn first_overlap(net: IpNet, reached: &[IpNet]) -> Option<IpNet> {
     let mut reached = reached.iter().copied();
-    reached.find(|other| net.contains(other) || other.contains(&net))
+    reached.find(|other| overlap(net, *other))
+}
+
+fn overlap(one: IpNet, other: IpNet) -> bool {
+    one.contains(&other) || other.contains(&one)
 }
 
 /// What a container reaches over interfaces of its own: their subnets, the far ends of their

@@ -304,6 +304,89 @@ fn rule_that_would_take_the_containers_own_subnet_stays() {
     });
 }
 
+/// These decide before the rails' own rules, or end the search.
+#[test]
+fn rules_to_main_and_rules_that_forbid_come_along() {
+    alone(|host| {
+        host.rails(2);
+        sh(
+            "ip route add default via 10.0.0.9 dev r0 table 100; ip rule add from 10.0.0.1 table \
+            100 pref 60
+            ip route add default via 10.1.0.9 dev r1 table 101; ip rule add from 10.1.0.1 table \
+            101 pref 61
+            ip route add 10.50.0.0/16 via 10.1.0.9 dev r1; ip route add 10.51.0.0/16 via 10.1.0.9 \
+            dev r1
+            ip rule add lookup main suppress_prefixlength 16 pref 50
+            ip rule add from 10.0.0.0/15 to 10.51.0.0/16 lookup main pref 51
+            ip rule add from 10.0.0.0/24 to 10.67.0.0/16 prohibit pref 41",
+        );
+        let silent = [
+            "to 192.0.2.5 lookup main pref 47",
+            "fwmark 0x5 lookup main pref 48",
+            "lookup main pref 62",
+            "nop pref 46",
+        ];
+        let named = [
+            "from all goto 60 pref 45",
+            "from all unreachable pref 70",
+            "from 10.0.0.1 goto 62 pref 44",
+        ];
+        for rule in silent.iter().chain(&named) {
+            host.ip(&format!("rule add {rule}"));
+        }
+        let before = host.look();
+        let said = insist(host, "r0,r1").err;
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rule in named {
+            assert!(
+                said.contains(&format!("the rule `{rule}` ")),
+                "{rule}: {said}"
+            );
+        }
+        for rule in silent {
+            assert!(!said.contains(&format!("{rule}`")), "{rule}: {said}");
+        }
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let there = c.sh("ip rule");
+        assert_eq!(there.lines().count(), 3 + 6, "{there}");
+        let way = |to: &str| c.sh(&format!("ip route get {to} 2>&1 || true"));
+        for (to, by) in [
+            ("10.50.0.1 from 10.0.0.1", "via 10.0.0.9 dev r0"),
+            ("10.51.0.1 from 10.0.0.1", "via 10.1.0.9 dev r1"),
+            ("10.1.0.7 from 10.0.0.1", "dev r1"),
+            ("10.67.0.1 from 10.0.0.1", "Permission denied"),
+            ("10.67.0.1 from 10.1.0.1", "via 10.1.0.9 dev r1"),
+        ] {
+            assert!(way(to).contains(by), "{to}: {}", way(to));
+        }
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn rule_to_main_stays_where_the_container_has_a_rule_behind_it() {
+    alone(|host| {
+        host.rails(1);
+        sh(
+            "ip route add default via 10.0.0.9 dev r0 table 100; ip rule add from 10.0.0.1 table \
+            100 pref 60; ip rule add lookup main suppress_prefixlength 0 pref 50",
+        );
+        let before = host.look();
+        insist(host, "r0");
+        let mut c = Container::new("c");
+        c.sh("ip rule add from 10.88.0.2 lookup 7 pref 300");
+        c.create(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        let said = "suppress_prefixlength 0 pref 50` stays on the host: it would come before the \
+                    container's own `from 10.88.0.2 lookup 7 pref 300`";
+        assert!(notes.contains(said), "{notes}");
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
 /// Without the legs that stay on the host, one is the other.
 #[test]
 fn routes_that_are_equal_inside_are_one_there() {
