@@ -188,6 +188,11 @@ impl Request {
         all.map(|(n, value)| (n.clone(), value.clone())).collect()
     }
 
+    /// Whether NICs move into the containers.
+    pub fn moves(&self) -> bool {
+        self.select.network_mode.is_own()
+    }
+
     pub fn job(&self) -> JobAddresses {
         JobAddresses {
             peers: self.select.peer_address.into_iter().collect(),

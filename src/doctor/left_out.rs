@@ -11,7 +11,7 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
         context
             .selection
             .dropped()
-            .filter(|(v, d)| !is_frozen(context, v, d))
+            .filter(|(v, d)| !is_planned(context, v, d))
             .filter_map(|(v, d)| refused(context, v, d)),
     );
     let dropped = context.selection.dropped();
@@ -39,10 +39,11 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// Whether a plan has it all the same: it may have been made with lifetimes frozen.
-fn is_frozen(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
+/// Whether a plan has it all the same: it may have been made with lifetimes frozen, or for
+/// containers on the host's network.
+fn is_planned(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> bool {
     let mut name = verdict.netdev.iter();
-    drop.code == DropCode::FiniteLifetime && name.any(|name| context.plans(name))
+    drop.code.is_about_moves() && name.any(|name| context.plans(name))
 }
 
 /// A NIC that no request names, and that is refused for a reason which no other check reports.
@@ -52,7 +53,7 @@ fn passed_over(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option
         DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline
     );
     let is_asked = refused(context, verdict, drop).is_some();
-    if verdict.hca.is_none() || !is_reported || is_frozen(context, verdict, drop) || is_asked {
+    if verdict.hca.is_none() || !is_reported || is_planned(context, verdict, drop) || is_asked {
         return None;
     }
     Some(Finding::new(

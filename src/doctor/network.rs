@@ -10,6 +10,7 @@ use rdma_model::snapshot::Snapshot;
 use super::plans::AGAIN;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::config::request::Request;
+use crate::plan::Plan;
 use crate::select::protected_ifaces::{bootstrap, not_known, uplinks};
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8,
@@ -158,6 +159,11 @@ pub(super) fn unguarded(request: &mut Request, snapshot: &Snapshot) -> Vec<Strin
 /// An uplink among the NICs that are meant now, or that a stored plan has; or no way to know what
 /// the job's own one is.
 pub(super) fn uplink(context: &CheckContext) -> Vec<Finding> {
+    let plans = context.of.plans.iter();
+    let moving: Vec<&Plan> = plans.filter(|plan| plan.moves()).collect();
+    if !context.of.request.moves() && moving.is_empty() {
+        return Vec::new();
+    }
     let unguarded = unguarded(&mut context.of.request.clone(), context.of.snapshot);
     let lost = unguarded.into_iter().map(|seen| {
         let why = "`rdmaprep prepare` refuses this: nothing would keep the interface that nodes \
@@ -166,7 +172,7 @@ pub(super) fn uplink(context: &CheckContext) -> Vec<Finding> {
             --bootstrap-address (LOCAL_IP), --peer-address (REMOTE_IP)";
         Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix)
     });
-    lost.chain(guarded(context))
+    lost.chain(guarded(context, &moving))
         .chain(not_asked(context))
         .collect()
 }
@@ -192,13 +198,14 @@ fn not_asked(context: &CheckContext) -> Option<Finding> {
     ))
 }
 
-fn guarded(context: &CheckContext) -> Vec<Finding> {
+fn guarded(context: &CheckContext, moving: &[&Plan]) -> Vec<Finding> {
     let Ok(guard) = uplinks(true, context.of.snapshot) else {
         return Vec::new();
     };
     let why =
         "when a container takes it, the host and everybody who is logged in loses the network";
-    let kept = context.kept();
+    let mut kept = context.kept();
+    kept.retain(|_| context.of.request.moves());
     let mut found = Vec::new();
     for rail in &kept {
         let Some(clause) = guard.get(rail.name()) else {
@@ -214,7 +221,7 @@ fn guarded(context: &CheckContext) -> Vec<Finding> {
             fix,
         ));
     }
-    for plan in context.of.plans {
+    for plan in moving {
         let mut names = plan.nics.iter().map(|n| &n.identity.name);
         let Some((name, clause)) = names.find_map(|n| Some((n, guard.get(n)?))) else {
             continue;

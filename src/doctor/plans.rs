@@ -20,7 +20,7 @@ pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
     for plan in context.of.plans {
         let gone = gone(context, plan);
         let away = plan.nics.iter().any(|n| is_away(context, &n.identity.name));
-        if gone.is_empty() && !away {
+        if gone.is_empty() && !away && plan.moves() {
             found.extend(outdated(context, plan));
         }
         found.extend(gone);

@@ -48,12 +48,17 @@ impl<'a> Context<'a> {
         held: &'a [BusyNic],
         warnings: &mut Vec<String>,
     ) -> Result<Context<'a>> {
-        let uplinks = protected_ifaces::uplinks(request.select.allow_bootstrap_iface, snapshot)?;
-        if !request.select.allow_bootstrap_iface {
+        let moves = request.moves();
+        let guards = moves && !request.select.allow_bootstrap_iface;
+        let uplinks = protected_ifaces::uplinks(!guards, snapshot)?;
+        if guards {
             let unclear = protected_ifaces::not_known(snapshot, &uplinks);
             warnings.extend(unclear.into_iter().map(|why| unknown(snapshot, &why)));
         }
-        let bootstrap = protected_ifaces::bootstrap(request, snapshot, warnings)?;
+        let bootstrap = match moves {
+            true => protected_ifaces::bootstrap(request, snapshot, warnings)?,
+            false => Guarded::new(),
+        };
         Ok(Context {
             request,
             snapshot,

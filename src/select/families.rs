@@ -115,7 +115,7 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
 }
 
 pub(super) fn rails<'a>(context: &Context<'a>, verdicts: &[Verdict]) -> Vec<Rail<'a>> {
-    let moves = context.request.select.network_mode.is_own();
+    let moves = context.request.moves();
     let kept = kept_netdevs(verdicts);
     let rail = |(at, v): (usize, &Verdict)| {
         v.gid.as_ref().filter(|_| v.dropped.is_none())?;

@@ -249,7 +249,13 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     families::agree(&context, &mut verdicts);
     let gid_range = taken_gids::follow(&context, &mut verdicts);
     families::share_index(&context, &mut verdicts);
-    stay_behind(snapshot, &mut verdicts, along);
+    match request.moves() {
+        true => stay_behind(snapshot, &mut verdicts, along),
+        // Its GIDs counted, as NCCL may take one of them.
+        false => along
+            .into_iter()
+            .for_each(|(at, before)| verdicts[at] = before),
+    }
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection {
         verdicts,
@@ -416,7 +422,7 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
             join(&absent)
         ));
     }
-    if selection.kept().any(|v| v.netdev.is_some()) {
+    if request.moves() && selection.kept().any(|v| v.netdev.is_some()) {
         said.extend(
             context
                 .snapshot

@@ -62,7 +62,9 @@ pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
 /// The first reason. Of a NIC that is named, or that a list of names leaves out, further ones too:
 /// the fix of one alone would lead to the next.
 fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let mut all = RULES.iter().filter_map(|rule| rule(context, candidate));
+    let moves = context.request.moves();
+    let all = RULES.iter().filter_map(|rule| rule(context, candidate));
+    let mut all = all.filter(|d| moves || !d.code.is_about_moves());
     let first = all.next()?;
     let is_listed = first.code == DropCode::Excluded && narrowed(context, candidate).is_none();
     // What is no NIC for RDMA at all has no further reason.
@@ -117,12 +119,16 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
         .uplinks
         .get(&netdev.name)
         .or(context.bootstrap.get(&netdev.name));
-    let guard = guard.map(|why| format!("taken as asked, although it {why}"));
+    let moves = context.request.moves();
+    let guard = guard.map(|why| match moves {
+        true => format!("taken as asked, although it {why}"),
+        false => format!("the host uses it, too: it {why}"),
+    });
     let placeholder = context
         .blind()
         .then(|| "placeholder: no RDMA device behind it".to_owned());
     let below = upper_lower::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let bond = upper_lower::is_bond(netdev)
+    let bond = (moves && upper_lower::is_bond(netdev))
         .then(|| "a bond: dissolved here, and made again inside".to_owned());
     let notes: Vec<String> = guard
         .into_iter()
@@ -140,7 +146,13 @@ fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
         candidate.hca,
         context.snapshot,
     );
-    let why = context.request.host.policy.forbids(&device)?;
+    let why = context.request.host.policy.forbids(&device);
+    // A bond is its members.
+    let bond = candidate.netdev.filter(|n| upper_lower::is_bond(n));
+    let mut members = bond
+        .into_iter()
+        .flat_map(|bond| upper_lower::members(context.snapshot, bond));
+    let why = why.or_else(|| members.find_map(|m| policy_forbids(context, m)))?;
     because(
         DropCode::Forbidden,
         why,
@@ -263,7 +275,7 @@ fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
     because(
         DropCode::NoNetdev,
         why,
-        "nothing to do: rdmaprep moves RoCE and InfiniBand devices only",
+        "nothing to do: rdmaprep is for RoCE and InfiniBand devices only",
     )
 }
 

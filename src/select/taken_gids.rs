@@ -110,7 +110,7 @@ fn owned(taken: &[Taken]) -> usize {
 
 /// The tables of these rails' ports as their container has them.
 fn inside<'a>(context: &Context, moved: &[&Netdev], rails: &[Rail<'a>]) -> Vec<Inside<'a>> {
-    let moves = context.request.select.network_mode.is_own();
+    let moves = context.request.moves();
     rails
         .iter()
         .map(|rail| match moves {

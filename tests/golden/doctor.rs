@@ -606,6 +606,21 @@ fn every_planted_fault_is_found() {
     );
 }
 
+#[test]
+fn plan_for_the_hosts_network_may_have_what_the_host_uses() {
+    let planted: Planted = serde_json::from_value(json!({
+        "well": {"/routes/0/hops/0/dev": "rdma0", "/netdevs/1/qdisc_lost": "its discipline"},
+        "plans": {"a": {"ifaces": "rdma0 rdma1", "flags": "--network-mode=host"}},
+    }))
+    .unwrap();
+    let found = diagnosis(&planted, "", true).findings;
+    let broken: Vec<_> = found
+        .iter()
+        .filter(|f| f.severity == Severity::Breaks || f.check == Check::LeftOut)
+        .collect();
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
 const ALL: [Check; 25] = [
     Check::RdmaModules,
     Check::KernelFeatures,

@@ -51,6 +51,18 @@ impl fmt::Display for DropCode {
 }
 
 impl DropCode {
+    /// Whether it is for what a move would break, so that where nothing moves it is no reason.
+    pub fn is_about_moves(self) -> bool {
+        matches!(
+            self,
+            DropCode::Uplink
+                | DropCode::Bootstrap
+                | DropCode::Carries
+                | DropCode::QueueingDiscipline
+                | DropCode::FiniteLifetime
+        )
+    }
+
     pub fn brief(self, family: Family) -> String {
         let words = match self {
             DropCode::Forbidden => "the host's policy forbids it",

@@ -5,14 +5,22 @@ use rdma_model::link_kind::LinkKind;
 use rdma_model::snapshot::Netdev;
 
 use super::{HELD, because, policy_forbids};
-use crate::select::candidates::{Candidate, Context, INFINIBAND};
+use crate::select::candidates::{Candidate, Context, INFINIBAND, counts};
 use crate::select::{Drop, DropCode};
 use rdma_model::upper_lower;
 
 pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
+    let (moves, family) = (context.request.moves(), context.request.select.family);
+    if !moves && (netdev.master.is_none() || netdev.addresses.iter().any(|a| counts(a, family))) {
+        return None;
+    }
     if let Some(master) = &netdev.master {
         let why = format!("{} is a member of {master}", netdev.name);
+        if !moves {
+            let why = why + ", to which the addresses belong";
+            return because(DropCode::Enslaved, why, &format!("use {master}"));
+        }
         return because(DropCode::Enslaved, why, &freeing(context, netdev, master));
     }
     if upper_lower::is_bond(netdev) && candidate.named(context) {
@@ -107,7 +115,12 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
         with_article(kind.unwrap_or("netdev")),
         lower.map_or("another", |d| d.name.as_str())
     );
-    (stacked || lower.is_some())
+    // Where nothing moves, it is in question only whose address its port's GID is made from.
+    let family = context.request.select.family;
+    let below = upper_lower::down(context.snapshot, netdev).skip(1);
+    let has_address = below.flat_map(|d| &d.addresses).any(|a| counts(a, family));
+    let is_second = context.request.moves() || has_address;
+    (is_second && (stacked || lower.is_some()))
         .then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
 }
 
@@ -168,20 +181,12 @@ fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
             "delete the upper netdev first, or exclude this NIC",
         );
     }
-    for m in upper_lower::members(context.snapshot, bond) {
-        if let Some(stranger) = upper_lower::strangers(context.snapshot, m).next() {
-            let why = format!("{stranger} sits on {}", m.name);
-            let fix = "delete it there first, or exclude this NIC";
-            return because(DropCode::Carries, why, fix);
-        }
-    }
-    let why =
-        upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
-    because(
-        DropCode::Forbidden,
-        why,
-        "the host's administrator can change that in /etc/rdmaprep/config.toml",
-    )
+    let why = upper_lower::members(context.snapshot, bond).find_map(|m| {
+        let stranger = upper_lower::strangers(context.snapshot, m).next()?;
+        Some(format!("{stranger} sits on {}", m.name))
+    })?;
+    let fix = "delete it there first, or exclude this NIC";
+    because(DropCode::Carries, why, fix)
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
