@@ -3,13 +3,13 @@
 
 mod inside;
 
-use nccl_rules::gid::{Choice, choose};
+use nccl_rules::gid::{Choice, choose, range};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::escape::shortened;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Gid, GidKind, Netdev};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use super::candidates::{Context, counts};
 use super::families::{Rail, is_one_index, rails};
@@ -51,7 +51,7 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<Stri
     let ports = inside(context, &moved, &rails);
     let settings = Settings::of(set, "");
     let mut taken = taken(context, &moved, &ports, &settings, release);
-    let range = network(&addresses).filter(|_| is_free && !is_cured);
+    let range = range(&addresses).filter(|_| is_free && !is_cured);
     let narrowed = range
         .as_deref()
         .map(|range| settings.but(RANGE, Some(range)));
@@ -118,21 +118,6 @@ fn inside<'a>(context: &Context, moved: &[&Netdev], rails: &[Rail<'a>]) -> Vec<I
             false => Inside::unmoved(rail.port),
         })
         .collect()
-}
-
-/// The smallest network that has all these GIDs' addresses, where they are of one family.
-fn network(addresses: &[Ipv6Addr]) -> Option<String> {
-    let first = addresses.first()?;
-    let differ = addresses
-        .iter()
-        .fold(0, |bits, a| bits | (a.to_bits() ^ first.to_bits()));
-    let length = differ.leading_zeros();
-    let base = Ipv6Addr::from(first.to_bits() & !u128::MAX.checked_shr(length).unwrap_or(0));
-    match base.to_canonical() {
-        IpAddr::V4(base) => Some(format!("{base}/{}", length.checked_sub(96)?)),
-        IpAddr::V6(base) if first.to_ipv4_mapped().is_none() => Some(format!("{base}/{length}")),
-        IpAddr::V6(_) => None,
-    }
 }
 
 /// What is set, in a clause. The values of a container are not for logs.

@@ -2,7 +2,7 @@
 //! 2.30.7; src/transport/net_ib.cc before 2.29). `tests/interop/nccl_judge` compares it with the
 //! function of each release.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rdma_model::snapshot::{GidKind, Port};
 
@@ -62,6 +62,22 @@ pub fn set_index(settings: &Settings, version: Version) -> Option<i32> {
     let default = if version.finds_gid() { -1 } else { 0 };
     let index = number(settings, version, "NCCL_IB_GID_INDEX", default);
     (index >= 0 || !version.finds_gid()).then_some(index)
+}
+
+/// The NCCL_IB_ADDR_RANGE that has all these GIDs' addresses and is the smallest, where they are of
+/// one family.
+pub fn range(addresses: &[Ipv6Addr]) -> Option<String> {
+    let first = addresses.first()?;
+    let differ = addresses
+        .iter()
+        .fold(0, |bits, a| bits | (a.to_bits() ^ first.to_bits()));
+    let length = differ.leading_zeros();
+    let base = Ipv6Addr::from(first.to_bits() & !u128::MAX.checked_shr(length).unwrap_or(0));
+    match base.to_canonical() {
+        IpAddr::V4(base) => Some(format!("{base}/{}", length.checked_sub(96)?)),
+        IpAddr::V6(base) if first.to_ipv4_mapped().is_none() => Some(format!("{base}/{length}")),
+        IpAddr::V6(_) => None,
+    }
 }
 
 /// Places of a port's table. A snapshot can name any number; no table is longer than the 16 bits

@@ -1,16 +1,19 @@
 //! The GIDs of the ports that NCCL takes, which of them no peer can use, and the setting that makes
 //! NCCL take another.
 
+use std::net::Ipv6Addr;
+
 use rdma_model::snapshot::{Gid, GidKind, Port, Snapshot};
 
 use super::explanation::{Explanation, PortGid, Trap, Warning};
-use super::gid::{Choice, choose, has_place, places, set_index};
+use super::gid::{self, Choice, choose, has_place, places, set_index};
 use super::pitfalls::{few, short, warning};
 use super::settings::Settings;
 use super::version::Version;
 
 const INDEX: &str = "NCCL_IB_GID_INDEX";
 const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
+const RANGE: &str = "NCCL_IB_ADDR_RANGE";
 /// Of ports on which no setting helps.
 const NO_BETTER: &str = "these ports have no better one";
 
@@ -192,8 +195,8 @@ fn said(
             ..warning(
                 Trap::Crash,
                 format!(
-                    "NCCL_IB_ADDR_RANGE={} has no slash: NCCL {version} ends by a signal",
-                    short(settings.get("NCCL_IB_ADDR_RANGE").unwrap_or_default())
+                    "{RANGE}={} has no slash: NCCL {version} ends by a signal",
+                    short(settings.get(RANGE).unwrap_or_default())
                 ),
             )
         },
@@ -267,48 +270,74 @@ fn cure(
     snapshot: &Snapshot,
     version: Version,
 ) -> Option<String> {
-    let curable: Vec<&&Port> = ports
-        .iter()
-        .filter(|port| has_good(port, snapshot))
-        .collect();
-    let is_cure = |settings: &Settings| {
-        curable
-            .iter()
-            .all(|port| match choose(port, settings, version) {
-                Choice::Index(index) => entry(port, index).is_some_and(|g| is_good(g, snapshot)),
-                _ => false,
-            })
-    };
-    if curable.is_empty() {
-        return None;
+    let mut curable = ports.to_vec();
+    curable.retain(|port| has_good(port, snapshot));
+    let most = curable.iter().map(|p| places(p)).max()?;
+    let mut ways: Vec<Way> = vec![vec![(INDEX, None)]];
+    for name in [FAMILY, RANGE, "NCCL_IB_ROCE_VERSION_NUM"] {
+        ways.push(vec![(INDEX, None), (name, None)]);
     }
-    let unset = match set_index(settings, version) {
-        Some(_) if settings.get(INDEX).is_some() => vec![INDEX],
-        _ => Vec::new(),
-    };
-    let searched = settings.but(INDEX, None);
-    let mut ways = vec![(searched.clone(), unset_text(&unset))];
-    for name in [FAMILY, "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM"] {
-        let names = [&unset[..], &[name]].concat();
-        ways.push((searched.but(name, None), unset_text(&names)));
-    }
-    let six = match unset.is_empty() {
-        true => format!("set {FAMILY}=AF_INET6"),
-        false => format!("{} and set {FAMILY}=AF_INET6", unset_text(&unset)),
-    };
-    ways.push((searched.but(FAMILY, Some("AF_INET6")), six));
-    let most = curable.iter().map(|p| places(p)).max().unwrap_or_default();
-    for index in 0..most.min(256) {
-        let index = index.to_string();
-        ways.push((
-            settings.but(INDEX, Some(&index)),
-            format!("set {INDEX}={index}"),
-        ));
-    }
-    let found = ways.iter().find(|(settings, _)| is_cure(settings));
-    found.map(|(_, text)| text.clone())
+    ways.push(vec![(INDEX, None), (FAMILY, Some("AF_INET6".to_owned()))]);
+    ways.extend((0..most.min(256)).map(|index| vec![(INDEX, Some(index.to_string()))]));
+    ways.extend(by_range(&curable, snapshot));
+    ways.into_iter().find_map(|way| {
+        let changed = way.iter().fold(settings.clone(), |set, (name, value)| {
+            set.but(name, value.as_deref())
+        });
+        let mut ports = curable.iter();
+        ports
+            .all(|port| takes_good(port, &changed, snapshot, version))
+            .then(|| changes(&way, settings))
+    })
 }
 
-fn unset_text(names: &[&str]) -> String {
-    format!("unset {}", names.join(" and "))
+fn takes_good(port: &Port, settings: &Settings, snapshot: &Snapshot, version: Version) -> bool {
+    match choose(port, settings, version) {
+        Choice::Index(index) => entry(port, index).is_some_and(|g| is_good(g, snapshot)),
+        _ => false,
+    }
+}
+
+/// Changes of settings.
+type Way = Vec<(&'static str, Option<String>)>;
+
+/// The ranges that leave a good GID on each port: around each of the first one's, with that of the
+/// others that is nearest to it.
+fn by_range(ports: &[&Port], snapshot: &Snapshot) -> Vec<Way> {
+    let mut all: Vec<Vec<Ipv6Addr>> = Vec::new();
+    for port in ports {
+        let good = port.gids.iter().filter(|gid| is_good(gid, snapshot));
+        all.push(good.map(|gid| gid.address).collect());
+    }
+    let mut ways = Vec::new();
+    for first in all.first().into_iter().flatten() {
+        let near = all.iter().filter_map(|good| {
+            let good = good.iter().copied();
+            good.min_by_key(|a| a.to_bits() ^ first.to_bits())
+        });
+        let Some(range) = gid::range(&near.collect::<Vec<_>>()) else {
+            continue;
+        };
+        let is_ipv6 = first.to_ipv4_mapped().is_none();
+        let family = is_ipv6.then(|| "AF_INET6".to_owned());
+        ways.push(vec![(INDEX, None), (FAMILY, family), (RANGE, Some(range))]);
+    }
+    ways
+}
+
+/// What of it is no change is not said.
+fn changes(way: &Way, settings: &Settings) -> String {
+    let (mut unset, mut set) = (Vec::new(), Vec::new());
+    for (name, value) in way.iter().filter(|(n, v)| settings.get(n) != v.as_deref()) {
+        match value {
+            Some(value) => set.push(format!("set {name}={value}")),
+            None => unset.push(*name),
+        }
+    }
+    let unset = (!unset.is_empty()).then(|| format!("unset {}", unset.join(" and ")));
+    unset
+        .into_iter()
+        .chain(set)
+        .collect::<Vec<_>>()
+        .join(" and ")
 }

@@ -327,6 +327,38 @@ fn what_nccl_takes_of_a_table_without_a_good_gid_is_told() {
     assert_eq!(warned(&node, &[], Trap::ForeignGid), [""; 0]);
 }
 
+#[test]
+fn a_range_is_named_where_no_index_is_right_on_all_ports() {
+    let mut node = hcas(&[
+        ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
+        ("mlx5_1", Some("0000:06:00.0"), "0002", 1),
+    ]);
+    let mut set = |at: usize, gids: &[(&str, &str)]| {
+        let mut table = Vec::new();
+        for (index, (ip, netdev)) in gids.iter().enumerate() {
+            table.push(json!({"index": index, "address": ip, "kind": "RoCE v2", "netdev": netdev}));
+        }
+        node.hcas[at].ports[0].gids = serde_json::from_value(table.into()).unwrap();
+    };
+    let (local, away) = (("fe80::a", "eth0"), ("::ffff:10.9.0.1", "away0"));
+    set(0, &[local, away, ("::ffff:192.0.2.42", "eth0")]);
+    set(1, &[local, ("::ffff:192.0.2.41", "eth0")]);
+    let cured = |env: &[(&str, &str)]| {
+        let [text] = &warned(&node, env, Trap::ForeignGid)[..] else {
+            panic!("{env:?}");
+        };
+        text.split_once("; ").unwrap().1.to_owned()
+    };
+    let set = "set NCCL_IB_ADDR_RANGE=192.0.2.40/30";
+    assert_eq!(cured(&[]), set);
+    let all = [
+        ("NCCL_IB_GID_INDEX", "1"),
+        ("NCCL_IB_ADDR_FAMILY", "AF_INET6"),
+    ];
+    let unset = "unset NCCL_IB_GID_INDEX and NCCL_IB_ADDR_FAMILY and ";
+    assert_eq!(cured(&all), format!("{unset}{set}"));
+}
+
 /// Before 2.31 such an index is not read at the start, and no connection comes up.
 #[test]
 fn an_index_beyond_the_table_is_fatal_in_both_releases() {
