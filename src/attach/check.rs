@@ -95,6 +95,7 @@ pub(super) fn check(
         overruled,
         stand_ins,
         managed: None,
+        ended: Vec::new(),
         beside,
     })
 }

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustbus::MessageBuilder;
 use rustbus::message_builder::{HeaderFlags, MarshalledMessage, MessageType};
 use rustbus::wire::{marshal, unmarshal};
+use rustbus::{Marshal, MessageBuilder};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -95,6 +95,8 @@ pub struct Callee<'a> {
     pub interface: &'a str,
 }
 
+pub const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
 const DAEMON: Callee<'static> = Callee {
     name: "org.freedesktop.DBus",
     path: "/org/freedesktop/DBus",
@@ -144,32 +146,29 @@ impl Bus {
         Ok(answer.body.parser().get::<&str>()?.to_owned())
     }
 
-    /// A method whose arguments are all strings. No program is started for it.
-    pub fn call(
+    /// A method whose arguments are all of one type. No program is started for it.
+    pub fn call<P: Marshal>(
         &mut self,
         callee: Callee,
         method: &str,
-        arguments: &[&str],
+        arguments: &[P],
     ) -> Result<MarshalledMessage> {
         let mut message = request(callee, method);
-        for argument in arguments {
-            message.body.push_param(*argument)?;
-        }
+        message.body.push_params(arguments)?;
         self.answer(message)
             .with_context(|| format!("{} of {}", method, callee.name))
     }
 
-    /// Calls a method whose only argument is a number.
-    pub fn call_with_number(
-        &mut self,
-        callee: Callee,
-        method: &str,
-        argument: u32,
-    ) -> Result<MarshalledMessage> {
-        let mut message = request(callee, method);
-        message.body.push_param(argument)?;
-        self.answer(message)
-            .with_context(|| format!("{} of {}", method, callee.name))
+    /// Sets a property that is true or false.
+    pub fn set_flag(&mut self, callee: Callee, name: &str, value: bool) -> Result<()> {
+        let properties = Callee {
+            interface: PROPERTIES,
+            ..callee
+        };
+        let mut message = request(properties, "Set");
+        message.body.push_param2(callee.interface, name)?;
+        message.body.push_variant(value)?;
+        self.answer(message).map(drop)
     }
 
     pub fn is_dead(&self) -> bool {

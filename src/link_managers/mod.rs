@@ -1,6 +1,7 @@
 //! Which programs configure links on this host, and what they say of a link: by what they keep
 //! under /run, and over D-Bus.
 
+mod activation;
 pub mod advice;
 mod bus;
 mod network_manager;
@@ -188,16 +189,22 @@ impl Managers {
             by,
             foreign: self.foreign(by, state),
             profile: self.profile(by, &state.netdev),
+            uuid: self.uuid(by, &state.netdev),
             activation: self.activation(by, &state.netdev),
         })
     }
 
+    fn uuid(&mut self, by: Manager, link: &Netdev) -> Option<String> {
+        activation::uuid(self.network_manager(by)?, link).ok()
+    }
+
+    /// NetworkManager's bus, where that is who is meant.
+    fn network_manager(&mut self, by: Manager) -> Option<&mut bus::Bus> {
+        self.bus.as_mut().filter(|_| by == Manager::NetworkManager)
+    }
+
     fn activation(&mut self, by: Manager, link: &Netdev) -> Option<String> {
-        let bus = self
-            .bus
-            .as_mut()
-            .filter(|_| by == Manager::NetworkManager)?;
-        network_manager::activation(bus, link).ok()
+        activation::activation(self.network_manager(by)?, link).ok()
     }
 
     /// Whether it still has the activation that it had before the NIC left.
@@ -210,7 +217,7 @@ impl Managers {
     fn profile(&mut self, by: Manager, link: &Netdev) -> Option<Profile> {
         let file = match (by, &mut self.bus) {
             (Manager::Networkd, _) => networkd::file(&self.root, link.ifindex)?,
-            (Manager::NetworkManager, Some(bus)) => network_manager::profile(bus, link).ok()?,
+            (Manager::NetworkManager, Some(bus)) => activation::profile(bus, link).ok()?,
             _ => return None,
         };
         let digest = self.digest(by, &file)?;
@@ -263,14 +270,40 @@ impl Managers {
         }
     }
 
+    /// Has the profile activated again that was active on a link. Whether its manager does that.
+    pub fn activate(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let (Some(uuid), Some(bus)) = (&managed.uuid, &mut self.bus) else {
+            return false;
+        };
+        let is_active = activation::uuid(bus, link).is_ok_and(|active| active == *uuid);
+        !is_active
+            && !activation::is_ended(bus, link)
+            && activation::activate(bus, link, uuid).is_ok()
+    }
+
+    /// Whether someone has ended what the manager of a link had active on it.
+    pub fn is_ended(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let bus = self.network_manager(managed.by);
+        bus.is_some_and(|bus| activation::is_ended(bus, link))
+    }
+
+    /// Which profiles it does not activate on a link that has none of them.
+    pub fn ended(&mut self, link: &Netdev) -> Vec<String> {
+        let bus = self.running_network_manager();
+        bus.and_then(|bus| activation::ended(bus, link).ok())
+            .unwrap_or_default()
+    }
+
     /// Keeps a manager from a link that none had. What it says is as of [`Managers::word`].
-    pub fn keep_off(&mut self, link: &Netdev) -> Word {
+    pub fn keep_off(&mut self, link: &Netdev, ended: &[String]) -> Word {
+        let bus = self.running_network_manager();
+        bus.map_or(Word::Absent, |bus| activation::keep_off(bus, link, ended))
+    }
+
+    fn running_network_manager(&mut self) -> Option<&mut bus::Bus> {
         let by = Manager::NetworkManager;
-        if !present(&self.root).contains(&by) || self.is_running(by) != Some(true) {
-            return Word::Absent;
-        }
-        let bus = self.bus.as_mut();
-        bus.map_or(Word::Absent, |bus| network_manager::keep_off(bus, link))
+        let is_there = present(&self.root).contains(&by) && self.is_running(by) == Some(true);
+        self.bus.as_mut().filter(|_| is_there)
     }
 
     /// Who gives this link its addresses; of the link, its name and index count.

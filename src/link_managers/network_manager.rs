@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -14,22 +13,20 @@ use rustbus::message_builder::MarshalledMessage;
 use rustbus::wire::unmarshal::traits::Variant;
 
 use super::Word;
-use super::bus::{Bus, Callee};
+use super::bus::{Bus, Callee, PROPERTIES};
 use super::rule_key::{Mark, RuleKey};
 
 pub const NAME: &str = "org.freedesktop.NetworkManager";
 const ROOT: &str = "/org/freedesktop/NetworkManager";
-const DEVICE: &str = "org.freedesktop.NetworkManager.Device";
-const ACTIVE: &str = "org.freedesktop.NetworkManager.Connection.Active";
+pub(super) const DEVICE: &str = "org.freedesktop.NetworkManager.Device";
+pub(super) const ACTIVE: &str = "org.freedesktop.NetworkManager.Connection.Active";
 
 /// NMDeviceState: waits for a carrier, does not activate a profile, has activated one.
 const UNAVAILABLE: u32 = 20;
-const DISCONNECTED: u32 = 30;
-const ACTIVATED: u32 = 100;
+pub(super) const DISCONNECTED: u32 = 30;
+pub(super) const ACTIVATED: u32 = 100;
 /// NM_ACTIVATION_STATE_FLAG_EXTERNAL: it has found the device configured, and touches nothing.
 const EXTERNAL: u32 = 0x80;
-/// NM_SETTINGS_CONNECTION_FLAG_NM_GENERATED: it has made the profile itself.
-const GENERATED: u32 = 2;
 /// IFA_F_NOPREFIXROUTE, which it gives every address of its own, and adds the subnet's route
 /// itself.
 const NOPREFIXROUTE: u32 = 0x200;
@@ -42,9 +39,14 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     let Ok(path) = device(bus, link) else {
         return Word::Unseen;
     };
-    let Ok(false) = unmanaged(bus, &path) else {
-        return Word::GivenUp;
-    };
+    match flag(bus, &path, DEVICE, "Managed") {
+        Ok(true) => {}
+        // It takes the link when networking is on again.
+        Ok(false) if flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on) => {
+            return Word::Unseen;
+        }
+        _ => return Word::GivenUp,
+    }
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
         ACTIVATED if is_external(bus, &path) => Word::GivenUp,
         ACTIVATED => Word::Done,
@@ -54,101 +56,58 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
 }
 
-/// Keeps it from a link for which it has no profile: it makes one of its own, which asks for a
-/// lease and deletes all that is there when none comes (`no-auto-default` in
-/// NetworkManager.conf(5)).
-/// [`Word::Unseen`] until it has decided, [`Word::Configuring`] until it has let go.
-pub fn keep_off(bus: &mut Bus, link: &Netdev) -> Word {
-    let Ok(path) = device(bus, link) else {
-        return Word::Unseen;
-    };
-    let word = word(bus, link);
-    if !matches!(word, Word::Configuring | Word::Done) {
-        return word;
-    }
-    match is_generated(bus, &path) {
-        Some(true) => {
-            let callee = Callee {
-                name: NAME,
-                path: &path,
-                interface: DEVICE,
-            };
-            // What fails is tried again.
-            let _ = bus.call(callee, "Disconnect", &[]);
-            Word::Configuring
-        }
-        Some(false) => Word::GivenUp,
-        None => Word::Unseen,
-    }
-}
-
-/// Whether the profile that it activates is one that it made itself; nothing while it activates
-/// none.
-fn is_generated(bus: &mut Bus, path: &str) -> Option<bool> {
-    let active = object(bus, path, "ActiveConnection")?;
-    let profile = object_in(bus, &active, ACTIVE, "Connection")?;
-    let interface = "org.freedesktop.NetworkManager.Settings.Connection";
-    let flags = number(bus, &profile, interface, "Flags").ok()?;
-    Some(flags & GENERATED != 0)
-}
-
-/// Its activation of a link, by a name that no other one has.
-pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
-    let path = device(bus, link)?;
-    let active = object(bus, &path, "ActiveConnection").context("no profile is active")?;
-    Ok(format!("{} {active}", bus.owner(NAME)?))
-}
-
-/// The file of the profile that is active on a link.
-pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
-    let path = device(bus, link)?;
-    let active = object(bus, &path, "ActiveConnection").context("no profile is active")?;
-    let profile = object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")?;
-    let interface = "org.freedesktop.NetworkManager.Settings.Connection";
-    let answer = property(bus, &profile, interface, "Filename")?;
-    Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
-}
-
 /// Whether it has configured that link by a profile of its own.
 pub fn configures(bus: &mut Bus, link: &Netdev) -> bool {
     word(bus, link) == Word::Done
 }
 
-fn device(bus: &mut Bus, link: &Netdev) -> Result<String> {
-    let manager = Callee {
-        name: NAME,
-        path: ROOT,
-        interface: NAME,
-    };
-    let answer = bus.call(manager, "GetDeviceByIpIface", &[link.name.as_str()])?;
+/// NetworkManager itself.
+pub(super) const MANAGER: Callee<'static> = Callee {
+    name: NAME,
+    path: ROOT,
+    interface: NAME,
+};
+
+pub(super) fn device(bus: &mut Bus, link: &Netdev) -> Result<String> {
+    let answer = bus.call(MANAGER, "GetDeviceByIpIface", &[link.name.as_str()])?;
     path_in(&answer)
 }
 
-fn path_in(answer: &MarshalledMessage) -> Result<String> {
+pub(super) fn path_in(answer: &MarshalledMessage) -> Result<String> {
     let path: rustbus::wire::ObjectPath<&str> = answer.body.parser().get()?;
     Ok(path.as_ref().to_owned())
 }
 
-fn property(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<MarshalledMessage> {
+pub(super) fn property(
+    bus: &mut Bus,
+    path: &str,
+    interface: &str,
+    name: &str,
+) -> Result<MarshalledMessage> {
     let callee = Callee {
         name: NAME,
         path,
-        interface: "org.freedesktop.DBus.Properties",
+        interface: PROPERTIES,
     };
     bus.call(callee, "Get", &[interface, name])
 }
 
-fn number(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<u32> {
+pub(super) fn number(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<u32> {
     let answer = property(bus, path, interface, name)?;
     Ok(answer.body.parser().get::<Variant>()?.get()?)
 }
 
-fn unmanaged(bus: &mut Bus, path: &str) -> Result<bool> {
-    let answer = property(bus, path, DEVICE, "Managed")?;
-    Ok(!answer.body.parser().get::<Variant>()?.get::<bool>()?)
+pub(super) fn flag(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<bool> {
+    let answer = property(bus, path, interface, name)?;
+    Ok(answer.body.parser().get::<Variant>()?.get()?)
 }
 
-fn is_external(bus: &mut Bus, path: &str) -> bool {
+pub(super) fn string(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<String> {
+    let answer = property(bus, path, interface, name)?;
+    Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
+}
+
+pub(super) fn is_external(bus: &mut Bus, path: &str) -> bool {
     let flags = object(bus, path, "ActiveConnection")
         .map(|active| number(bus, &active, ACTIVE, "StateFlags"));
     flags.is_some_and(|flags| flags.is_ok_and(|flags| flags & EXTERNAL != 0))
@@ -165,7 +124,7 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
         path: &path,
         interface: DEVICE,
     };
-    let answer = bus.call_with_number(callee, "GetAppliedConnection", 0)?;
+    let answer = bus.call(callee, "GetAppliedConnection", &[0_u32])?;
     let profile: Profile = answer.body.parser().get().context("its profile")?;
     let settings: Vec<_> = FAMILIES
         .iter()
@@ -306,11 +265,11 @@ fn listed(bus: &mut Bus, device: &str, family: &str) -> Option<Vec<(String, u32)
 }
 
 /// The path of an object that the device names; `/` is none.
-fn object(bus: &mut Bus, device: &str, name: &str) -> Option<String> {
+pub(super) fn object(bus: &mut Bus, device: &str, name: &str) -> Option<String> {
     object_in(bus, device, DEVICE, name)
 }
 
-fn object_in(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Option<String> {
+pub(super) fn object_in(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Option<String> {
     let answer = property(bus, path, interface, name).ok()?;
     let path: rustbus::wire::ObjectPath<&str> =
         answer.body.parser().get::<Variant>().ok()?.get().ok()?;

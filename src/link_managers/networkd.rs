@@ -362,7 +362,7 @@ fn object(ifindex: u32) -> String {
 }
 
 fn describe<T: DeserializeOwned>(bus: &mut Bus, callee: Callee) -> Result<T> {
-    let answer = bus.call(callee, "Describe", &[])?;
+    let answer = bus.call::<u32>(callee, "Describe", &[])?;
     let text: &str = answer.body.parser().get()?;
     serde_json::from_str(text).context("what networkd describes")
 }

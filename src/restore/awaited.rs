@@ -16,7 +16,7 @@ use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, owed};
 use super::plan::{RestorePlan, superseded, without};
-use super::settle::{Returned, Waiting, last_words, waiting};
+use super::settle::{Returned, Waiting, activate, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
@@ -47,6 +47,7 @@ pub fn resume(
         let is_over = Instant::now() >= deadline;
         let mut words = words(&here, &host, &mut managers);
         if is_over {
+            activate_idle(&here, &mut words, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
         let missing = missing(record, &here, &words, &host);
@@ -70,6 +71,18 @@ pub fn resume(
             });
         }
         sleep(MOMENT);
+    }
+}
+
+/// A profile that failed is tried again, as NetworkManager does with those that it activates by
+/// itself.
+fn activate_idle(here: &[MovedNic], words: &mut Words, host: &Snapshot, managers: &mut Managers) {
+    for held in here {
+        let word = words.get_mut(&held.nic.identity.name);
+        let idle = word.filter(|word| **word == Word::Idle);
+        if let Some(word) = idle.filter(|_| activate(held, managers, host)) {
+            *word = Word::Configuring;
+        }
     }
 }
 
@@ -166,6 +179,10 @@ fn taken_up(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option
     }
     if was.up && !dev.up {
         return Some("is down now".to_owned());
+    }
+    let managed = held.managed.as_ref();
+    if managed.is_some_and(|managed| managers.is_ended(managed, dev)) {
+        return Some("has been disconnected".to_owned());
     }
     let unknown = strange_address(was, dev, host, managers)?;
     Some(format!("has {}/{} now", unknown.address, unknown.prefix))

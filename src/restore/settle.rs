@@ -135,6 +135,7 @@ pub fn settle(
         last: None,
         looks: 0,
         device_notes: None,
+        activated: Vec::new(),
         lacked: None,
         tries: 0,
         failed: false,
@@ -157,6 +158,8 @@ struct Settling<'a> {
     looks: usize,
     /// Set when device settings have been put back.
     device_notes: Option<Vec<String>>,
+    /// NICs whose profile has been activated.
+    activated: Vec<IfName>,
     /// What was missing when it was first put back.
     lacked: Option<Vec<Drift>>,
     tries: usize,
@@ -187,7 +190,9 @@ impl Settling<'_> {
             }
             let words = self.words(&host);
             let still = self.is_still(&host, &words);
-            if still && let Next::End(drift) = self.put_back(&host, &words)? {
+            if still && self.activate(Word::Changed, &words, &host) {
+                self.last = None;
+            } else if still && let Next::End(drift) = self.put_back(&host, &words)? {
                 return Ok(self.end(drift, &words, &host));
             }
             std::thread::sleep(if self.watched { MOMENT } else { PAUSE });
@@ -248,10 +253,40 @@ impl Settling<'_> {
 
     fn words(&mut self, host: &Snapshot) -> Words {
         let mut words = self.back.words(self.managers, host);
+        if self.is_over() || self.is_quiet(&words) {
+            self.activate(Word::Idle, &words, host);
+        }
+        for (name, word) in &mut words {
+            if *word == Word::Idle && self.activated.contains(name) {
+                *word = Word::Configuring;
+            }
+        }
         if self.is_over() || self.waited >= OWN {
             last_words(&mut words, self.managers.can_be_asked());
         }
         words
+    }
+
+    /// Whether managers have said the same for some time: a profile that one activates by itself is
+    /// activated some ms after a NIC has come.
+    fn is_quiet(&self, words: &Words) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|(look, since)| look.words == *words && since.elapsed() >= QUIET)
+    }
+
+    /// Has profiles activated again that were active on NICs with that word.
+    fn activate(&mut self, word: Word, words: &Words, host: &Snapshot) -> bool {
+        let due = self.back.held.iter().filter(|held| {
+            let name = &held.nic.identity.name;
+            words.get(name) == Some(&word)
+                && !self.activated.contains(name)
+                // Of those that were here, an administrator may have changed it.
+                && (word == Word::Idle || self.back.moved.contains(name))
+        });
+        let asked = due.filter(|held| activate(held, self.managers, host));
+        let asked: Vec<IfName> = asked.map(|h| h.nic.identity.name.clone()).collect();
+        self.activated.extend(asked.iter().cloned());
+        !asked.is_empty()
     }
 
     /// Whether nothing changes, and nothing is awaited.
@@ -269,8 +304,11 @@ impl Settling<'_> {
         if self.is_brief() {
             return false;
         }
-        if self.is_over() || !self.watched {
+        if !self.watched {
             return true;
+        }
+        if self.is_over() {
+            return !self.is_busy(host);
         }
         let quiet = if words.is_empty() {
             Duration::ZERO
@@ -285,13 +323,18 @@ impl Settling<'_> {
     /// Whether udev or a manager may yet take a NIC that no manager had.
     fn is_busy(&mut self, host: &Snapshot) -> bool {
         let waited = self.waited;
-        let held = self.back.held.iter().filter(|h| h.managed.is_none());
-        let free: Vec<&MovedNic> = held.collect();
-        for link in free
-            .iter()
-            .filter_map(|h| host.netdev(&h.nic.identity.name))
-        {
-            let limit = match self.managers.keep_off(link) {
+        let mut due: Vec<&MovedNic> = self.back.held.iter().collect();
+        if self.patience.is_zero() {
+            // Those that were here at an earlier try have been waited for.
+            due.retain(|h| self.back.moved.contains(&h.nic.identity.name));
+        }
+        let is_any_due = !due.is_empty();
+        due.retain(|h| h.managed.is_none());
+        for held in &due {
+            let Some(link) = host.netdev(&held.nic.identity.name) else {
+                continue;
+            };
+            let limit = match self.managers.keep_off(link, &held.ended) {
                 Word::Unseen if link.running => NETWORKD,
                 Word::Unseen => NO_CARRIER,
                 // A profile is activated some ms later.
@@ -304,8 +347,8 @@ impl Settling<'_> {
             }
         }
         let root = self.managers.root();
-        let links: Vec<u32> = free.iter().map(|h| index(h, host)).collect();
-        waited < UDEV && link_managers::busy(root)
+        let links: Vec<u32> = due.iter().map(|h| index(h, host)).collect();
+        waited < UDEV && is_any_due && link_managers::busy(root)
             || waited < NETWORKD && !links.is_empty() && link_managers::may_configure(root, &links)
     }
 
@@ -477,6 +520,13 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
             word => word,
         };
     }
+}
+
+/// Has the profile of a NIC activated again. Whether that is under way.
+pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
+    let link = host.netdev(&held.nic.identity.name);
+    let managed = held.managed.as_ref().zip(link);
+    managed.is_some_and(|(managed, link)| managers.activate(managed, link))
 }
 
 /// Whether a stop need not wait for the manager any longer.

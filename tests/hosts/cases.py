@@ -615,6 +615,15 @@ esac
 def networkmanager_with_its_defaults_and_rails_by_hand(h):
     """It has no profile for the rails, and makes one for each that has no address when it sees it:
     one that asks for a lease, and deletes all that is there after 45 s without."""
+    defaults_and_rails_by_hand(h)
+
+
+@case("bookworm", "trixie", managed=False, run=steps.held_back_until_the_timer)
+def networkmanager_with_its_defaults_and_the_timer(h):
+    defaults_and_rails_by_hand(h)
+
+
+def defaults_and_rails_by_hand(h):
     h.m0_by_hand()
     h.gateways()
     for i in range(2):
@@ -627,10 +636,59 @@ def networkmanager_with_its_defaults_and_rails_by_hand(h):
     reach_gateways(h)
 
 
-@case("trixie", "bookworm", run=steps.another_profile)
+@case("bookworm", "trixie", quick=True)
+def networkmanager_activated_by_hand(h):
+    """NetworkManager does not activate these profiles by itself. One is in memory alone."""
+    activated_by_hand(h)
+
+
+@case("trixie", "bookworm", run=steps.dhcp_server_dead)
+def networkmanager_activated_by_hand_and_dhcp_server_dead(h):
+    activated_by_hand(h)
+
+
+@case("trixie", "bookworm", run=steps.networking_off)
+def networkmanager_networking_off(h):
+    activated_by_hand(h)
+
+
+def activated_by_hand(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.dhcp_server()
+    h.network_manager(
+        [
+            "con-name r0 ifname r0 ipv4.method auto ipv6.method disabled autoconnect no",
+            networkmanager_static(1, "autoconnect no save no"),
+        ],
+        up=["r0", "r1"],
+    )
+    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    h.reaches("198.18.0.4", "198.18.0.1")
+    h.reaches("198.18.1.10", FAR)
+
+
+@case("trixie", "bookworm")
+def networkmanager_profile_ended_by_hand(h):
+    """An administrator has ended the profiles, and configured the NICs beside NetworkManager."""
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    h.managers[-1].is_external = True
+    sh("nmcli device disconnect r0; nmcli connection down r1")
+    for i in range(2):
+        sh(f"ip address add 198.18.{i}.30/24 dev r{i}")
+    reach_gateways(h, 30)
+
+
+@case("trixie", "bookworm", run=steps.ended_while_a_nic_waits)
+def networkmanager_profile_ended_while_a_nic_waits(h):
+    activated_by_hand(h)
+
+
+@case("trixie", "bookworm", run=steps.comes_back)
 def networkmanager_several_profiles(h):
-    """Active is a profile that NetworkManager would not choose by itself: at a return it may take
-    the other one."""
+    """Active is a profile that NetworkManager would not choose by itself."""
     h.m0_by_hand()
     h.gateways()
     h.network_manager(
@@ -640,9 +698,8 @@ def networkmanager_several_profiles(h):
             " ipv6.method disabled autoconnect no",
             networkmanager_static(1),
         ],
-        up=["first"],
+        up=["second"],
     )
-    h.alternative = ("nmcli --wait 60 connection up first", "nmcli --wait 60 connection up second")
     h.reaches("198.18.1.10", "198.18.1.1")
 
 

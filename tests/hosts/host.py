@@ -282,8 +282,6 @@ class Host:
         self.reach = []
         self.foreign_commands = ""
         self.prepare_flags = []
-        # Commands to a state that is as good as the one before, and back from it.
-        self.alternative = None
         self._awaited = []
         self._bus = None
         self.dhcp = None

@@ -34,7 +34,7 @@ class Judge:
         self.stops, self.returns, self.timers, self.create_seconds = [], [], 0, 0.2
         self.host = Host(case.rails, case.udev, case.shared_subnet)
         self.moved = list(self.host.rails)
-        self.base = self.foreign = self.alternative = None
+        self.base = self.foreign = None
         self.ways = {}
 
     # The state before.
@@ -58,12 +58,6 @@ class Judge:
             )
         self.expect_reached(host.reach, "set-up")
         self.base = self.settled()
-        if host.alternative:
-            there, back = host.alternative
-            sh(there)
-            self.alternative = self.settled()
-            sh(back)
-            self.base = self.settled()
 
     def look(self):
         return state.look(self.host.all_nics if not self.by_hand else [])
@@ -86,18 +80,7 @@ class Judge:
             time.sleep(0.1)
 
     def differences(self):
-        now = self.look()
-        bases = [self.base] + ([self.alternative] if self.alternative else [])
-        return min(
-            (state.differences(base, now, self.foreign, self.case.has_daemons) for base in bases),
-            key=len,
-        )
-
-    def use_first_base(self):
-        """What a manager has chosen instead, it gives up again."""
-        if self.alternative:
-            sh(self.host.alternative[1])
-            self.settled()
+        return state.differences(self.base, self.look(), self.foreign, self.case.has_daemons)
 
     def control(self, work):
         """What managers do by themselves when so treated, with every NIC at home, is no

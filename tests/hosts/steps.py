@@ -47,6 +47,43 @@ def dhcp_server_dead(judge):
     judge.once()
 
 
+def networking_off(judge):
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = attach_noticed(judge, step)
+        sh("nmcli networking off")
+        judge.expect_code(container.stop(), 0, step)
+        judge.timer(step)
+        judge.expect_code(rdmaprep("restore", "--all"), 0, f"{step}: restore --all")
+        if "r0" not in rdmaprep("status").text:
+            raise Failure(f"{step}: networking is off, and status does not say that r0 waits")
+        sh("nmcli networking on")
+        judge.expect_back(step, LEASE_LIMIT)
+        judge.until_nothing_is_left()
+
+
+def ended_while_a_nic_waits(judge):
+    """What an administrator ends while its NIC has no DHCP server stays ended."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = attach_noticed(judge, step)
+        judge.host.dhcp.stop()
+        judge.expect_code(container.stop(), 0, step)
+        if "r0" not in rdmaprep("status").text:
+            raise Failure(f"{step}: there is no lease, and status does not say that r0 waits")
+        sh("nmcli device disconnect r0")
+        judge.host.dhcp.start()
+        judge.until_nothing_is_left()
+        judge.timer(step)
+        time.sleep(judge.hold)
+        if there := sh("ip -4 -br address show r0 | grep 198 || true").strip():
+            raise Failure(f"{step}: r0 was disconnected, and has an address: {there}")
+        sh("nmcli --wait 60 connection up r0")
+        judge.expect_back(step)
+
+
 def reconfigured_while_away(judge, drop, gone, back):
     """An administrator takes something out of a profile while its NIC is away: it does not return.
     `gone` prints it where it is."""
@@ -101,14 +138,33 @@ def held_back_before_its_manager_begins(judge):
         judge.expect_back(step)
 
 
+def held_back_until_the_timer(judge):
+    """r0 cannot return at the stop; the timer brings it back later."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        sh("ip link add r0 type bridge")
+        judge.expect_code(container.stop(), 8, step)
+        sh("ip link delete r0")
+        judge.timer(step)
+        judge.expect_back(step)
+
+
+def attach_noticed(judge, step):
+    """A container; NetworkManager knows that r0 has left."""
+    container = judge.attach(step)
+    wait_for(lambda: "r0" not in sh("nmcli -g DEVICE device").split(), "NetworkManager to notice")
+    return container
+
+
 def deleted_while_a_nic_waits(judge):
     """A rule that an administrator deletes while a NIC has no carrier stays deleted."""
     judge.prepare()
     rule = "from 198.51.100.0/24 lookup 500 priority 900"
     for number in range(judge.rounds + 1):
         step = f"round {number + 1}"
-        container = judge.attach(step)
-        wait_for(lambda: "r0" not in sh("nmcli -g DEVICE device").split(), "NetworkManager to notice")
+        container = attach_noticed(judge, step)
         judge.host.carrier("r0", False)
         judge.expect_code(container.stop(), 0, step)
         if "r0" not in rdmaprep("status").text:
@@ -158,12 +214,13 @@ def is_up(nic):
         return False
 
 
-def another_profile(judge):
-    """The plan names the addresses of the moment, so it is made each time."""
-    for number in range(judge.rounds + 1):
-        judge.prepare()
-        judge.once(f"round {number + 1}", look_inside=False)
-        judge.use_first_base()
+def comes_back(judge):
+    """A manager that starts again may choose another profile, here as elsewhere."""
+    judge.prepare()
+    judge.once()
+    judge.alone()
+    judge.killed()
+    judge.grown()
 
 
 def metric_changed_after_stop(judge):

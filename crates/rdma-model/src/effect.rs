@@ -194,6 +194,7 @@ mod tests {
             by: Manager::Networkd,
             foreign: Some(foreign),
             profile: None,
+            uuid: None,
             activation: None,
         }
     }

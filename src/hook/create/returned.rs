@@ -55,6 +55,7 @@ pub(super) fn set_manager(
     all.rules.extend(of_tables.iter().cloned());
     held.managed = managers.managed(&all);
     let Some(managed) = &held.managed else {
+        held.ended = managers.ended(&held.before.netdev);
         return;
     };
     let made = |r: &Rule| match managed.foreign {

@@ -162,6 +162,7 @@ fn managed(held: &MovedNic, mine: u64) -> MovedNic {
         by: Manager::Networkd,
         foreign: Some(foreign),
         profile: None,
+        uuid: None,
         activation: None,
     });
     held
