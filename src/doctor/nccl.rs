@@ -158,14 +158,15 @@ fn untold(why: &str) -> Finding {
 
 fn consequence(trap: Trap) -> &'static str {
     match trap {
-        Trap::NoInterface => "no rank gets past ncclCommInitRank",
+        Trap::NoInterface | Trap::NoNetwork | Trap::NoRing | Trap::Merge => {
+            "no rank gets past ncclCommInitRank"
+        }
         Trap::Loopback => "ranks on other hosts wait for this one for ever",
         Trap::Crash | Trap::Overrun => {
             "ranks of such a release end by a signal, or take other HCAs than the setting says"
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
         Trap::PoorGid => "peers behind a router are out of reach: the job ends or hangs there",
-        Trap::NoNetwork | Trap::NoRing => "no rank gets past ncclCommInitRank",
         Trap::GidTable => {
             "the job runs at the pace of TCP at best, and nothing but NCCL_DEBUG=INFO tells"
         }

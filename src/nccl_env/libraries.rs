@@ -27,6 +27,8 @@ pub enum Form {
     Ports,
     Names,
     OneName,
+    /// The number of all ports, where it is not the default, 1.
+    Port,
     /// Where it is not set, the library does this.
     GidIndex(&'static str),
     Interface,
@@ -34,7 +36,7 @@ pub enum Form {
     Constant(&'static str),
 }
 
-use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Ports};
+use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, Ports};
 
 const fn setting(
     library: Library,
@@ -62,7 +64,7 @@ const MSCCLPP_ENV: &str = "src/core/env.cpp";
 const VERBS: &str = "prov/verbs/src/verbs_init.c";
 
 /// By library, in the order in which a container gets them.
-pub const SETTINGS: [Setting; 18] = {
+pub const SETTINGS: [Setting; 19] = {
     use Library::*;
     [
         setting(
@@ -166,6 +168,13 @@ pub const SETTINGS: [Setting; 18] = {
         ),
         setting(
             Mooncake,
+            "MC_IB_PORT",
+            Port,
+            "mooncake-transfer-engine/src/config.cpp",
+            "main of 2026-08",
+        ),
+        setting(
+            Mooncake,
             "MC_GID_INDEX",
             GidIndex("Mooncake takes NCCL_IB_GID_INDEX, or looks for one itself"),
             "mooncake-transfer-engine/src/config.cpp",
@@ -243,6 +252,7 @@ impl Form {
             Ports => "`mlx5_0:1,mlx5_1:1`",
             Names => "`mlx5_0,mlx5_1`; none where an HCA has several ports",
             OneName => "`mlx5_0`, where it is the only HCA",
+            Port => "a number, where all ports have one that is not 1",
             GidIndex(_) => "a number, where one is right on all ports",
             Interface => "`eth0`",
             ExactInterface => "`=eth0`",
@@ -254,6 +264,7 @@ impl Form {
         match self {
             Form::Nccl(_) | Constant(_) => "what the HCAs below need to count",
             Ports | Names | OneName => "exactly the HCAs that the container gets, in rail order",
+            Port => "the number of every port",
             GidIndex(_) => "the RoCE v2 GID of the only address, on every port",
             Interface | ExactInterface => "that of NCCL's bootstrap",
         }
@@ -349,6 +360,7 @@ impl Made<'_> {
         let list = match form {
             Form::Nccl(_) => return Ok(None),
             Constant(value) => return Ok(self.given().then(|| value.to_owned())),
+            Port => return self.port(),
             GidIndex(without) => return self.index(without),
             Interface => return Ok(self.interface.clone()),
             ExactInterface => return Ok(self.interface.as_ref().map(|name| format!("={name}"))),
@@ -362,6 +374,18 @@ impl Made<'_> {
             },
         };
         Ok((!list.is_empty()).then(|| list.join(",")))
+    }
+
+    fn port(&self) -> Result<Option<String>, String> {
+        let numbers = self.ports.iter().filter_map(|port| port.split(':').nth(1));
+        let numbers: BTreeSet<&str> = numbers.collect();
+        match numbers.first() {
+            Some(_) if numbers.len() > 1 => {
+                Err("the ports differ; without it port 1 counts on each HCA".to_owned())
+            }
+            Some(number) if *number != "1" => Ok(Some((*number).to_owned())),
+            _ => Ok(None),
+        }
     }
 
     /// Ports without a GID, as InfiniBand's are, need none.

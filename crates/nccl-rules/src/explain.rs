@@ -16,7 +16,10 @@ use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::{VARIABLES, Variable};
 use super::version::Version;
-use super::{doubt, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring, unjudged};
+use super::{
+    doubt, force_merge, hca, interfaces, known, networks, pitfalls, port_gids, rails, ring,
+    unjudged, values,
+};
 
 pub fn explain(
     settings: &Settings,
@@ -107,6 +110,10 @@ pub fn explain(
     explanation.warnings.extend(networks);
     let names = known::warnings(settings, &explanation);
     explanation.warnings.extend(names);
+    let values = values::warnings(settings, &explanation);
+    explanation.warnings.extend(values);
+    let merge = force_merge::warnings(settings, snapshot, &explanation);
+    explanation.warnings.extend(merge);
     explanation.warnings.extend(hcas.crash);
     explanation.hint = rails::hint(settings, snapshot, &rails::taken(snapshot, &explanation));
     explanation

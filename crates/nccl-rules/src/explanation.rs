@@ -155,6 +155,7 @@ impl Trap {
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
             Trap::Planes => "NCCL_IB_HCA has planes that NCCL refuses, and no HCA is used",
+            Trap::Merge => "NCCL_NET_FORCE_MERGE does not fit the HCAs, and NCCL does not start",
             Trap::Name => "a variable's name is nearly that of a setting, and NCCL ignores it",
             Trap::Layers => {
                 "NCCL takes ports of InfiniBand and of Ethernet, which it does not connect"
@@ -273,6 +274,9 @@ pub enum Trap {
     Value,
     /// NCCL refuses the planes of a list, and uses no HCA.
     Planes,
+    /// NCCL_NET_FORCE_MERGE does not fit the HCAs that NCCL uses, and ends it. A plugin that was not
+    /// looked for may name devices otherwise, so it is not fatal.
+    Merge,
     /// A name that is nearly that of a setting.
     Name,
     /// A release that is older than those that were compared.

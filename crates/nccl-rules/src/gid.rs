@@ -112,6 +112,13 @@ fn by_flid(port: &Port, settings: &Settings, version: Version) -> Choice {
     Choice::Index(if is_routable { index } else { 0 })
 }
 
+/// Whether a NCCL_IB_ADDR_RANGE is one that counts for nothing.
+pub(crate) fn ignores_range(settings: &Settings, version: Version) -> bool {
+    let range = settings.get("NCCL_IB_ADDR_RANGE").unwrap_or_default();
+    let is_read = !matches!(Wish::new(settings, version).range, Range::All);
+    !range.is_empty() && !is_read && !crashes(settings, version)
+}
+
 fn crashes(settings: &Settings, version: Version) -> bool {
     let range = settings.get("NCCL_IB_ADDR_RANGE").unwrap_or_default();
     version.needs_slash() && !range.is_empty() && !range.contains('/')

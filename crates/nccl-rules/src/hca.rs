@@ -375,24 +375,54 @@ pub(crate) fn parameter(settings: &Settings, version: Version, name: &str, defau
     let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else {
         return default;
     };
-    let text = text.trim_ascii_start();
-    let plus = || text.strip_prefix('+').unwrap_or(text);
-    let (minus, digits) = text
-        .strip_prefix('-')
-        .map_or_else(|| (false, plus()), |d| (true, d));
-    let (base, digits) = match (digits.get(..2), digits.strip_prefix('0')) {
-        (Some("0x" | "0X"), _) => (16, &digits[2..]),
-        (_, Some(octal)) if !octal.is_empty() => (8, octal),
-        _ => (10, digits),
-    };
-    let end = digits
-        .find(|c: char| !c.is_digit(base))
-        .unwrap_or(digits.len());
-    match &digits[..end] {
+    let Scanned {
+        minus,
+        base,
+        digits,
+        ..
+    } = Scanned::new(text);
+    match digits {
         "" if base == 10 && version.wants_digits() => default,
         "" => 0,
         // What does not fit into 64 bits is the default, too.
         digits => i64::from_str_radix(digits, base).map_or(default, |n| if minus { -n } else { n }),
+    }
+}
+
+/// What strtoll sees of a text.
+pub(crate) struct Scanned<'a> {
+    minus: bool,
+    base: u32,
+    digits: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Scanned<'a> {
+    pub(crate) fn new(text: &'a str) -> Scanned<'a> {
+        let text = text.trim_ascii_start();
+        let plus = || text.strip_prefix('+').unwrap_or(text);
+        let (minus, digits) = text
+            .strip_prefix('-')
+            .map_or_else(|| (false, plus()), |d| (true, d));
+        let (base, digits) = match (digits.get(..2), digits.strip_prefix('0')) {
+            (Some("0x" | "0X"), _) => (16, &digits[2..]),
+            (_, Some(octal)) if !octal.is_empty() => (8, octal),
+            _ => (10, digits),
+        };
+        let end = digits
+            .find(|c: char| !c.is_digit(base))
+            .unwrap_or(digits.len());
+        let (digits, rest) = digits.split_at(end);
+        Scanned {
+            minus,
+            base,
+            digits,
+            rest,
+        }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.digits.is_empty() && self.rest.is_empty()
     }
 }
 

@@ -86,8 +86,11 @@ impl Patterns {
 
 impl Entry {
     pub fn matches(&self, name: &str, port: Option<u32>, exact: bool) -> bool {
-        self.names(name, exact)
-            && (self.port.is_none() || port.is_none() || self.port == port.map(|p| p as i32))
+        self.names(name, exact) && self.fits_port(port)
+    }
+
+    pub(crate) fn fits_port(&self, port: Option<u32>) -> bool {
+        self.port.is_none() || port.is_none() || self.port == port.map(|p| p as i32)
     }
 
     pub fn names(&self, name: &str, exact: bool) -> bool {
@@ -149,7 +152,7 @@ fn entry(text: &str, version: Version) -> Option<Entry> {
 }
 
 /// C's atoi: leading blanks, a sign, digits; whatever follows is ignored, and nothing is 0.
-fn atoi(text: &str) -> i32 {
+pub(crate) fn atoi(text: &str) -> i32 {
     let text = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (minus, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

@@ -119,7 +119,8 @@ impl Explanation {
                 self.warnings.extend(warning.filter(|_| !is_said));
                 self.plugin = Some(path.clone());
                 // Its network has devices of its own.
-                self.warnings.retain(|w| w.trap != Trap::NoRing);
+                let is_theirs = |w: &Warning| !matches!(w.trap, Trap::NoRing | Trap::Merge);
+                self.warnings.retain(is_theirs);
                 let unknown = "a plugin's network names its devices";
                 self.ring = self.ring.map(|_| Ring::Unknown(unknown.to_owned()));
             }

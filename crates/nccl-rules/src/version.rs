@@ -198,6 +198,16 @@ impl Version {
         self.since(23, 4)
     }
 
+    /// NCCL_NET_FORCE_MERGE is read (src/graph/topo.cc).
+    pub const fn forces_merges(self) -> bool {
+        self.since(24, 3)
+    }
+
+    /// How many NICs can become one (NCCL_NET_MAX_DEVS_PER_NIC in src/include/nccl_net.h).
+    pub const fn max_merged(self) -> usize {
+        if self.since(30, 3) { 8 } else { 4 }
+    }
+
     /// A NCCL_OOB_NET_IFNAME that fits no device ends NCCL; before, the first one was taken.
     pub const fn ends_without_ring(self) -> bool {
         self.since(24, 3)

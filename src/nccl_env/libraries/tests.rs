@@ -152,10 +152,17 @@ fn choice_of_the_container_is_whole() {
 fn names_alone_cannot_say_a_port() {
     let nics = [nic("rdma0", Some("mlx4_0"), 2, 2)];
     let (lines, unset) = settings("ucx,mooncake", &nics, &[], &[]);
-    assert_eq!(lines, ["UCX_NET_DEVICES=mlx4_0:2", "MC_GID_INDEX=3"]);
+    let second = ["UCX_NET_DEVICES=mlx4_0:2", "MC_IB_PORT=2", "MC_GID_INDEX=3"];
+    assert_eq!(lines, second);
     assert_eq!(unset.len(), 2);
     assert!(
         unset[0].starts_with("MC_TE_FILTERS: mlx4_0 has several ports"),
+        "{unset:?}"
+    );
+    let first = nic("rdma1", Some("mlx5_0"), 1, 1);
+    let (_, unset) = settings("mooncake", &[nics[0].clone(), first], &[], &[]);
+    assert!(
+        unset[2].starts_with("MC_IB_PORT: the ports differ"),
         "{unset:?}"
     );
 }

@@ -359,6 +359,58 @@ fn a_range_is_named_where_no_index_is_right_on_all_ports() {
     assert_eq!(cured(&all), format!("{unset}{set}"));
 }
 
+#[test]
+fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
+    let mut node = hcas(&[
+        ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
+        ("mlx5_1", Some("0000:06:00.0"), "0002", 1),
+        ("mlx4_0", Some("0000:07:00.0"), "0003", 2),
+    ]);
+    let name = "NCCL_NET_FORCE_MERGE";
+    let ends = |value: &str, why: &str| {
+        format!("{name}={value}: NCCL 2.32.3 ends with ncclInvalidUsage: {why}")
+    };
+    let said = |node: &Snapshot, value: &str| warned(node, &[(name, value)], Trap::Merge);
+    for fits in [
+        "mlx5_0,mlx5_1",
+        "mlx5_0:1;mlx5_1,mlx4_0:2;",
+        "mlx5_0_dma,mlx5_1_dma",
+        "",
+    ] {
+        assert_eq!(said(&node, fits), [""; 0], "{fits}");
+    }
+    for (value, why) in [
+        ("mlx5_0,mlx5_1;mlx5_7", "it uses no mlx5_7"),
+        ("mlx5_0,mlx5", "it uses no mlx5"),
+        ("^mlx5_0", "it uses no ^mlx5_0"),
+        (
+            "mlx5_0,mlx5_0",
+            "2 are named, and mlx5_0:1 fit: write NAME:PORT",
+        ),
+        (
+            "mlx5_0,mlx4_0",
+            "2 are named, and mlx5_0:1, mlx4_0:1, mlx4_0:2 fit: write NAME:PORT",
+        ),
+    ] {
+        assert_eq!(said(&node, value), [ends(value, why)]);
+    }
+    let hangs = "NCCL_NET_FORCE_MERGE=,;mlx5_0: NCCL 2.32.3 reads \",\" again and again, and hangs";
+    assert_eq!(said(&node, ",;mlx5_0"), [hangs]);
+    let off = [(name, "mlx5_0,mlx5_1"), ("NCCL_IB_MERGE_NICS", "0")];
+    let why = "NCCL_IB_MERGE_NICS=0 forbids it";
+    assert_eq!(warned(&node, &off, Trap::Merge), [ends(off[0].1, why)]);
+    let left = [(name, "mlx5_0,mlx5_1"), ("NCCL_IB_HCA", "=mlx5_0")];
+    assert_eq!(
+        warned(&node, &left, Trap::Merge),
+        [ends(left[0].1, "it uses no mlx5_1")]
+    );
+    let socket = [(name, "mlx5_7"), ("NCCL_NET", "Socket")];
+    assert_eq!(warned(&node, &socket, Trap::Merge), [""; 0]);
+    node.hcas[1].ports[0].link_layer = Some("InfiniBand".to_owned());
+    let why = "mlx5_0:1, mlx5_1:1 are of two link layers";
+    assert_eq!(said(&node, "mlx5_0,mlx5_1"), [ends("mlx5_0,mlx5_1", why)]);
+}
+
 /// Before 2.31 such an index is not read at the start, and no connection comes up.
 #[test]
 fn an_index_beyond_the_table_is_fatal_in_both_releases() {

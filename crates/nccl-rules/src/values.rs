@@ -1,0 +1,167 @@
+//! Values that NCCL cannot read, and says nothing of unless its log is asked for.
+
+use super::explanation::{Explanation, Trap, Warning};
+use super::gid;
+use super::hca::{Scanned, parameter};
+use super::pitfalls::{short, warning};
+use super::settings::Settings;
+use super::variables::VARIABLES;
+use super::version::Version;
+
+/// Those that are read as numbers (`NCCL_PARAM`).
+const NUMBERS: [&str; 12] = [
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_DEVICE_PCI_ORDER",
+    "NCCL_IB_MERGE_NICS",
+    "NCCL_IB_MERGE_VFS",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
+    "NCCL_OOB_NET_ENABLE",
+    "NCCL_IB_DATA_DIRECT",
+    "NCCL_IB_SUBNET_AWARE_ROUTING",
+    "NCCL_IB_SUBNET_PREFIX_LEN",
+    "NCCL_IGNORE_NET_MISMATCH",
+];
+
+pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warning> {
+    let version = explained.version;
+    let read = VARIABLES
+        .iter()
+        .filter(|v| v.since.is_none_or(|since| version >= since));
+    read.filter_map(|v| {
+        let value = settings.get(v.name)?;
+        let does = match NUMBERS.contains(&v.name) {
+            true => by_number(settings, v.name, value, version),
+            false => by_word(settings, v.name, value, version),
+        }?;
+        let text = format!("{}={} is {does}", v.name, short(value));
+        Some(warning(Trap::Value, text))
+    })
+    .collect()
+}
+
+fn by_number(settings: &Settings, name: &str, value: &str, version: Version) -> Option<String> {
+    let is_whole = value.is_empty() || Scanned::new(value).is_whole();
+    let taken = parameter(settings, version, name, i64::MIN);
+    let taken = match taken {
+        i64::MIN => "its default".to_owned(),
+        number => number.to_string(),
+    };
+    (!is_whole).then(|| format!("no number: NCCL takes {taken}"))
+}
+
+/// What a word is not, and what NCCL does then (src/graph/topo.cc; net_ib/connect.cc).
+fn by_word(settings: &Settings, name: &str, value: &str, version: Version) -> Option<String> {
+    let is_one = |words: &[&str]| words.iter().any(|w| value.eq_ignore_ascii_case(w));
+    let (is_read, does) = match name {
+        "NCCL_IB_ADDR_FAMILY" => (
+            matches!(value, "" | "AF_INET" | "AF_INET6"),
+            "neither AF_INET nor AF_INET6: NCCL looks for AF_INET",
+        ),
+        "NCCL_IB_ADDR_RANGE" => (
+            !gid::ignores_range(settings, version),
+            "no ADDRESS/BITS of NCCL_IB_ADDR_FAMILY: NCCL looks at all GIDs",
+        ),
+        "NCCL_NETDEVS_POLICY" => (
+            is_one(&["AUTO", "ALL"]) || has_most(value),
+            "none of AUTO, ALL and MAX:NUMBER: NCCL takes AUTO",
+        ),
+        // The first name of the list that a value begins with counts, and LOC where there is none.
+        "NCCL_NET_MERGE_LEVEL" => (
+            is_level(value, version),
+            "none of LOC, PORT, PIX, PXB, P2C, PXN, PHB and SYS: NCCL takes LOC, and no NICs \
+            become one",
+        ),
+        "NCCL_NET_MERGE_POLICY" => (
+            is_one(&["ALL", "RAIL"]),
+            "neither ALL nor RAIL: NCCL takes ALL",
+        ),
+        _ => return None,
+    };
+    (!is_read).then(|| does.to_owned())
+}
+
+fn has_most(value: &str) -> bool {
+    let (word, number) = value.split_at_checked(4).unwrap_or_default();
+    word.eq_ignore_ascii_case("MAX:") && super::ifname::atoi(number) > 0
+}
+
+fn is_level(value: &str, version: Version) -> bool {
+    let mut levels = ["LOC", "PORT", "PIX", "PXB", "PXN", "PHB", "SYS"].iter();
+    let is_newer = version >= Version::new(2, 27, 3) && value.starts_with("P2C");
+    is_newer || levels.any(|level| value.starts_with(level))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_model::snapshot::Snapshot;
+
+    fn said(name: &str, value: &str, release: &str) -> Option<String> {
+        let settings = Settings::of([(name, value)], "");
+        let release = release.parse().unwrap();
+        let explained =
+            crate::explain::explain(&settings, &Snapshot::default(), release, &|_| None);
+        let text = warnings(&settings, &explained).pop()?.text;
+        text.split_once(" is ").map(|(_, does)| does.to_owned())
+    }
+
+    #[test]
+    fn what_nccl_cannot_read_is_told() {
+        for (name, value, does) in [
+            ("NCCL_IB_GID_INDEX", "abc", Some("no number: NCCL takes 0")),
+            ("NCCL_IB_GID_INDEX", "3,", Some("no number: NCCL takes 3")),
+            ("NCCL_IB_DISABLE", "true", Some("no number: NCCL takes 0")),
+            ("NCCL_IB_GID_INDEX", " -1", None),
+            ("NCCL_IB_GID_INDEX", "0x3", None),
+            ("NCCL_IB_GID_INDEX", "", None),
+            (
+                "NCCL_IB_ADDR_FAMILY",
+                "6",
+                Some("neither AF_INET nor AF_INET6: NCCL looks for AF_INET"),
+            ),
+            ("NCCL_IB_ADDR_FAMILY", "AF_INET6", None),
+            (
+                "NCCL_IB_ADDR_RANGE",
+                "2001:db8::/64",
+                Some("no ADDRESS/BITS of NCCL_IB_ADDR_FAMILY: NCCL looks at all GIDs"),
+            ),
+            ("NCCL_IB_ADDR_RANGE", "192.0.2.0/24", None),
+            (
+                "NCCL_NETDEVS_POLICY",
+                "MAX:0",
+                Some("none of AUTO, ALL and MAX:NUMBER: NCCL takes AUTO"),
+            ),
+            ("NCCL_NETDEVS_POLICY", "max:2", None),
+            ("NCCL_NETDEVS_POLICY", "all", None),
+            (
+                "NCCL_NET_MERGE_LEVEL",
+                "port",
+                Some(
+                    "none of LOC, PORT, PIX, PXB, P2C, PXN, PHB and SYS: NCCL takes LOC, and no \
+                    NICs become one",
+                ),
+            ),
+            ("NCCL_NET_MERGE_LEVEL", "P2C", None),
+            (
+                "NCCL_NET_MERGE_POLICY",
+                "rails",
+                Some("neither ALL nor RAIL: NCCL takes ALL"),
+            ),
+            ("NCCL_NET_MERGE_POLICY", "rail", None),
+            ("NCCL_IB_HCA", "any", None),
+        ] {
+            assert_eq!(
+                said(name, value, "2.30.7").as_deref(),
+                does,
+                "{name}={value}"
+            );
+        }
+        let newest = said("NCCL_IB_GID_INDEX", "abc", "2.32.3");
+        assert_eq!(newest.unwrap(), "no number: NCCL takes its default");
+        assert!(said("NCCL_NET_MERGE_LEVEL", "P2C", "2.26.2").is_some());
+        // Such a release reads no such variable, and that is what is said.
+        assert_eq!(said("NCCL_NETDEVS_POLICY", "one", "2.27.7"), None);
+    }
+}
