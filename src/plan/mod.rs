@@ -3,7 +3,10 @@
 //! snapshot, to [`rdma_model::step::Step`]s: the state that the host gets back is the state at the
 //! move, not at `prepare`.
 
+mod fitted;
 mod limits;
+mod narrowed;
+mod nic;
 pub mod rails;
 pub mod rdma_mode;
 pub mod rdma_proxy;
@@ -20,14 +23,13 @@ use nccl_rules::version::Version;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::nic::identity;
 use rdma_model::snapshot::{CharDevice, JobAddresses, Snapshot};
 use rdma_model::step::NicState;
 use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
-use crate::nccl_env::{self, Hcas, Namespace, NcclEnv, Options, libraries};
+use crate::nccl_env::{self, Hcas, NcclEnv, Options};
 use crate::select::{Selection, Verdict};
 use rails::Rails;
 use rdma_model::upper_lower;
@@ -118,7 +120,7 @@ impl Plan {
         options: &Options,
     ) -> Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
-        let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();
+        let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic::nic(v, snapshot)).collect();
         // Theirs is the node of what they sit on, by whatever number that has inside.
         let along: Vec<bool> = nics
             .iter()
@@ -133,7 +135,7 @@ impl Plan {
             .filter(|v| v.netdev.is_none())
             .filter_map(|v| v.hca.clone())
             .collect();
-        let ib_nodes = predict(&mut nics, &ib, Some(snapshot));
+        let ib_nodes = narrowed::predict(&mut nics, &ib, Some(snapshot));
         let mut devices: Vec<CharDevice> = Vec::new();
         for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
             if !devices.contains(&node) {
@@ -155,7 +157,7 @@ impl Plan {
         rails
             .notes
             .extend(rails::default_notes(request.select.default_route, &states));
-        let ib_ports = ib_ports(&kept, snapshot);
+        let ib_ports = nic::ib_ports(&kept, snapshot);
         let NcclEnv {
             mut env,
             gid_index,
@@ -197,58 +199,6 @@ impl Plan {
         .for_libraries(&request.select.libraries)
     }
 
-    /// With the settings of these libraries, and without a GID index that none of them reads.
-    pub fn for_libraries(mut self, libraries: &Libraries) -> Plan {
-        self.libraries = libraries.clone();
-        if !libraries::read_gids(libraries) {
-            self.leave_index("the plan is for libraries that read none");
-        }
-        self.fit_libraries(&BTreeMap::new())
-    }
-
-    fn leave_index(&mut self, why: &str) {
-        let ours = self.gid_index.take();
-        self.no_gid_index = ours.map(|_| why.to_owned()).or(self.no_gid_index.take());
-    }
-
-    fn fit_libraries(mut self, own: &BTreeMap<String, String>) -> Plan {
-        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
-        let index = match (&self.no_gid_index, self.gid_index) {
-            (Some(why), None) => Err(why.as_str()),
-            (_, index) => Ok(index),
-        };
-        let unset = libraries::fit(&mut self.env, &self.libraries, own, hcas, index);
-        self.unset
-            .retain(|line| libraries::keeps(line, &self.libraries));
-        self.unset.extend(unset);
-        self
-    }
-
-    /// With a list of HCAs on which that release of NCCL does not crash, where one is named, now or
-    /// before.
-    pub fn for_release(mut self, named: Option<Version>) -> Plan {
-        self.nccl_version = named.or(self.nccl_version);
-        if let Some(release) = self.nccl_version {
-            nccl_env::fit_unset(&mut self.unset, release);
-            let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
-            nccl_env::fit_release(&mut self.env, &BTreeMap::new(), hcas);
-        }
-        self
-    }
-
-    /// The plan as one container gets it, `own` being its environment: with the interface for
-    /// NCCL's bootstrap, and without a GID index that it overrides, which then need not be proven.
-    pub fn for_container(mut self, own: &BTreeMap<String, String>, namespace: Namespace) -> Plan {
-        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
-        nccl_env::fit_container(&mut self.env, own, hcas, namespace);
-        let index = own.get(nccl_env::GID_INDEX);
-        let ours = self.gid_index.map(|ours| ours.to_string());
-        if index.is_some() && index != ours.as_ref() {
-            self.leave_index("the container has an NCCL_IB_GID_INDEX of its own");
-        }
-        self.fit_libraries(own)
-    }
-
     /// With that /sys, and the stored view that shows it, if there is one.
     pub fn with_sysfs(mut self, sysfs: SysfsMode, view: Option<String>) -> Plan {
         if sysfs.is_proxy() {
@@ -259,53 +209,6 @@ impl Plan {
             view,
             ..self
         }
-    }
-
-    fn with_network(self, mode: NetworkMode, host: &Snapshot) -> Plan {
-        match mode {
-            NetworkMode::Host => self.on_host(Some(host)),
-            NetworkMode::Own => self,
-        }
-    }
-
-    /// For containers on the host's network: what only a move needs is left out, and soft-RoCE
-    /// keeps its device nodes, as far as the host was observed.
-    pub fn on_host(mut self, host: Option<&Snapshot>) -> Plan {
-        if !self.moves() {
-            return self;
-        }
-        for nic in self.nics.iter_mut().filter(|n| n.uverbs.is_some()) {
-            let node = nodes_of(nic.hca.as_slice(), host).pop();
-            nic.uverbs = node.or(nic.uverbs.take());
-        }
-        if let Some(host) = host {
-            let mut made = NcclEnv {
-                env: std::mem::take(&mut self.env),
-                gid_index: self.gid_index,
-                no_gid_index: self.no_gid_index.take(),
-                unset: std::mem::take(&mut self.unset),
-            };
-            made.choose_hosts_index(&self.nics, host);
-            (self.env, self.unset) = (made.env, made.unset);
-            (self.gid_index, self.no_gid_index) = (made.gid_index, made.no_gid_index);
-            let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
-            let ib = nodes_of(&self.ib, Some(host));
-            let rest = self.devices.iter().filter(|d| !is_verbs(d)).cloned();
-            let mut devices: Vec<CharDevice> = own.chain(ib).chain(rest).collect();
-            devices.sort_by_key(|d| (!is_verbs(d), d.minor));
-            devices.dedup();
-            self.devices = devices;
-        }
-        Plan {
-            network_mode: NetworkMode::Host,
-            exclusive: false,
-            arp: None,
-            rails: Rails::default(),
-            default_route: false,
-            view: None,
-            ..self
-        }
-        .fit_libraries(&BTreeMap::new())
     }
 
     /// Whether its NICs move into the containers.
@@ -331,78 +234,6 @@ impl Plan {
             .iter()
             .filter(|n| !upper_lower::is_along(n, &self.nics))
     }
-
-    /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy,
-    /// forbid; and with them their device nodes, their part of the environment, and the stored
-    /// view, which shows them. Fewer links are re-created then, so nodes are predicted again; where
-    /// the host was not observed, those of soft-RoCE are unknown. A list of names that a container
-    /// wants says nothing of what sits on these; what is excluded or forbidden takes along all that
-    /// it is a part of.
-    pub fn narrowed(
-        mut self,
-        unwanted: impl Fn(&IfName) -> bool,
-        forbidden: impl Fn(&IfName) -> bool,
-        excluded: impl Fn(&HcaName) -> bool,
-        host: Option<&Snapshot>,
-    ) -> Plan {
-        let ib = match self.moves() {
-            true => predict(&mut self.nics.clone(), &self.ib, host),
-            false => nodes_of(&self.ib, host),
-        };
-        let before: Vec<CharDevice> = self
-            .nics
-            .iter()
-            .filter_map(|n| n.uverbs.clone())
-            .chain(ib)
-            .collect();
-        let count = self.nics.len() + self.ib.len();
-        let (mut roots, mut out) = (Vec::new(), Vec::new());
-        for nic in &self.nics {
-            let root = &upper_lower::moved_root(nic, &self.nics).identity.name;
-            if forbidden(&nic.identity.name) || unwanted(root) {
-                out.push(root.clone());
-            }
-            roots.push(root.clone());
-        }
-        let mut roots = roots.iter();
-        self.nics
-            .retain(|_| roots.next().is_some_and(|root| !out.contains(root)));
-        self.ib.retain(|h| !excluded(h));
-        self.ib_ports.retain(|h, _| !excluded(h));
-        if self.nics.len() + self.ib.len() == count {
-            return self;
-        }
-        let ib = match self.moves() {
-            true => predict(&mut self.nics, &self.ib, host),
-            false => nodes_of(&self.ib, host),
-        };
-        let rest = self
-            .devices
-            .iter()
-            .filter(|d| !before.contains(d))
-            .cloned()
-            .collect::<Vec<_>>();
-        self.devices = self
-            .nics
-            .iter()
-            .filter_map(|n| n.uverbs.clone())
-            .chain(ib)
-            .chain(rest)
-            .collect();
-        self.devices.sort_by_key(|d| (!is_verbs(d), d.minor));
-        self.devices.dedup();
-        if !self.devices.iter().any(is_verbs) {
-            self.devices.clear();
-        }
-        let hcas = hcas(&self.nics, &self.ib, &self.ib_ports, self.nccl_version);
-        nccl_env::renew(&mut self.env, hcas);
-        nccl_env::renew_unset(&mut self.unset, &self.nics);
-        if self.nics.is_empty() && self.gid_index.take().is_some() {
-            self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
-        }
-        self.view = None;
-        self.fit_libraries(&BTreeMap::new())
-    }
 }
 
 fn hcas<'a>(
@@ -417,90 +248,4 @@ fn hcas<'a>(
         ib_ports,
         named,
     }
-}
-
-fn ib_ports(kept: &[&Verdict], snapshot: &Snapshot) -> BTreeMap<HcaName, Vec<u32>> {
-    let mut chosen: BTreeMap<HcaName, Vec<u32>> = BTreeMap::new();
-    for verdict in kept.iter().filter(|v| v.netdev.is_none()) {
-        let (Some(name), Some(port)) = (&verdict.hca, verdict.port) else {
-            continue;
-        };
-        if snapshot.hca(name).is_some_and(|hca| hca.ports.len() > 1) {
-            chosen.entry(name.clone()).or_default().push(port);
-        }
-    }
-    chosen
-}
-
-fn is_verbs(node: &CharDevice) -> bool {
-    node.name.starts_with("uverbs")
-}
-
-/// The device nodes of HCAs where they are.
-fn nodes_of(hcas: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
-    hcas.iter()
-        .filter_map(|name| host?.hca(name)?.uverbs.clone())
-        .collect()
-}
-
-/// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs
-/// without a NIC.
-fn predict(nics: &mut [Nic], ib: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
-    let minors = host
-        .map(|host| rdma_mode::minors(nics, ib, host))
-        .unwrap_or_default();
-    let is_exclusive = host.is_some_and(rdma_mode::is_exclusive);
-    for nic in nics {
-        let has_its_own = !nic.borrowed || nic.uverbs.is_some();
-        if has_its_own && (nic.rxe || is_exclusive) {
-            let hca = nic.hca.as_ref();
-            nic.uverbs = hca.and_then(|h| minors.get(h.as_str()).cloned());
-        }
-    }
-    ib.iter()
-        .filter_map(|name| rdma_mode::node(&minors, host?, name).cloned())
-        .collect()
-}
-
-fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
-    let state = NicState::of(snapshot, verdict.netdev.as_ref()?)?;
-    let hca = verdict.hca.as_ref().and_then(|h| snapshot.hca(h));
-    // Its driver may name a member of a bond: the HCA is the bond's.
-    let hca = hca.filter(|_| state.netdev.master.is_none());
-    let port = hca.and_then(|h| h.ports.iter().find(|p| Some(p.number) == verdict.port));
-    let borrowed = port.is_some_and(|p| p.netdev.as_ref() != Some(&state.netdev.name));
-    let below = state
-        .netdev
-        .made
-        .as_ref()
-        .and(upper_lower::lower(snapshot, &state.netdev));
-    Some(Nic {
-        identity: identity(&state, hca),
-        hca: hca.map(|h| h.name.clone()),
-        port: port.map(|p| p.number),
-        ports: hca.map_or(0, |h| h.ports.len()),
-        rxe: hca.is_some_and(|h| h.is_rxe()) && !borrowed,
-        over: below.map(|d| d.name.clone()),
-        vfs: match state.netdev.pci {
-            Some(pf) => snapshot
-                .pci
-                .iter()
-                .filter(|f| f.physfn == Some(pf))
-                .map(|f| f.address)
-                .collect(),
-            None => Vec::new(),
-        },
-        members: match upper_lower::is_bond(&state.netdev) {
-            true => upper_lower::members(snapshot, &state.netdev)
-                .map(|m| m.name.clone())
-                .collect(),
-            false => Vec::new(),
-        },
-        borrowed,
-        channels: state.netdev.channels,
-        gid: verdict.gid.clone().filter(|_| hca.is_some()),
-        numa: verdict.numa,
-        uverbs: hca.and_then(|h| h.uverbs.clone()),
-        addresses: state.netdev.addresses,
-    })
 }
