@@ -3,7 +3,7 @@
 //! those that the program tells it has passed.
 
 use crate::abreast;
-use crate::points::{Crash, EVERYWHERE, Point, crashes, passed, passed_so_far, steps, struck};
+use crate::points::{Crash, Point, crashes, passed, passed_so_far, steps, struck};
 use testkit::rich::rich;
 use testkit::{Container, Host, Look, Said, same, sh};
 
@@ -336,7 +336,12 @@ fn each(number: usize, points: &[Point], crash: impl Fn(&Crash)) {
         println!("{c:?}");
         crash(c);
     }
-    println!("\nshare: {} {full} {}", points.len(), share.len());
+    println!(
+        "\nshare: {} {full} {} {}",
+        points.len(),
+        all.len(),
+        share.len()
+    );
 }
 
 /// Sums up the shares, which have to agree on what there is and to be all of it.
@@ -349,17 +354,14 @@ fn tell(what: &str, said: &[String]) {
         line.split(' ').map(|n| n.parse().unwrap()).collect()
     };
     let shares: Vec<Vec<usize>> = said.iter().map(share).collect();
-    let Some(&[points, full, _]) = shares.first().map(Vec::as_slice) else {
+    let Some(&[points, full, all, _]) = shares.first().map(Vec::as_slice) else {
         return;
     };
     assert!(
-        shares.iter().all(|s| s[..2] == [points, full]),
+        shares.iter().all(|s| s[..3] == [points, full, all]),
         "{shares:?}"
     );
-    let crashes: usize = shares.iter().map(|s| s[2]).sum();
-    assert_eq!(crashes, points * EVERYWHERE.len() + full);
-    println!(
-        "{what}: {points} points × {} ways + {full} × full disk = {crashes} crashes, all restored",
-        EVERYWHERE.len()
-    );
+    let crashes: usize = shares.iter().map(|s| s[3]).sum();
+    assert_eq!(crashes, all);
+    println!("{what}: {points} points, {full} × full disk: {crashes} crashes, all restored");
 }
