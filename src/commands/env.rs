@@ -33,20 +33,42 @@ const LIBRARIES: &str = "libraries";
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
-    let env = match (&args.container, &args.bundle) {
+    let Settings { env, unset } = match (&args.container, &args.bundle) {
         (Some(id), _) => of_container(args, &request, id, &store)?,
         (None, Some(bundle)) => of_bundle(args, request, bundle, &store)?,
         (None, None) => of_any(args, &request, &store)?,
     };
     let (text, left) = format::write(&env, args.format);
     warn(&left);
+    warn(&unset);
     std::io::stdout()
         .write_all(text.as_bytes())
         .context("writing to stdout")
 }
 
+struct Settings {
+    env: Vec<EnvVar>,
+    /// What is not set, and why.
+    unset: Vec<String>,
+}
+
+impl Settings {
+    /// Of what `own` sets, nothing is missing.
+    fn new(env: Vec<EnvVar>, plan: &Plan, own: &BTreeMap<String, String>) -> Settings {
+        let mut unset = plan.unset.clone();
+        unset.retain(|line| {
+            line.split_once(':')
+                .is_none_or(|(name, _)| !own.contains_key(name))
+        });
+        unset
+            .iter_mut()
+            .for_each(|line| line.insert_str(0, "not set: "));
+        Settings { env, unset }
+    }
+}
+
 /// By its record, since its namespace decides as well; and without what it sets otherwise itself.
-fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> Result<Vec<EnvVar>> {
+fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> Result<Settings> {
     let why = "a container's NICs are those that it has";
     args.select.refuse_given(&[LIBRARIES], why)?;
     let records = Records::read(store, &boot_id()?)?;
@@ -59,7 +81,7 @@ fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> R
     })?;
     let own = own_environment(record, &id)?;
     let plan = with_libraries(plan, args, request)?.for_container(&own, Namespace::Unknown);
-    Ok(nccl_env::given(&plan.env, &own))
+    Ok(Settings::new(nccl_env::given(&plan.env, &own), &plan, &own))
 }
 
 /// What the container's config.json sets, with what `spec` has added there.
@@ -80,12 +102,7 @@ fn own_environment(record: &Record, id: &str) -> Result<BTreeMap<String, String>
     Ok(environment(&text.unwrap_or_default()))
 }
 
-fn of_bundle(
-    args: &EnvArgs,
-    request: Request,
-    bundle: &Path,
-    store: &Store,
-) -> Result<Vec<EnvVar>> {
+fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Settings> {
     // A bundle's topology file is decided here.
     refuse_idle(args, &["topo", LIBRARIES], store)?;
     let text = read_config(bundle)?;
@@ -100,11 +117,12 @@ fn of_bundle(
             store,
         )?,
     };
-    Ok(edit(&text, &decision, store, &request, None)?.given)
+    let given = edit(&text, &decision, store, &request, None)?.given;
+    Ok(Settings::new(given, &decision.plan, &environment(&text)))
 }
 
 /// What holds for all of the plan's containers.
-fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
+fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Settings> {
     refuse_idle(args, &[LIBRARIES], store)?;
     let plan = match stored(args, request, store)? {
         Some(plan) => plan,
@@ -117,8 +135,9 @@ fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar
             waiting.join(", ")
         )]);
     }
-    let plan = plan.for_container(&BTreeMap::new(), Namespace::Unknown);
-    Ok(plan.env)
+    let none = BTreeMap::new();
+    let plan = plan.for_container(&none, Namespace::Unknown);
+    Ok(Settings::new(plan.env.clone(), &plan, &none))
 }
 
 fn refuse_idle(args: &EnvArgs, counts: &[&str], store: &Store) -> Result<()> {

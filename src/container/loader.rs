@@ -100,6 +100,16 @@ impl<'l> Loader<'l> {
             .map(|(found, path)| (path, found))
     }
 
+    /// Where a library may be found of which the cache has such names, and where the cache is.
+    pub(super) fn places(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut all = self.first.clone();
+        all.extend(FOLDERS.map(str::to_owned));
+        all.push(format!("/{CACHE}"));
+        let meant = self.entries().filter(|e| e.key().is_some_and(&is_meant));
+        all.extend(meant.filter_map(|e| e.path().map(str::to_owned)));
+        all
+    }
+
     /// The folder of ld.so.conf that has a library which the cache lacks: ldconfig was not run.
     pub(super) fn uncached(&self, name: &str) -> Option<String> {
         let conf = self.configured();

@@ -274,8 +274,8 @@ pub enum Trap {
     Value,
     /// NCCL refuses the planes of a list, and uses no HCA.
     Planes,
-    /// NCCL_NET_FORCE_MERGE does not fit the HCAs that NCCL uses, and ends it. A plugin that was not
-    /// looked for may name devices otherwise, so it is not fatal.
+    /// NCCL_NET_FORCE_MERGE does not fit the HCAs that NCCL uses, and ends it. A plugin that was
+    /// not looked for may name devices otherwise, so it is not fatal.
     Merge,
     /// A name that is nearly that of a setting.
     Name,
