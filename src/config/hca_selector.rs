@@ -62,6 +62,12 @@ impl FromStr for HcaSelector {
             _ if text.contains(':') => match text.parse().or(format!("0000:{text}").parse()) {
                 Ok(pci) => HcaSelector::Pci(pci),
                 Err(_) => {
+                    if let Some(name) = before_port(text) {
+                        bail!(
+                            "{text:?} names a port: write {name}, which takes each port of it \
+                            that can be used"
+                        );
+                    }
                     bail!(
                         "{text:?} is no PCI address (0000:17:00.0), and no subnet with its length \
                         (fe80:0:0:1::/64)"
@@ -74,6 +80,15 @@ impl FromStr for HcaSelector {
             },
         })
     }
+}
+
+/// The HCA's name, where an entry has a port behind it, as in NCCL's list. What has but hexadecimal
+/// digits was to be a PCI address.
+fn before_port(text: &str) -> Option<HcaName> {
+    let (name, port) = text.split_once(':')?;
+    let is_name = name.contains(|c: char| !c.is_ascii_hexdigit());
+    let is_port = port.parse::<u32>().is_ok();
+    name.parse().ok().filter(|_| is_name && is_port)
 }
 
 impl TryFrom<String> for HcaSelector {
@@ -121,6 +136,9 @@ mod tests {
         for bad in ["fe80::1", "17:00", "x/64", "a b", "mlx5_0:1", "mlx*", ""] {
             assert!(bad.parse::<HcaSelector>().is_err(), "{bad}");
         }
+        let why = |text: &str| text.parse::<HcaSelector>().unwrap_err().to_string();
+        assert!(why("mlx5_0:1").contains("names a port: write mlx5_0,"));
+        assert!(why("17:00").contains("is no PCI address"));
     }
 
     #[test]

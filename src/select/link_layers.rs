@@ -2,7 +2,7 @@
 //! Ethernet ("Remote … device is incompatible", ncclIbConnect in NCCL's src/transport/net_ib.cc).
 //! Where both are kept, the faster fabric stays, or that of the NICs that `--ifaces` names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Port;
@@ -57,6 +57,23 @@ pub(super) fn leave_one(context: &Context, verdicts: &mut [Verdict]) {
         let verdict = &mut verdicts[left.at];
         (verdict.dropped, verdict.note) = (Some(drop.clone()), None);
     }
+}
+
+/// What to say where both stay, as was asked for.
+pub(super) fn hint(context: &Context, verdicts: &[Verdict]) -> Option<String> {
+    let mut labels = [BTreeSet::new(), BTreeSet::new()];
+    let all = verdicts.iter().enumerate();
+    for kept in all.filter_map(|(at, v)| Kept::new(context, at, v)) {
+        let (hca, number) = kept.port;
+        labels[usize::from(kept.is_infiniband)].insert(format!("{hca}:{number}"));
+    }
+    let [ethernet, infiniband] = labels.map(|all| Vec::from_iter(all).join(", "));
+    (!ethernet.is_empty() && !infiniband.is_empty()).then(|| {
+        format!(
+            "the job gets {infiniband} of InfiniBand and {ethernet} of Ethernet: NCCL connects a \
+            port to one of its own link layer alone; name those of one in --hca (RDMA_HCA)"
+        )
+    })
 }
 
 /// Whether InfiniBand is the faster fabric, and why: a job has the sum of its ports, since NCCL

@@ -414,6 +414,7 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     said.extend(idle_exclusion(request, context.snapshot, context.held));
     said.extend(fabrics::left_out(&selection.verdicts));
     said.extend(fabrics::hints(context, &selection.verdicts));
+    said.extend(link_layers::hint(context, &selection.verdicts));
     let mut absent: Vec<&IfName> = request.select.peer_ifaces.iter().collect();
     absent.retain(|n| selection.kept().all(|v| v.netdev.as_ref() != Some(*n)));
     if !absent.is_empty() {
