@@ -130,6 +130,8 @@ pub enum Word {
     Unaware,
     /// It would take the link, and has no profile that it activates by itself.
     Idle,
+    /// It has found the link configured, and watches it.
+    External,
     /// It leaves the link to others.
     GivenUp,
     /// It does not run.

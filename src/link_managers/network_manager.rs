@@ -41,14 +41,17 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     };
     match flag(bus, &path, DEVICE, "Managed") {
         Ok(true) => {}
-        // It takes the link when networking is on again.
-        Ok(false) if flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on) => {
+        // It takes the link when networking is on, or it has started.
+        Ok(false)
+            if flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on)
+                || flag(bus, ROOT, NAME, "Startup").is_ok_and(|starts| starts) =>
+        {
             return Word::Unseen;
         }
         _ => return Word::GivenUp,
     }
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
-        ACTIVATED if is_external(bus, &path) => Word::GivenUp,
+        ACTIVATED if is_external(bus, &path) => Word::External,
         ACTIVATED => Word::Done,
         UNAVAILABLE => Word::Unseen,
         DISCONNECTED => Word::Idle,

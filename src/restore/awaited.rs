@@ -47,7 +47,7 @@ pub fn resume(
         let is_over = Instant::now() >= deadline;
         let mut words = words(&here, &host, &mut managers);
         if is_over {
-            activate_idle(&here, &mut words, &host, &mut managers);
+            activate_again(&here, &mut words, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
         let missing = missing(record, &here, &words, &host);
@@ -75,12 +75,12 @@ pub fn resume(
 }
 
 /// A profile that failed is tried again, as NetworkManager does with those that it activates by
-/// itself.
-fn activate_idle(here: &[MovedNic], words: &mut Words, host: &Snapshot, managers: &mut Managers) {
+/// itself; so is one that it could not take as it started, since all was there.
+fn activate_again(here: &[MovedNic], words: &mut Words, host: &Snapshot, managers: &mut Managers) {
     for held in here {
         let word = words.get_mut(&held.nic.identity.name);
-        let idle = word.filter(|word| **word == Word::Idle);
-        if let Some(word) = idle.filter(|_| activate(held, managers, host)) {
+        let due = word.filter(|word| matches!(word, Word::Idle | Word::External));
+        if let Some(word) = due.filter(|_| activate(held, managers, host)) {
             *word = Word::Configuring;
         }
     }

@@ -40,7 +40,10 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let Some(managed) = &held.managed else {
         return owed;
     };
-    if matches!(word, None | Some(Word::Absent | Word::GivenUp)) {
+    if matches!(
+        word,
+        None | Some(Word::Absent | Word::External | Word::GivenUp)
+    ) {
         let dev = &held.before.netdev;
         before
             .netdev

@@ -190,7 +190,8 @@ impl Settling<'_> {
             }
             let words = self.words(&host);
             let still = self.is_still(&host, &words);
-            if still && self.activate(Word::Changed, &words, &host) {
+            let mut taken = [Word::Changed, Word::External].into_iter();
+            if still && taken.any(|word| self.activate(word, &words, &host)) {
                 self.last = None;
             } else if still && let Next::End(drift) = self.put_back(&host, &words)? {
                 return Ok(self.end(drift, &words, &host));
@@ -538,15 +539,21 @@ fn is_settled(word: Word) -> bool {
 pub fn is_last(word: Word) -> bool {
     matches!(
         word,
-        Word::Done | Word::Changed | Word::Stalled | Word::GivenUp | Word::Absent
+        Word::Done | Word::Changed | Word::Stalled | Word::External | Word::GivenUp | Word::Absent
     )
 }
 
 /// A NIC whose manager is not done.
 pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
     let name = &held.nic.identity.name;
-    let word = words.get(name).filter(|word| !is_last(**word))?;
-    let by = held.managed.as_ref()?.by;
+    let managed = held.managed.as_ref()?;
+    let word = words.get(name)?;
+    let does = match word {
+        // When it starts it takes for external what it finds.
+        Word::Absent if managed.uuid.is_some() => "does not run",
+        word if is_last(*word) => return None,
+        _ => "is configuring it",
+    };
     let carrier = if has_carrier(host, name) {
         ""
     } else {
@@ -554,7 +561,7 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
     };
     Some(Waiting {
         nic: name.clone(),
-        why: format!("{name} is back; {} is configuring it{carrier}", by.name()),
+        why: format!("{name} is back; {} {does}{carrier}", managed.by.name()),
         has_begun: word.has_begun(),
     })
 }

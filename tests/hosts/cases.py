@@ -647,6 +647,11 @@ def networkmanager_activated_by_hand_and_dhcp_server_dead(h):
     activated_by_hand(h)
 
 
+@case("trixie", "bookworm", run=steps.manager_ended_while_away)
+def networkmanager_activated_by_hand_and_ends_while_away(h):
+    activated_by_hand(h)
+
+
 @case("trixie", "bookworm", run=steps.networking_off)
 def networkmanager_networking_off(h):
     activated_by_hand(h)

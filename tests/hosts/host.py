@@ -183,6 +183,8 @@ class NetworkManager:
     def pending(self):
         """What is not activated with a profile: "externally", NetworkManager only watches what
         others have set, as it shall where there is no profile."""
+        if self.daemon.process is None:
+            return []
         states = {
             nic: sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False).strip()
             for nic in self.nics
