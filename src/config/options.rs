@@ -142,7 +142,8 @@ pub struct SelectOptions {
     /// strict: 2/1/1/1, and where NICs share a subnet or a destination, or have a default route, a
     /// routing table with rules for each. loose: 2/1/0/2, no tables. auto: strict, or loose if
     /// `rail_tables` of the config file (default 29000-29255) has no free table number. off: as the
-    /// kernel does. Or values of arp_announce/arp_ignore/arp_filter/rp_filter.
+    /// kernel does, rp_filter as on the host. Or values of
+    /// arp_announce/arp_ignore/arp_filter/rp_filter.
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
     pub arp_profile: ArpChoice,
     /// Time limit for GIDs [default: 5]

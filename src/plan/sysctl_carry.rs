@@ -5,11 +5,13 @@
 use rdma_model::snapshot::{Netdev, Snapshot, SysctlValues};
 use rdma_model::step::{hears_routers, makes_by_mac, makes_by_secret};
 
+use super::rails::effective;
+
 /// Leaves, or how they begin, that stay on the host, each with the reason.
 pub const STAY: [(&str, &str); 13] = [
     (
         "arp_announce arp_ignore arp_filter rp_filter",
-        "the ARP profile says what they are inside, or that none is written",
+        "the ARP profile says what they are inside; without one rp_filter is in effect the host's",
     ),
     (
         "disable_ipv6 addr_gen_mode use_tempaddr accept_ra* autoconf router_* ra_*",
@@ -76,7 +78,17 @@ pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
             carried.push((key.clone(), value.clone()));
         }
     }
-    carried.into_iter().chain(by_kernel(dev)).collect()
+    carried
+        .into_iter()
+        .chain(by_kernel(dev))
+        .chain(rp_filter(dev, host))
+        .collect()
+}
+
+/// What the namespace has for it, `all` too, may drop what the host accepts.
+fn rp_filter(dev: &Netdev, host: &Snapshot) -> Option<(String, String)> {
+    let value = effective(host, &dev.name)?.rp_filter.to_string();
+    Some(("ipv4/conf/rp_filter".to_owned(), value))
 }
 
 /// What decides which IPv6 addresses and routes the kernel makes. The defaults of the container's

@@ -603,6 +603,31 @@ fn without_rules_no_rail_has_a_default_route() {
     });
 }
 
+#[test]
+fn without_a_profile_rp_filter_is_in_effect_the_hosts() {
+    alone(|host| {
+        host.rails(3);
+        sh(
+            "cd /proc/sys/net/ipv4/conf; echo 0 > all/rp_filter; echo 0 > r0/rp_filter; \
+            echo 2 > r1/rp_filter; echo 1 > r2/rp_filter",
+        );
+        host.rdmaprep(&["prepare", "--ifaces", "r0,r1,r2", "--arp-profile", "off"])
+            .ok();
+        let pod = Container::new("pod");
+        let mut c = Container::beside("c", &pod);
+        let conf = "cd /proc/sys/net/ipv4/conf; echo";
+        c.sh(&format!(
+            "{conf} 2 > all/rp_filter; {conf} 1 > default/rp_filter"
+        ));
+        c.create(host).ok();
+        let own = "$(cat all/rp_filter r0/rp_filter r1/rp_filter r2/rp_filter)";
+        assert_eq!(c.sh(&format!("{conf} {own}")), "0 0 2 1\n");
+        c.stop(host).ok();
+        assert_eq!(pod.sh(&format!("{conf} $(cat all/rp_filter)")), "2\n");
+        host.is_clean();
+    });
+}
+
 /// The namespace of a pod outlives a container: it gets back its own values, and nothing of ours
 /// stays.
 #[test]

@@ -67,13 +67,14 @@ pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
     values
 }
 
+/// The least that a NIC asks for defeats none. All are of one digit.
 pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
-    write(
-        values
-            .flatten()
-            .map(|(key, v)| (key.clone(), v.now.clone()))
-            .collect(),
-    )
+    let mut least = BTreeMap::new();
+    for (key, v) in values.flatten() {
+        let now = least.entry(key.clone()).or_insert(v.now.clone());
+        *now = v.now.clone().min(now.clone());
+    }
+    write(least)
 }
 
 /// The step that gives them back, apart from what another has changed since.

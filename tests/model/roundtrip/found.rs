@@ -197,11 +197,13 @@ fn sysctls_that_differ_from_the_default_come_along() {
             .collect()
     };
     let own = [
+        ("ipv4/conf/rp_filter", "0"),
         ("ipv6/conf/accept_ra", "1"),
         ("ipv6/conf/addr_gen_mode", "0"),
         ("ipv6/conf/disable_ipv6", "0"),
     ];
     let heard = [
+        ("ipv4/conf/rp_filter", "2"),
         ("ipv6/conf/accept_ra", "2"),
         ("ipv6/conf/addr_gen_mode", "0"),
         ("ipv6/conf/disable_ipv6", "0"),
@@ -211,7 +213,7 @@ fn sysctls_that_differ_from_the_default_come_along() {
         ("ipv6/conf/keep_addr_on_down", "1"),
         ("ipv4/neigh/gc_stale_time", "30"),
     ];
-    let stay = [("ipv4/conf/rp_filter", "2"), ("ipv6/conf/mtu", "1300")];
+    let stay = [("ipv6/conf/mtu", "1300")];
     let mut kernel = three();
     let values = all(&[&kept[..], &stay, &heard].concat());
     kernel
