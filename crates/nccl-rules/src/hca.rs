@@ -5,7 +5,7 @@
 
 use rdma_model::escape::shortened;
 use rdma_model::ids::{BusId, Guid};
-use rdma_model::snapshot::{Hca, Port, Snapshot};
+use rdma_model::snapshot::{Hca, PciFunction, Port, Snapshot};
 
 use super::explanation::{Judged, Network, Trap, Warning};
 use super::ifname::Patterns;
@@ -71,7 +71,8 @@ pub(crate) fn judge(
             if refused.is_none() {
                 taken.push(Taken { hca, port });
             }
-            let why = refused.clone().unwrap_or_else(|| accepted(&patterns));
+            let own = || accepted(&patterns) + &direct_name(settings, snapshot, version, hca);
+            let why = refused.clone().unwrap_or_else(own);
             judged.push(Judged {
                 name: format!("{}:{}", hca.name, port.number),
                 taken: refused.is_none(),
@@ -326,6 +327,23 @@ pub(crate) fn excludes_verbs(settings: &Settings) -> Option<String> {
             UNKNOWN,
             shortened(&name, 80)
         )),
+    }
+}
+
+/// Whether it may have a Data Direct function; which one is its own, firmware says.
+pub(crate) fn may_be_direct(hca: &Hca) -> bool {
+    hca.driver.as_deref() == Some("mlx5_core")
+}
+
+/// What NCCL's log and topology call an HCA with such a function.
+fn direct_name(settings: &Settings, snapshot: &Snapshot, version: Version, hca: &Hca) -> String {
+    let has_function = snapshot.pci.iter().any(PciFunction::is_data_direct);
+    let name = format!("{}{DIRECT}", hca.name);
+    match data_direct(settings, version) {
+        1.. if !has_function || !may_be_direct(hca) => String::new(),
+        2 => format!("; with Data Direct NCCL has {name} as well"),
+        1.. => format!("; with Data Direct NCCL calls it {name}"),
+        _ => String::new(),
     }
 }
 

@@ -448,7 +448,7 @@ fn data_direct(
     let of_mlx5 = |name: &&String| {
         let mut all = snapshot.hcas.iter();
         let hca = name.split(':').next();
-        all.any(|h| Some(h.name.as_str()) == hca && h.driver.as_deref() == Some("mlx5_core"))
+        all.any(|h| Some(h.name.as_str()) == hca && hca::may_be_direct(h))
     };
     let count = explained.hcas.len() + explained.hcas.iter().filter(of_mlx5).count();
     let text = format!(

@@ -97,9 +97,7 @@ impl Device {
     fn direct(&self, settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Device {
         let is_on = data_direct(settings, explained.version) != 0;
         let mut hcas = snapshot.hcas.iter();
-        let is_mlx5 = hcas.any(|hca| {
-            hca.name.as_str() == self.name && hca.driver.as_deref() == Some("mlx5_core")
-        });
+        let is_mlx5 = hcas.any(|hca| hca.name.as_str() == self.name && hca::may_be_direct(hca));
         let has_function = snapshot.pci.iter().any(PciFunction::is_data_direct);
         let name = match is_on && is_mlx5 && has_function {
             true => format!("{}{}", self.name, hca::DIRECT),

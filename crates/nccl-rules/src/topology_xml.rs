@@ -11,8 +11,9 @@ use std::fmt::Write;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName};
-use rdma_model::snapshot::{Cpu, Hca, PciFunction, Snapshot};
+use rdma_model::snapshot::{Cpu, PciFunction, Snapshot};
 
+use super::hca::may_be_direct;
 use super::levels::Levels;
 
 /// The most elements in a file. NCCL has room for 256 since 2.21 (NCCL_TOPO_XML_MAX_NODES in
@@ -166,17 +167,23 @@ impl Tree {
     ) -> Option<String> {
         let functions = snapshot.pci.iter().filter(|f| f.is_data_direct());
         let functions: Vec<BusId> = functions.map(|f| f.address).collect();
-        let mlx5 = snapshot.hcas.iter().filter(|h| has_data_direct(h));
+        let mlx5 = snapshot.hcas.iter().filter(|h| may_be_direct(h));
         let mlx5: Vec<&HcaName> = mlx5.map(|h| &h.name).collect();
         if functions.is_empty() || !mlx5.iter().any(|name| kept.contains(*name)) {
             return None;
         }
         let ([function], [hca]) = (functions.as_slice(), mlx5.as_slice()) else {
             let all: Vec<String> = functions.iter().map(BusId::to_string).collect();
+            let whose = match mlx5.as_slice() {
+                [hca] => format!(
+                    "which of the Data Direct functions {} {hca} has",
+                    all.join(", ")
+                ),
+                _ => format!("whose the Data Direct functions {} are", all.join(", ")),
+            };
             return Some(format!(
-                "whose the Data Direct functions {} are, only the driver says: the file does not \
-                place them, and NCCL from 2.27.3 on looks for them in /sys",
-                all.join(", ")
+                "{whose}, only the driver says: the file does not place them, and NCCL from \
+                2.27.3 on looks for them in /sys"
             ));
         };
         let card = levels.card(*function);
@@ -221,10 +228,6 @@ impl Tree {
             .map(pci)
             .collect()
     }
-}
-
-fn has_data_direct(hca: &Hca) -> bool {
-    hca.driver.as_deref() == Some("mlx5_core")
 }
 
 fn nic(names: &BTreeSet<String>) -> Element {

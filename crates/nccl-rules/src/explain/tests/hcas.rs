@@ -453,6 +453,23 @@ fn data_direct_may_take_two_places() {
         ]
     );
     assert!(warned(&node, "1").is_empty());
+    let why = |node: &Snapshot, value: &str| {
+        let settings = Settings::of([("NCCL_IB_DATA_DIRECT", value)], "");
+        let explained = explain(&settings, node, Version::NEWEST, &|_| None);
+        explained.ports[0].why.clone()
+    };
+    let plain = "no NCCL_IB_HCA: every active port";
+    assert_eq!(why(&node, "1"), plain);
+    let function = json!({"address": "0001:04:00.0", "class": 0x020700, "vendor": 0x15b3,
+        "device": 0x2100});
+    node.pci = serde_json::from_value(json!([function])).unwrap();
+    for (value, more) in [
+        ("0", ""),
+        ("1", "; with Data Direct NCCL calls it mlx5_0_dma"),
+        ("2", "; with Data Direct NCCL has mlx5_0_dma as well"),
+    ] {
+        assert_eq!(why(&node, value), format!("{plain}{more}"));
+    }
     node.hcas.truncate(16);
     assert!(warned(&node, "2").is_empty());
 }
