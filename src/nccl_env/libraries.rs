@@ -56,7 +56,7 @@ const fn setting(
 
 const NCCL: &str = "2.30.7";
 const MSCCLPP: &str = "main of 2026-08";
-const MOONCAKE: &str = "0.3.13";
+const MOONCAKE: &str = "0.3.12.post1";
 const NVSHMEM: &str = "3.8.0";
 const LIBFABRIC: &str = "1.17.0";
 const ENV_DEFS: &str = "src/modules/transport/common/env_defs.h";
@@ -171,14 +171,14 @@ pub const SETTINGS: [Setting; 19] = {
             "MC_IB_PORT",
             Port,
             "mooncake-transfer-engine/src/config.cpp",
-            "main of 2026-08",
+            MOONCAKE,
         ),
         setting(
             Mooncake,
             "MC_GID_INDEX",
             GidIndex("Mooncake takes NCCL_IB_GID_INDEX, or looks for one itself"),
             "mooncake-transfer-engine/src/config.cpp",
-            "0.3.12.post1",
+            MOONCAKE,
         ),
         setting(Libfabric, "FI_VERBS_DEVICE_NAME", OneName, VERBS, LIBFABRIC),
         setting(

@@ -135,7 +135,7 @@ fn bootstrap(outcome: &Bootstrap) -> String {
 /// What stands for the data of NCCL's `own` network where NCCL_NET names another.
 fn other_network(e: &Explanation, own: Network) -> Option<String> {
     let mut warnings = e.warnings.iter();
-    if warnings.any(|w| matches!(w.trap, Trap::NoNetwork | Trap::NoRing)) {
+    if warnings.any(|w| matches!(w.trap, Trap::NoNetwork | Trap::NoRing | Trap::Merge)) {
         return Some("none: NCCL does not start".to_owned());
     }
     let text = match e.network.as_ref()? {

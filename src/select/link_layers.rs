@@ -70,8 +70,8 @@ pub(super) fn hint(context: &Context, verdicts: &[Verdict]) -> Option<String> {
     let [ethernet, infiniband] = labels.map(|all| Vec::from_iter(all).join(", "));
     (!ethernet.is_empty() && !infiniband.is_empty()).then(|| {
         format!(
-            "the job gets {infiniband} of InfiniBand and {ethernet} of Ethernet: NCCL connects a \
-            port to one of its own link layer alone; name those of one in --hca (RDMA_HCA)"
+            "the job gets {infiniband} of InfiniBand and {ethernet} of Ethernet, and NCCL refuses \
+            a connection between the two: name those of one in --hca (RDMA_HCA)"
         )
     })
 }

@@ -62,7 +62,7 @@ fn refusal(
     let mut layers = found.iter().map(|(.., port)| port.is_infiniband());
     let first = layers.next();
     if !absent.is_empty() {
-        return Some(format!("it uses no {}", few(&absent)));
+        return Some(format!("no HCA that it uses is called {}", few(&absent)));
     }
     if found.len() != entries.len() {
         let count = entries.len();

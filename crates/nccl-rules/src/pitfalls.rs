@@ -429,8 +429,8 @@ fn layers(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> 
     let [fabric, ethernet] =
         [fabric, ethernet].map(|names| few(&names.iter().map(String::as_str).collect::<Vec<_>>()));
     let text = format!(
-        "{takes} {fabric} of InfiniBand and {ethernet} of Ethernet: NCCL connects a port to one of \
-        its own link layer alone"
+        "{takes} {fabric} of InfiniBand and {ethernet} of Ethernet, and refuses a connection \
+        between the two: name those of one in {HCA}"
     );
     Some(warning(Trap::Layers, text))
 }

@@ -15,7 +15,7 @@ const INDEX: &str = "NCCL_IB_GID_INDEX";
 const FAMILY: &str = "NCCL_IB_ADDR_FAMILY";
 const RANGE: &str = "NCCL_IB_ADDR_RANGE";
 /// Of ports on which no setting helps.
-const NO_BETTER: &str = "these ports have no better one";
+const NO_BETTER: &str = "no setting helps, as these ports have no better one";
 
 /// What is wrong with the GID of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn reason(port: &Port, choice: Choice, settings: &Settings, version: Version) ->
         Choice::Unreadable(index) => {
             return format!("no connection comes up: NCCL cannot read entry {index}");
         }
-        Choice::Index(0) if port.is_infiniband() => "InfiniBand, which has no router's GID here",
+        Choice::Index(0) if port.is_infiniband() => "InfiniBand: the first; none is for routers",
         Choice::Index(_) if port.is_infiniband() => "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
         Choice::Index(_) => match set_index(settings, version) {
             Some(_) if settings.get(INDEX).is_some_and(|v| !v.is_empty()) => "NCCL_IB_GID_INDEX",
@@ -116,7 +116,8 @@ pub(crate) fn warnings(
     let all: Vec<&Port> = ports.iter().map(|(_, port)| *port).collect();
     let cure = cure(&all, settings, snapshot, version);
     let cure = cure.as_deref().unwrap_or(
-        "no one setting is right for all ports: leave those of one kind out of NCCL_IB_HCA",
+        "no one setting is right for all ports: give their NICs addresses of one family, or leave \
+        some out of NCCL_IB_HCA",
     );
     groups
         .iter()

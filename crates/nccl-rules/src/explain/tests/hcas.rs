@@ -296,14 +296,14 @@ fn a_list_of_two_link_layers_is_told() {
     }
     let warned = |list: &str| warned(&node, &[("NCCL_IB_HCA", list)], Trap::Layers);
     let both = "NCCL_IB_HCA=mlx5 takes mlx5_0:1, mlx5_1:1 of InfiniBand and mlx5_bond_0:1 of \
-        Ethernet: NCCL connects a port to one of its own link layer alone";
+        Ethernet, and refuses a connection between the two: name those of one in NCCL_IB_HCA";
     assert_eq!(warned("mlx5"), [both]);
     assert_eq!(warned("^mlx5_0").len(), 1);
     for one in ["=mlx5_0,mlx5_1", "mlx5_0,mlx5_1", "mlx5_bond", "^mlx5_bond"] {
         assert_eq!(warned(one), [""; 0], "{one}");
     }
     let all = "without NCCL_IB_HCA NCCL takes mlx5_0:1, mlx5_1:1 of InfiniBand and mlx5_bond_0:1 \
-        of Ethernet: NCCL connects a port to one of its own link layer alone";
+        of Ethernet, and refuses a connection between the two: name those of one in NCCL_IB_HCA";
     assert_eq!(warned(""), [all]);
 }
 
@@ -316,12 +316,12 @@ fn what_nccl_takes_of_a_table_without_a_good_gid_is_told() {
     ]);
     node.hcas[0].ports[0].gid_table = Some(16);
     let unused = "no NCCL_IB_GID_INDEX: the GID that NCCL takes on mlx5_0:1 is an unused one; \
-        these ports have no better one";
+        no setting helps, as these ports have no better one";
     assert_eq!(warned(&node, &[], Trap::NoGid), [unused]);
     let local = json!([{"index": 0, "address": "fe80::a", "kind": "RoCE v2", "netdev": "eth0"}]);
     node.hcas[0].ports[0].gids = serde_json::from_value(local).unwrap();
-    let poor = "no NCCL_IB_GID_INDEX: NCCL takes GID 0 (link-local, RoCE v2) on mlx5_0:1; these \
-        ports have no better one";
+    let poor = "no NCCL_IB_GID_INDEX: NCCL takes GID 0 (link-local, RoCE v2) on mlx5_0:1; no \
+        setting helps, as these ports have no better one";
     assert_eq!(warned(&node, &[], Trap::PoorGid), [poor]);
     node.hcas[0].ports[0].gids[0].netdev = Some("away0".parse().unwrap());
     assert_eq!(warned(&node, &[], Trap::ForeignGid), [""; 0]);
@@ -380,9 +380,12 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
         assert_eq!(said(&node, fits), [""; 0], "{fits}");
     }
     for (value, why) in [
-        ("mlx5_0,mlx5_1;mlx5_7", "it uses no mlx5_7"),
-        ("mlx5_0,mlx5", "it uses no mlx5"),
-        ("^mlx5_0", "it uses no ^mlx5_0"),
+        (
+            "mlx5_0,mlx5_1;mlx5_7",
+            "no HCA that it uses is called mlx5_7",
+        ),
+        ("mlx5_0,mlx5", "no HCA that it uses is called mlx5"),
+        ("^mlx5_0", "no HCA that it uses is called ^mlx5_0"),
         (
             "mlx5_0,mlx5_0",
             "2 are named, and mlx5_0:1 fit: write NAME:PORT",
@@ -402,7 +405,7 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
     let left = [(name, "mlx5_0,mlx5_1"), ("NCCL_IB_HCA", "=mlx5_0")];
     assert_eq!(
         warned(&node, &left, Trap::Merge),
-        [ends(left[0].1, "it uses no mlx5_1")]
+        [ends(left[0].1, "no HCA that it uses is called mlx5_1")]
     );
     let socket = [(name, "mlx5_7"), ("NCCL_NET", "Socket")];
     assert_eq!(warned(&node, &socket, Trap::Merge), [""; 0]);
