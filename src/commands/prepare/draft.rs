@@ -44,8 +44,11 @@ impl DraftInputs<'_> {
             self.store.writable()?;
             args.bundle.as_deref().map_or(Ok(()), files::writable)?;
         }
-        let mut notes =
-            rule_carry::left_behind(&decision.plan.nics, &decision.host, decision.pod.as_ref());
+        let plan = &decision.plan;
+        let mut notes = match plan.moves() {
+            true => rule_carry::left_behind(&plan.nics, &decision.host, decision.pod.as_ref()),
+            false => Vec::new(),
+        };
         notes.extend(traps.unwrap_or_default());
         let bundle = args.bundle.as_deref().zip(self.config);
         let lacks =
