@@ -1,4 +1,5 @@
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 
 use super::{Hook, is_able};
 use crate::record::Record;
@@ -48,11 +49,22 @@ fn has_record(hook: &Hook, report: &mut Report) -> Result<bool> {
     if hook.own(&records).is_some() {
         return Ok(true);
     }
-    // A damaged one may be the one of this very container.
-    let damaged = records.damaged();
-    let unreadable = damaged.map(|(path, e)| hook.store.unreadable(path, e));
-    report.notes.extend(unreadable);
+    for (path, e) in records.damaged() {
+        let ids = hook.store.remains(path).ids;
+        let why = hook.store.unreadable(path, e);
+        if ids.contains(&hook.state.id) || ids.is_empty() && got_nics(hook) {
+            return Err(ErrorClass::Incomplete.error(why));
+        }
+        report.notes.push(why);
+    }
     Ok(false)
+}
+
+/// Whether a container got NICs, by the report of its last hook.
+fn got_nics(hook: &Hook) -> bool {
+    let text = hook.store.report(&hook.state.id).ok().flatten();
+    let report = text.and_then(|text| serde_json::from_str::<Report>(&text).ok());
+    report.is_some_and(|r| r.exit_code == 0 && !r.nics.is_empty() && !r.command.ends_with("stop"))
 }
 
 /// Whether others in the namespace keep the NICs: this container alone leaves the record then.

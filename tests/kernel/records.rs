@@ -105,3 +105,30 @@ fn create_in_a_full_run_folder_says_so_and_status_too() {
         host.is_as(&before);
     });
 }
+
+/// Of a container that has none, a damaged record is no matter.
+#[test]
+fn a_stop_says_what_it_knows_of_a_damaged_record() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        for share in [2, 1000] {
+            let mut c = Container::new("torn");
+            c.create(host).ok();
+            let path = host.records().remove(0);
+            let text = fs::read(&path).unwrap();
+            fs::write(&path, &text[..text.len() / share]).unwrap();
+            let said = c
+                .stop(host)
+                .fails(8, &["the record is damaged", "--forget gives them up"]);
+            assert_eq!(said.err.trim().lines().count(), 1, "{said:?}");
+            let other = Container::new("other").annotated(json!({})).stopped();
+            host.hook("poststop", &other).ok();
+            fs::write(&path, &text).unwrap();
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_as(&before);
+        }
+        host.is_clean();
+    });
+}
