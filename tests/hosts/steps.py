@@ -113,6 +113,8 @@ def manager_ended_while_away(judge):
             manager.daemon.stop()
         judge.expect_code(container.stop(), 0, step)
         judge.expect_back(f"{step}, without its manager")
+        judge.expect_code(judge.attach(step).stop(), 0, f"{step}, a second time")
+        judge.expect_back(f"{step}, without its manager, a second time")
         for manager in judge.host.managers:
             manager.daemon.start()
         judge.until_nothing_is_left()

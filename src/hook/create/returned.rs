@@ -100,6 +100,8 @@ pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot)
         state.rules.extend(rules);
         take_over_the_rest(earlier, state, host);
         held.stand_ins.extend(earlier.stand_ins.iter().cloned());
+        // It may not run, or not have begun.
+        held.managed.get_or_insert_with(|| managed.clone());
     }
 }
 
