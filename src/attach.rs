@@ -1,6 +1,7 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
 mod check;
+mod gateways;
 mod inside;
 mod stand_ins;
 
@@ -53,6 +54,8 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     knows_all_routes(&held, host)?;
     held.iter()
         .try_for_each(|h| has_live_legs(&h.before, host))?;
+    held.iter()
+        .try_for_each(|h| gateways::can_be_found_again(&h.before, host))?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held
         .iter()

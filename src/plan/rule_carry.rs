@@ -107,7 +107,7 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
         let decides = !is_to_kernel_table(rule)
             || later.any(|l| l.family == rule.family && places.get(l) > Some(&place));
         let owners = owners(rule, rails);
-        if !decides || owners.is_empty() || !concerns(rule, &owners, rails) {
+        if !decides || owners.is_empty() || !concerns(rule, rails) {
             continue;
         }
         match obstacle(rule, &owners, rails, inside) {
@@ -155,10 +155,8 @@ pub fn left_behind(nics: &[Nic], host: &Snapshot, pod: Option<&Snapshot>) -> Vec
 
 /// One of a source that no rail has is for what the host forwards, or for others of its addresses.
 /// A mark by which the host leaves the rails' tables is of one of its programs.
-fn concerns(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState]) -> bool {
-    let addresses = owners
-        .iter()
-        .flat_map(|place| addresses(&rails[*place].netdev));
+fn concerns(rule: &Rule, rails: &[NicState]) -> bool {
+    let mut addresses = rails.iter().flat_map(|rail| addresses(&rail.netdev));
     let leaves = rule.action != TO_TABLE || is_to_kernel_table(rule);
     if leaves && (is_foreign(rule) || interface(rule).is_some()) {
         return false;
@@ -166,7 +164,7 @@ fn concerns(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState]) -> bool {
     rule.flags & INVERT != 0
         || rule
             .source
-            .is_none_or(|net| addresses.into_iter().any(|ip| net.contains(&ip)))
+            .is_none_or(|net| addresses.any(|ip| net.contains(&ip)))
 }
 
 fn is_foreign(rule: &Rule) -> bool {
@@ -212,13 +210,11 @@ fn obstacle(
         return later.map(|own| format!("it would come before the container's own `{own}`"));
     }
     if let Some(net) = rule.source {
-        let rails = rails.iter().enumerate();
-        let rails = rails.filter(|(place, _)| !owners.contains(place));
-        let others = inside.into_iter().flat_map(|inside| &inside.netdevs);
-        let strangers = rails
-            .map(|(_, rail)| &rail.netdev)
-            .chain(others.filter(|dev| dev.name.as_str() != "lo"));
-        let taken = strangers.flat_map(addresses).find(|ip| net.contains(ip));
+        let devs = inside.into_iter().flat_map(|inside| &inside.netdevs);
+        let mut others = devs
+            .filter(|dev| dev.name.as_str() != "lo")
+            .flat_map(addresses);
+        let taken = others.find(|ip| net.contains(ip));
         return taken.map(|ip| format!("it would take what is sent from {ip} as well"));
     }
     let reached = reached(inside);
@@ -251,7 +247,7 @@ fn takes(net: IpNet) -> String {
 
 /// The longest prefix that a rule does not let its table decide by; absent where the table always
 /// does (fib4_rule_suppress() in the kernel's net/ipv4/fib_rules.c).
-fn suppressed(rule: &Rule) -> Option<u8> {
+pub fn suppressed(rule: &Rule) -> Option<u8> {
     let bytes = rule.other.get(&FRA_SUPPRESS_PREFIXLEN)?.0.as_slice();
     let length = u32::from_ne_bytes(bytes.try_into().ok()?);
     (length != u32::MAX).then(|| u8::try_from(length).unwrap_or(u8::MAX))

@@ -36,6 +36,7 @@ mod peers_prepare;
 mod plans;
 mod race;
 mod rails;
+mod random_rules;
 mod records;
 mod settle;
 mod shim;

@@ -12,11 +12,11 @@ use crate::alone;
 use crate::managed::{index_of, says, state_file, tell_owner};
 use testkit::{Container, Host, sh, until};
 
-struct Rng(u64);
+pub struct Rng(pub u64);
 
 impl Rng {
     /// Below `end` (SplitMix64).
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ impl Rng {
         (z ^ z >> 31) % end
     }
 
-    fn chance(&mut self) -> bool {
+    pub fn chance(&mut self) -> bool {
         self.below(2) == 0
     }
 }
