@@ -145,10 +145,11 @@ impl Plan {
         if !devices.is_empty() {
             devices.extend(snapshot.rdma_cm.clone());
         }
-        let states: Vec<NicState> = nics
+        let mut states: Vec<NicState> = nics
             .iter()
             .filter_map(|n| NicState::of(snapshot, &n.identity.name))
             .collect();
+        rule_carry::carry(&mut states, snapshot, None);
         let (arp, mut rails) = rails::decide(
             request.select.arp_profile,
             request.host.rail_tables,

@@ -21,6 +21,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::rule_carry::is_to_kernel_table;
 pub use default::{carry_default, default_notes, winners};
 pub use effective::{ALL, describe, drift, effective, give_back, overrule, overruled};
 pub use groups::{Group, Why, groups};
@@ -49,7 +50,13 @@ pub fn decide(
     rails: &[NicState],
 ) -> (Option<ArpProfile>, Rails) {
     let groups = groups(rails);
+    let is_overruled = is_overruled(rails);
     let (arp, how, wanted) = match wish {
+        ArpChoice::Auto if is_overruled => (
+            Some(ArpProfile::LOOSE),
+            "loose, as a rule to main comes first",
+            false,
+        ),
         ArpChoice::Auto | ArpChoice::Strict => (Some(ArpProfile::STRICT), "strict", true),
         ArpChoice::Loose => (Some(ArpProfile::LOOSE), "loose", false),
         ArpChoice::Off => (None, "off", false),
@@ -75,6 +82,12 @@ pub fn decide(
         (false, false) => "no routing tables",
     };
     let mut notes = vec![format!("ARP profile {values} ({how}): {what}")];
+    if wish == ArpChoice::Strict && is_overruled {
+        notes.push(
+            "a rule to main comes before those of the rails: with strict, not all may answer ARP"
+                .to_owned(),
+        );
+    }
     notes.extend(groups.iter().map(ToString::to_string));
     notes.extend(made.iter().map(ToString::to_string));
     (
@@ -85,6 +98,13 @@ pub fn decide(
             notes,
         },
     )
+}
+
+/// Whether tables for each rail would not decide: a rule to main is before them, and that table
+/// names one rail for what several have.
+fn is_overruled(rails: &[NicState]) -> bool {
+    let mut rules = rails.iter().flat_map(|rail| &rail.rules);
+    rules.any(is_to_kernel_table) && !groups(rails).is_empty()
 }
 
 const COLUMNS: usize = 100;
@@ -114,7 +134,9 @@ pub fn configure(
 ) -> Result<()> {
     let mut arp = arp;
     let numbers = how.tables.filter(|_| !groups(rails).is_empty());
-    if let Some(numbers) = numbers {
+    if how.or_loose && numbers.is_some() && is_overruled(rails) {
+        arp = Some(ArpProfile::LOOSE);
+    } else if let Some(numbers) = numbers {
         let made = tables(rails, Some(inside));
         let free = tables::free(numbers, rails, inside);
         if made.len() <= free.len() {

@@ -31,6 +31,8 @@ const MEANT_ANYWHERE: [u16; 6] = [
 /// FR_ACT_GOTO and FR_ACT_NOP, there too.
 const GOTO: u8 = 2;
 const NOP: u8 = 3;
+/// To local, main and default (fib_default_rules_init() in net/ipv4/fib_rules.c).
+const KERNEL_RULES: [u32; 3] = [0, 32766, 32767];
 const LOCAL: u32 = 255;
 /// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
 const UNICAST: u8 = 1;
@@ -65,7 +67,8 @@ fn leads_over(rule: &Rule, rail: &NicState) -> bool {
         .iter()
         .filter(|r| is_in(r, table(rule)) && is_over(r, &rail.netdev));
     match KERNEL_TABLES.contains(&rule.table) {
-        true => routes.any(|r| follows(rule, r)),
+        // A default route of these does not come along.
+        true => routes.any(|r| r.destination.prefix_len() > 0 && follows(rule, r)),
         false => routes.next().is_some(),
     }
 }
@@ -127,7 +130,8 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
             .filter_map(|rule| {
                 let target = target(rule)?;
                 let mut there = rails.iter().flat_map(|rail| &rail.rules);
-                let lacks = !there.any(|r| (r.family, r.priority) == (rule.family, target));
+                let lacks = !KERNEL_RULES.contains(&target)
+                    && !there.any(|r| (r.family, r.priority) == (rule.family, target));
                 lacks.then(|| {
                     format!("the rule `{rule}` has no effect inside: {target} stays on the host")
                 })
@@ -139,7 +143,7 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
     left
 }
 
-fn is_to_kernel_table(rule: &Rule) -> bool {
+pub fn is_to_kernel_table(rule: &Rule) -> bool {
     rule.action == TO_TABLE && KERNEL_TABLES.contains(&rule.table)
 }
 

@@ -58,16 +58,19 @@ pub(super) fn inside_of<'a>(
         .or_else(|| find(held, all, inside, Side::Inside))
 }
 
-/// Whether a link on the device below is this NIC, which was moved on: another one of the same
-/// device has another name or index.
+/// Whether a link on the device below is this NIC, which was moved on. A link keeps its index where
+/// that is free; two macvlans on one device cannot both use an address (macvlan_addr_busy() in
+/// drivers/net/macvlan.c), and all other kinds share that of the device.
 pub(super) fn is_moved_on(held: &MovedNic, link: &Stranger) -> bool {
     let was = &held.before.netdev;
     let index = [was.ifindex, held.inside.netdev.ifindex].contains(&link.ifindex);
-    index && link.kind == was.kind && link.name == was.name
+    let is_same = match link.kind.as_deref() {
+        Some("macvlan") => has_its_address(held, link),
+        _ => link.name == was.name,
+    };
+    index && link.kind == was.kind && is_same
 }
 
-/// Whether it has the NIC's address, which two macvlans on one device cannot both use
-/// (macvlan_addr_busy() in drivers/net/macvlan.c). All other kinds share that of the device.
 pub(super) fn has_its_address(held: &MovedNic, link: &Stranger) -> bool {
     let (was, inside) = (&held.before.netdev, &held.inside.netdev);
     let is_macvlan = link.kind.as_deref() == Some("macvlan") && link.kind == was.kind;

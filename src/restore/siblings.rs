@@ -151,10 +151,15 @@ impl Siblings {
             .into_iter()
             .flat_map(|i| nics_in(record, i))
             .collect();
-        found.retain(|found| !is_expected(&found.link, (record, others), &in_place));
+        found.retain(|found| {
+            let is_expected = is_expected(&found.link, (record, others), &in_place);
+            let taken = taken(&found.link, record).filter(|_| is_expected);
+            self.remaining.extend(taken);
+            !is_expected
+        });
         lost.retain(|h| {
             let mut links = found.iter().map(|found| &found.link);
-            !links.any(|link| is_moved_on(h, link) || has_its_address(h, link))
+            !links.any(|link| is_moved_on(h, link))
         });
         let absent = Absent { all, lost };
         for found in found {
@@ -250,6 +255,15 @@ fn nics_in(record: &Record, inside: &Snapshot) -> Vec<u32> {
         .collect()
 }
 
+/// What another container's NIC has taken, since root there can change its address.
+fn taken(link: &Stranger, record: &Record) -> Option<String> {
+    let mut held = record.held.iter().filter(|_| link.netns != record.netns);
+    let nic = name_of(held.find(|h| has_its_address(h, link))?);
+    Some(format!(
+        "{link} has taken the address of {nic}: give it another one there"
+    ))
+}
+
 /// Whether it was there before the container, or is the NIC of a record.
 fn is_expected(
     link: &Stranger,
@@ -289,11 +303,7 @@ fn kin<'a>(
         };
     }
     let mut absent_on_card = absent.all.iter().filter(|h| is_on(h, card));
-    let mut moved_on = record.held.iter().filter(|h| is_moved_on(h, link));
-    if let Some(held) = moved_on
-        .next()
-        .or_else(|| absent_on_card.find(|h| has_its_address(h, link)).copied())
-    {
+    if let Some(held) = absent_on_card.find(|h| is_moved_on(h, link)) {
         return Kin::MovedOn(held);
     }
     if found.is_of_cni() {
@@ -303,8 +313,12 @@ fn kin<'a>(
     let is_anothers = others.iter().any(|r| r.netns == link.netns)
         || found.is_anothers()
         || began.is_some_and(|began| found.is_older_than(began));
-    let mut lost = absent.lost.iter().copied();
-    match lost.find(|h| is_on(h, card) && h.before.netdev.kind == link.kind) {
+    let on_card = absent.all.iter().filter(|h| is_on(h, card));
+    let mut same_kind = on_card
+        .filter(|h| h.before.netdev.kind == link.kind)
+        .copied();
+    let is_lost = |h: &MovedNic| absent.lost.iter().any(|lost| std::ptr::eq(*lost, h));
+    match same_kind.find(|h| is_lost(h) || has_its_address(h, link)) {
         Some(held) => Kin::MayBe(held),
         None if is_anothers && !found.is_fed_from_inside => Kin::Others,
         None => Kin::Unknown,

@@ -365,6 +365,41 @@ fn rules_to_main_and_rules_that_forbid_come_along() {
     });
 }
 
+/// The table main names one rail for all of a subnet, and that rule asks it first.
+#[test]
+fn rails_of_a_subnet_are_loose_behind_a_rule_to_main() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip address flush dev r0; ip address flush dev r1
+            ip address add 10.0.0.1/24 dev r0; ip address add 10.0.0.2/24 dev r1
+            ip rule add lookup main suppress_prefixlength 0 pref 50");
+        for rail in 0..2 {
+            host.ip(&format!(
+                "route add default via 10.0.0.9 dev r{rail} table 10{rail}\nrule add from \
+                10.0.0.{} table 10{rail} pref 6{rail}",
+                rail + 1
+            ));
+        }
+        let before = host.look();
+        let said = insist(host, "r0,r1");
+        assert!(
+            said.err.contains("a rule to main comes first")
+                || said.out.contains("a rule to main comes first"),
+            "{said:?}"
+        );
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        for rail in ["r0", "r1"] {
+            let filter =
+                format!("sysctl -n net.ipv4.conf.{rail}.arp_filter net.ipv4.conf.{rail}.rp_filter");
+            assert_eq!(c.sh(&filter), "0\n2\n");
+        }
+        assert_eq!(c.sh("ip rule").lines().count(), 3 + 3);
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
 #[test]
 fn rule_to_main_stays_where_the_container_has_a_rule_behind_it() {
     alone(|host| {

@@ -1033,3 +1033,30 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
         }
     });
 }
+
+/// The kernel takes the one for the other (rule_exists() in net/core/fib_rules.c).
+#[test]
+fn rule_comes_back_beside_one_that_says_more() {
+    alone(|host| {
+        host.rails(1);
+        let add = [
+            "from 10.0.0.1 lookup 100 pref 60",
+            "from 10.0.0.1 lookup main suppress_prefixlength 0 pref 50",
+        ];
+        add.iter()
+            .for_each(|rule| host.ip(&format!("rule add {rule}")));
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let more = [
+            "from 10.0.0.1 to 10.9.0.0/16 lookup 100 pref 60",
+            "from 10.0.0.1 tos 0x10 lookup 100 pref 60",
+        ];
+        more.iter()
+            .for_each(|rule| host.ip(&format!("rule add {rule}")));
+        c.stop(host).ok();
+        let there = sh("ip rule");
+        assert_eq!(there.lines().count(), 3 + add.len() + more.len(), "{there}");
+        host.is_clean();
+    });
+}

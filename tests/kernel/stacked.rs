@@ -2,7 +2,7 @@
 //! restore re-creates them.
 
 use crate::alone;
-use testkit::{Container, Host, Look, same, sh};
+use testkit::{Container, Host, Look, same, sh, until};
 
 /// m0 and m1 on r0, each with something in all its properties; m1 is down.
 fn stacked(host: &Host) -> String {
@@ -406,6 +406,84 @@ fn a_macvlan_beside_a_deleted_one_stays_and_can_be_accepted() {
             "nsenter -t {init} -n ip -o link show type macvlan"
         ));
         assert!(there.contains("a0@"), "{there}");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// An engine calls interfaces eth1 as well, and indexes are small numbers.
+#[test]
+fn anothers_macvlan_with_the_nics_name_and_index_stays() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        sh("ip netns add engine");
+        let index = c.sh("ip -o link show m0 | cut -d: -f1");
+        host.ip(&format!(
+            "link add link r0 name m0 index {} netns engine type macvlan mode bridge",
+            index.trim()
+        ));
+        c.stop(host).ok();
+        assert!(sh("ip -n engine link").contains("m0@"));
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// The kernel deleted the NIC with its namespace, and somebody else uses its address by then.
+#[test]
+fn a_macvlan_that_was_given_the_nics_address_stays_and_is_named() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let mac = c.sh("ip -o link show m0");
+        let mac = mac
+            .split("link/ether ")
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap();
+        c.sh("ip link delete m0");
+        sh("ip netns add by-hand");
+        host.ip(&format!(
+            "link add link r0 name eth9 address {mac} netns by-hand type macvlan mode bridge"
+        ));
+        c.stop(host).fails(8, &["eth9 (macvlan)", "may be m0"]);
+        assert!(sh("ip -n by-hand link").contains("eth9@"));
+        sh("ip netns delete by-hand");
+        until("the namespace is gone", || {
+            host.rdmaprep(&["restore", "--all"]).code == Some(0)
+        });
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_container_that_takes_the_address_of_anothers_nic_is_named() {
+    alone(|host| {
+        let (before, mut first) = given(host);
+        let mac = first.sh("ip -o link show m0");
+        let mac = mac
+            .split("link/ether ")
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap();
+        host.ip("link add link r0 name n0 type macvlan mode bridge\nlink set n0 up\naddress add 10.6.0.1/24 dev n0");
+        host.rdmaprep(&["prepare", "--plan", "second", "--ifaces", "n0"])
+            .ok();
+        let mut second =
+            Container::new("second").annotated(serde_json::json!({"rdmaprep.io/plan": "second"}));
+        second.create(host).ok();
+        first.sh("ip link delete m0");
+        second.sh(&format!("ip link set n0 address {mac}"));
+        first
+            .stop(host)
+            .fails(8, &["n0 (macvlan)", "has taken the address of m0"]);
+        second.stop(host).ok();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.ip("link delete n0");
         host.is_as(&before);
         host.is_clean();
     });

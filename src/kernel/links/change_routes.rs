@@ -4,8 +4,10 @@ use std::net::Ipv6Addr;
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, LinkAttribute};
+use rdma_model::effect::same_rule;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Neighbour, Nexthop, Qdisc, Route, Rule};
 use rdma_netlink::raw::{RTM_DELROUTE, Raw};
@@ -126,14 +128,23 @@ impl RouteSocket {
         self.change(Message::DelNeighbour(m), 0)
     }
 
-    /// A rule that is there already is fine.
-    pub fn rule_add(&mut self, rule: &Rule) -> io::Result<()> {
-        match self.change(
-            Message::NewRule(rtnl::rule_message(rule)),
-            NLM_F_CREATE | NLM_F_EXCL,
-        ) {
-            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
-            other => other,
+    /// A rule that is there already is fine, of whatever program. The kernel also takes one for
+    /// another that says more than it (rule_exists() in net/core/fib_rules.c, fib4_rule_compare()
+    /// in net/ipv4/fib_rules.c).
+    pub fn rule_add(&mut self, rule: &Rule) -> Result<()> {
+        let message = Message::NewRule(rtnl::rule_message(rule));
+        match self.change(message, NLM_F_CREATE | NLM_F_EXCL) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => {}
+            other => return Ok(other?),
+        }
+        let family = match rule.family {
+            4 => AddressFamily::Inet,
+            _ => AddressFamily::Inet6,
+        };
+        let mut there = self.rules(family)?.into_iter();
+        match there.any(|r| r.priority == rule.priority && same_rule(&r, rule)) {
+            true => Ok(()),
+            false => Ok(self.rule_append(rule)?),
         }
     }
 

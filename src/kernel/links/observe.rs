@@ -149,7 +149,7 @@ impl RouteSocket {
         })
     }
 
-    fn rules(&mut self, family: AddressFamily) -> Result<Vec<Rule>> {
+    pub(super) fn rules(&mut self, family: AddressFamily) -> Result<Vec<Rule>> {
         let mut ask = RuleMessage::default();
         ask.header.family = family;
         self.dump(Message::GetRule(ask), |m| match m {
