@@ -32,7 +32,8 @@ const MEANT_ANYWHERE: [u16; 6] = [
 const GOTO: u8 = 2;
 const NOP: u8 = 3;
 /// To local, main and default (fib_default_rules_init() in net/ipv4/fib_rules.c).
-const KERNEL_RULES: [u32; 3] = [0, 32766, 32767];
+const KERNEL_RULES: [u32; 3] = [0, MAIN_RULE, 32767];
+const MAIN_RULE: u32 = 32766;
 const LOCAL: u32 = 255;
 /// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
 const UNICAST: u8 = 1;
@@ -107,8 +108,12 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
             continue;
         }
         let mut later = rails.iter().flat_map(|rail| &rail.rules);
-        let decides = !is_to_kernel_table(rule)
-            || later.any(|l| l.family == rule.family && places.get(l) > Some(&place));
+        let has_later = later.any(|l| l.family == rule.family && places.get(l) > Some(&place));
+        let decides = match rule.action {
+            TO_TABLE => has_later || !is_to_kernel_table(rule),
+            GOTO => has_later,
+            _ => rule.priority < MAIN_RULE,
+        };
         let owners = owners(rule, rails);
         if !decides || owners.is_empty() || !concerns(rule, rails) {
             continue;

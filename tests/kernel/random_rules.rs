@@ -82,7 +82,8 @@ fn round(host: &Host, rng: &mut Rng) -> bool {
     let (routes, rules) = (routes(rng), rules(rng));
     let profile = ["off", "loose"][rng.below(2) as usize];
     host.ip(
-        "link add m0 type veth peer name pm0\nlink set pm0 up\nlink set m0 up\naddress add 192.0.2.10/24 dev m0\n\
+        "link add m0 type veth peer name pm0\nlink set pm0 up\nlink set m0 up\n\
+         address add 192.0.2.10/24 dev m0\n\
          route add default via 192.0.2.1 dev m0",
     );
     routes

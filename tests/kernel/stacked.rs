@@ -429,7 +429,7 @@ fn anothers_macvlan_with_the_nics_name_and_index_stays() {
     });
 }
 
-/// The kernel deleted the NIC with its namespace, and somebody else uses its address by then.
+/// The kernel deleted the NIC with its namespace, and others use its address by then.
 #[test]
 fn a_macvlan_that_was_given_the_nics_address_stays_and_is_named() {
     alone(|host| {
@@ -470,7 +470,10 @@ fn a_container_that_takes_the_address_of_anothers_nic_is_named() {
             .split(' ')
             .next()
             .unwrap();
-        host.ip("link add link r0 name n0 type macvlan mode bridge\nlink set n0 up\naddress add 10.6.0.1/24 dev n0");
+        host.ip(
+            "link add link r0 name n0 type macvlan mode bridge\nlink set n0 up\n\
+            address add 10.6.0.1/24 dev n0",
+        );
         host.rdmaprep(&["prepare", "--plan", "second", "--ifaces", "n0"])
             .ok();
         let mut second =
