@@ -254,7 +254,8 @@ fn lost_rules() -> Finding {
         a link appears";
     let why = "each end of a container returns NICs: until the stop hook has put the rules back, \
         traffic goes by other tables";
-    let fix = "have it leave them alone: `rdmaprep install` writes the file";
+    let fix = "have it leave them alone: `rdmaprep install` writes the file, if each rule in \
+        .network files has a Priority=";
     let found = Finding::new(
         Check::RenameFights,
         Severity::Warning,

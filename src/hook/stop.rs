@@ -60,11 +60,14 @@ fn has_record(hook: &Hook, report: &mut Report) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether a container got NICs, by the report of its last hook.
+/// Whether a container got NICs that no stop has brought back, by the report of its last hook.
 fn got_nics(hook: &Hook) -> bool {
     let text = hook.store.report(&hook.state.id).ok().flatten();
     let report = text.and_then(|text| serde_json::from_str::<Report>(&text).ok());
-    report.is_some_and(|r| r.exit_code == 0 && !r.nics.is_empty() && !r.command.ends_with("stop"))
+    report.is_some_and(|r| match r.command.ends_with("stop") {
+        true => r.exit_code == ErrorClass::Incomplete.code(),
+        false => r.exit_code == 0 && !r.nics.is_empty(),
+    })
 }
 
 /// Whether others in the namespace keep the NICs: this container alone leaves the record then.

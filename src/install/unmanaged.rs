@@ -6,12 +6,11 @@ use super::{InstallRequest, Part, Piece};
 /// networkd removes routes, rules and nexthop objects that it has not made, on every link, wherever
 /// they lead (networkd.conf(5)). It knows ManageForeignNextHops= since systemd 256, and only warns
 /// of a setting that it does not know.
-const FOREIGN: (&str, &str) = (
-    "/etc/systemd/networkd.conf.d/rdmaprep.conf",
-    "# By `rdmaprep install`: routes and rules of a restored NIC stay.\n\
+const FOREIGN: &str = "/etc/systemd/networkd.conf.d/rdmaprep.conf";
+const ITS_TEXT: &str = "# By `rdmaprep install`: routes and rules of a restored NIC stay.\n\
      [Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n\
-     ManageForeignNextHops=no\n",
-);
+     ManageForeignNextHops=no\n";
+const RULES_STAY: &str = "ManageForeignRoutingPolicyRules=no\n";
 const RULES: &str = "/etc/udev/rules.d/72-rdmaprep.rules";
 const KEYFILE: &str = "/etc/NetworkManager/conf.d/rdmaprep.conf";
 const NETWORK: &str = "/etc/systemd/network/05-rdmaprep.network";
@@ -19,10 +18,18 @@ const LINK: &str = "/etc/systemd/network/05-rdmaprep.link";
 const BY: &str = "# By `rdmaprep install --ifaces`.\n";
 
 pub(super) fn part(wanted: &InstallRequest) -> Part {
-    let mut part = Part {
-        pieces: vec![Piece::whole_file(FOREIGN.0, FOREIGN.1)],
-        ..Part::default()
-    };
+    let mut part = Part::default();
+    let mut text = ITS_TEXT.to_owned();
+    if let Some(file) = &wanted.rule_without_priority {
+        text = text.replace(RULES_STAY, "");
+        part.notes.push(format!(
+            "{} has a rule without Priority=, which systemd-networkd 257 would make once more at \
+            each of its starts if it left rules alone: so it deletes those of others, and a \
+            restore puts them back",
+            file.display()
+        ));
+    }
+    part.pieces.push(Piece::whole_file(FOREIGN, text));
     let names: Vec<&str> = wanted.nics.iter().map(|n| n.name.as_str()).collect();
     if names.is_empty() {
         part.notes.push(

@@ -80,8 +80,9 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
         // (ManageForeignRoutes= and the like in networkd.conf(5)).
         Manager::Networkd if foreign => Some(
             "systemd-networkd, unless ManageForeignRoutes=no, \
-            ManageForeignRoutingPolicyRules=no and (since systemd 256) ManageForeignNextHops=no \
-            are below [Network] in /etc/systemd/networkd.conf"
+            ManageForeignRoutingPolicyRules=no (if each of its own rules has a Priority=) and \
+            (since systemd 256) ManageForeignNextHops=no are below [Network] in \
+            /etc/systemd/networkd.conf"
                 .to_owned(),
         ),
         // What it does, it does to a link's name and hardware settings.

@@ -5,7 +5,7 @@ mod activation;
 pub mod advice;
 mod bus;
 mod network_manager;
-mod networkd;
+pub mod networkd;
 mod rule_key;
 
 use std::collections::BTreeMap;

@@ -136,7 +136,7 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
                 words.iter().all(|w| warning.contains(w)) && warning.lines().count() == 1,
                 "{warning}"
             );
-            host.hook("poststop", &c.stopped()).ok();
+            host.hook("poststop", &c.stopped()).fails(8, words);
             assert_eq!(
                 (
                     c.sh("ip -o -4 address"),
@@ -197,7 +197,8 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
                     .err
                     .contains("is no plain file")
             );
-            host.hook("poststop", &c.stopped()).ok();
+            host.hook("poststop", &c.stopped())
+                .fails(8, &["is no plain file"]);
             assert!(
                 c.sh("ip -br link").contains("r1@"),
                 "{make}: it was applied"

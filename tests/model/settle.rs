@@ -388,8 +388,8 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
         )
     };
     let foreign = "systemd-networkd, unless ManageForeignRoutes=no, \
-        ManageForeignRoutingPolicyRules=no and (since systemd 256) ManageForeignNextHops=no are \
-        below [Network] in /etc/systemd/networkd.conf";
+        ManageForeignRoutingPolicyRules=no (if each of its own rules has a Priority=) and (since \
+        systemd 256) ManageForeignNextHops=no are below [Network] in /etc/systemd/networkd.conf";
     let address = [("r0", "address 10.0.0.1/24"), ("r1", "address 10.1.0.1/24")];
     let begins = "r0, r1 changed after the restore (address 10.0.0.1/24, address 10.1.0.1/24), \
         and put back: ";
