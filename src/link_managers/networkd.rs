@@ -48,7 +48,7 @@ pub const FOLDERS: [&str; 4] = [
     "etc/systemd",
 ];
 
-/// A file with a rule whose priority the kernel chooses ([RoutingPolicyRule] in systemd.network(5)).
+/// A file with a rule whose priority the kernel chooses (systemd.network(5)).
 pub fn rule_without_priority(root: &Path) -> Option<PathBuf> {
     let folders = FOLDERS.iter().map(|at| root.join(at).join("network"));
     let files = folders.flat_map(|folder| files_below(&folder));
