@@ -516,8 +516,7 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
             Word::Unseen if !can_be_asked => Word::Absent,
-            Word::Unaware => Word::Absent,
-            Word::Idle => Word::GivenUp,
+            Word::Unaware | Word::Idle => Word::GivenUp,
             word => word,
         };
     }
@@ -552,16 +551,12 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         // When it starts it takes for external what it finds.
         Word::Absent if managed.uuid.is_some() => "does not run",
         word if is_last(*word) => return None,
-        _ => "is configuring it",
-    };
-    let carrier = if has_carrier(host, name) {
-        ""
-    } else {
-        ", which has no carrier"
+        _ if has_carrier(host, name) => "is configuring it",
+        _ => "is configuring it, which has no carrier",
     };
     Some(Waiting {
         nic: name.clone(),
-        why: format!("{name} is back; {} {does}{carrier}", managed.by.name()),
+        why: format!("{name} is back; {} {does}", managed.by.name()),
         has_begun: word.has_begun(),
     })
 }
