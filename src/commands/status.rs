@@ -103,8 +103,8 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.is_back() {
-        return "nothing: the timer looks again, as does rdmaprep restore --all; a container may \
-            have it"
+        return "nothing: the timer of `rdmaprep install --systemd` looks again, as does rdmaprep \
+            restore --all; a container may have it"
             .to_owned();
     }
     let keeper = record.members.first().filter(|m| {

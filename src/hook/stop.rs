@@ -79,7 +79,10 @@ fn are_kept(
 ) -> Result<bool> {
     let others = others(hook, record);
     if others > 0 {
-        let note = format!("{others} other containers keep the NICs");
+        let note = match others {
+            1 => "another container keeps the NICs".to_owned(),
+            _ => format!("{others} other containers keep the NICs"),
+        };
         let mut rest = record.clone();
         rest.members.retain(|m| !hook.is_for(m));
         report.notes.push(note);

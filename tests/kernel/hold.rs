@@ -71,7 +71,7 @@ fn containers_join_and_the_last_one_to_leave_restores_nics() {
         pool.stop(host).ok();
         assert_eq!(members(host), json!([["pool", true], ["two", true]]));
         let said = hold.end(Signal::SIGTERM).ok();
-        assert_eq!(said.out, "1 other containers keep the NICs\n");
+        assert_eq!(said.out, "another container keeps the NICs\n");
         assert!(
             !restored() && members(host) == json!([["two", true]]),
             "{:?}",
