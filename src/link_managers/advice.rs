@@ -7,6 +7,9 @@ use rdma_model::ids::IfName;
 
 use super::Manager;
 
+/// The name of what is no NIC's in a [`Drift`].
+const HOST: &str = "host";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     pub manager: Manager,
@@ -31,9 +34,11 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
         return None;
     }
     let names: Vec<&str> = devs.into_iter().collect();
+    let mut nics = names.clone();
+    nics.retain(|name| *name != HOST);
     let hints: Vec<String> = present
         .iter()
-        .filter_map(|p| hint(p, &changed, &names))
+        .filter_map(|p| hint(p, &changed, &nics))
         .collect();
     let who = match hints.is_empty() {
         true => "no NetworkManager, systemd-networkd or udev is known to do that here".to_owned(),
@@ -71,7 +76,7 @@ fn fields(changed: &[&Drift]) -> String {
 fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
     let mut fields = changed.iter().map(|d| d.field.as_str());
     let foreign = fields.clone().any(|field| {
-        ["route ", "rule ", "nexthop "]
+        ["route ", "rule ", "nexthop ", "order of "]
             .iter()
             .any(|kind| field.starts_with(kind))
     });

@@ -42,21 +42,32 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     match flag(bus, &path, DEVICE, "Managed") {
         Ok(true) => {}
         // It takes the link when networking is on, or it has started.
-        Ok(false)
-            if flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on)
-                || flag(bus, ROOT, NAME, "Startup").is_ok_and(|starts| starts) =>
-        {
-            return Word::Unseen;
+        Ok(false) => {
+            let is_off = flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on);
+            return match is_off || is_starting(bus) {
+                true => Word::Unseen,
+                false => Word::GivenUp,
+            };
         }
-        _ => return Word::GivenUp,
+        Err(_) => return Word::Unseen,
     }
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
-        ACTIVATED if is_external(bus, &path) => Word::External,
+        // It has not decided yet.
+        DISCONNECTED if is_starting(bus) => Word::Unseen,
+        ACTIVATED if is_external(bus, &path) => match is_starting(bus) {
+            true => Word::Unseen,
+            false => Word::External,
+        },
         ACTIVATED => Word::Done,
         UNAVAILABLE => Word::Unseen,
         DISCONNECTED => Word::Idle,
         _ => Word::Configuring,
     }
+}
+
+/// Whether it has not decided about all links yet; one that does not answer has not.
+fn is_starting(bus: &mut Bus) -> bool {
+    flag(bus, ROOT, NAME, "Startup").unwrap_or(true)
 }
 
 /// Whether it has configured that link by a profile of its own.
