@@ -9,20 +9,19 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Route, Rule, Snapshot, TO_TABLE};
-use rdma_model::step::NicState;
+use rdma_model::step::{NicState, ONLINK, TABLE_MAIN};
 
 use crate::plan::rule_carry::suppressed;
-
-/// RT_TABLE_MAIN and RTNH_F_ONLINK (include/uapi/linux/rtnetlink.h).
-const MAIN: u32 = 254;
-const ONLINK: u8 = 4;
 
 /// Refuses a NIC with a route that could not be brought back.
 pub(super) fn can_be_found_again(before: &NicState, host: &Snapshot) -> Result<()> {
     for route in before.routes.iter().filter(|r| !is_daemon(r.protocol)) {
-        let mut hops = route.hops.iter().filter(|hop| hop.flags & ONLINK == 0);
-        let gateway = hops.find_map(|hop| hop.gateway.filter(|ip| is_searched(*ip, route, before)));
-        if let Some(rule) = gateway.and_then(|ip| barrier(ip, host)) {
+        let hops = route.hops.iter().filter(|hop| hop.flags & ONLINK == 0);
+        let gateways = hops.filter_map(|hop| hop.gateway);
+        let mut barriers = gateways
+            .filter(|ip| is_searched(*ip, route, before))
+            .filter_map(|ip| barrier(ip, host));
+        if let Some(rule) = barriers.next() {
             return Err(ErrorClass::Refused.error(format!(
                 "with the rule `{rule}` before the one to the table main, Linux would not take \
                 the route {route} back; give that rule a priority behind it"
@@ -38,7 +37,7 @@ fn is_searched(gateway: IpAddr, route: &Route, before: &NicState) -> bool {
     let mut near = before.routes.iter().filter(is_own);
     match gateway {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => false,
-        IpAddr::V4(_) if route.table == MAIN => true,
+        IpAddr::V4(_) if route.table == TABLE_MAIN => true,
         _ => !near.any(|r| r.destination.contains(&gateway)),
     }
 }
@@ -63,7 +62,8 @@ fn decides(rule: &Rule, gateway: IpAddr) -> bool {
             .other
             .keys()
             .all(|kind| [FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN].contains(kind));
-    let to_main =
-        rule.action == TO_TABLE && rule.table == MAIN && suppressed(rule).is_none_or(|n| n == 0);
+    let to_main = rule.action == TO_TABLE
+        && rule.table == TABLE_MAIN
+        && suppressed(rule).is_none_or(|n| n == 0);
     is_meant && is_plain && (to_main || FORBIDS.contains(&rule.action))
 }

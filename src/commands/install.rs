@@ -17,7 +17,7 @@ use crate::disk::files;
 use crate::disk::host_tree::ReadTree;
 use crate::install::{self, Command, InstallRequest, MANIFEST, Nic, Target};
 use crate::kernel::process::runtime_users;
-use crate::link_managers::{self, Managers, networkd};
+use crate::link_managers::{self, Managers, networkd_config};
 use crate::report::{self, Installed};
 use site::Site;
 
@@ -31,6 +31,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty());
     let nics = nics.map(|name| nic(name, site.is_host));
+    let root = args.tree.root.as_deref().unwrap_or(Path::new("/"));
     let wanted = InstallRequest {
         targets: targets(&args.targets, &found)?,
         program,
@@ -38,10 +39,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         nics: nics.collect::<Result<_>>()?,
         command: command(args)?,
         cdi: args.cdi,
-        rule_without_priority: {
-            let root = args.tree.root.as_deref().unwrap_or(Path::new("/"));
-            networkd::rule_without_priority(root)
-        },
+        rule_without_priority: networkd_config::rule_without_priority(root),
     };
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         have_no_manager(&wanted.nics)?;

@@ -167,7 +167,7 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
         .collect();
     let mut rules = snapshot.rules.iter();
     let deletes_rules = managers.may_delete_rules()
-        && !link_managers::spares_rules(root)
+        && !link_managers::networkd_config::spares_rules(root)
         && rules.any(|rule| !rule.is_of_kernel() && !rule.is_static());
     let mut found = Vec::new();
     for manager in link_managers::present(root) {

@@ -5,10 +5,10 @@ mod activation;
 pub mod advice;
 mod bus;
 mod network_manager;
-pub mod networkd;
+mod networkd;
+pub mod networkd_config;
 mod rule_key;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -200,7 +200,7 @@ impl Managers {
         activation::uuid(self.network_manager(by)?, link).ok()
     }
 
-    /// NetworkManager's bus, where that is who is meant.
+    /// The bus, if `by` is NetworkManager.
     fn network_manager(&mut self, by: Manager) -> Option<&mut bus::Bus> {
         self.bus.as_mut().filter(|_| by == Manager::NetworkManager)
     }
@@ -402,36 +402,6 @@ fn known<'a>(own: &'a mut Option<networkd::Own>, bus: &mut bus::Bus) -> Option<&
 /// A file of the host by its path there.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// Whether networkd is configured to leave rules of others alone. Of several files the last one by
-/// name counts, and networkd.conf is the first (networkd.conf(5)).
-pub fn spares_rules(root: &Path) -> bool {
-    let mut files: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
-    for folder in networkd::FOLDERS {
-        let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
-    }
-    let main = networkd::FOLDERS
-        .iter()
-        .rev()
-        .map(|folder| root.join(folder).join("networkd.conf"))
-        .find(|path| path.exists());
-    let texts = main
-        .into_iter()
-        .chain(files.into_values())
-        .filter_map(|path| fs::read_to_string(path).ok());
-    let lines: Vec<String> = texts
-        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    let mut values = lines
-        .iter()
-        .filter_map(|line| line.trim().strip_prefix("ManageForeignRoutingPolicyRules="));
-    let value = values.next_back().map(|value| value.trim().to_lowercase());
-    value.is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
 }
 
 /// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::Word;
 use super::bus::{Bus, Callee};
+use super::networkd_config::FOLDERS;
 use super::rule_key::{Mark, RuleKey};
 use crate::disk::files;
 
@@ -38,51 +39,6 @@ fn value(root: &Path, ifindex: u32, key: &str) -> Option<String> {
     text.lines()
         .find_map(|line| line.strip_prefix(key))
         .map(str::to_owned)
-}
-
-/// Where networkd looks for files (systemd.network(5)), in the order in which they count.
-pub const FOLDERS: [&str; 4] = [
-    "usr/lib/systemd",
-    "usr/local/lib/systemd",
-    "run/systemd",
-    "etc/systemd",
-];
-
-/// A file with a rule whose priority the kernel chooses (systemd.network(5)).
-pub fn rule_without_priority(root: &Path) -> Option<PathBuf> {
-    let folders = FOLDERS.iter().map(|at| root.join(at).join("network"));
-    let files = folders.flat_map(|folder| files_below(&folder));
-    let mut networks = files.filter(|file| {
-        let is = |ends: &str| file.extension().is_some_and(|e| e == ends);
-        is("network") || is("conf")
-    });
-    networks.find(|file| fs::read_to_string(file).is_ok_and(|text| lacks_priority(&text)))
-}
-
-/// Those of a folder and of the folders in it.
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut files = Vec::new();
-    for path in entries.map(|entry| entry.path()) {
-        match fs::read_dir(&path) {
-            Ok(drop_ins) => files.extend(drop_ins.flatten().map(|entry| entry.path())),
-            Err(_) => files.push(path),
-        }
-    }
-    files.sort();
-    files
-}
-
-fn lacks_priority(text: &str) -> bool {
-    let mut sections = text.split("\n[").filter_map(|section| {
-        let (name, lines) = section.trim_start_matches('[').split_once(']')?;
-        (name == "RoutingPolicyRule").then_some(lines)
-    });
-    sections.any(|lines| {
-        !lines
-            .lines()
-            .any(|line| line.trim().starts_with("Priority="))
-    })
 }
 
 /// The main file by which it configures a link.

@@ -43,11 +43,11 @@ enum Kin<'a> {
     Unknown,
 }
 
-/// NICs that are no hardware, and are not in the container's namespace any more.
+/// A NIC that is no hardware, and is not in the container's namespace any more.
 struct Absent<'a> {
-    all: Vec<&'a MovedNic>,
-    /// Those that no restore had made on the host, and that were not found elsewhere.
-    lost: Vec<&'a MovedNic>,
+    held: &'a MovedNic,
+    /// Whether no restore had made it on the host, and it was not found elsewhere.
+    is_lost: bool,
 }
 
 /// Deletes the container's links on devices below its NICs. It comes before the restore, which
@@ -137,31 +137,34 @@ impl Siblings {
         }
         let Search { mut found, gap } =
             world.search(Side::Host, &below.keys().copied().collect())?;
-        let all = absent_from(record, inside);
-        let mut lost = all.clone();
-        lost.retain(|h| inside.is_some() && is_lost(h, record, host));
+        let mut absent: Vec<Absent> = absent_from(record, inside)
+            .into_iter()
+            .map(|held| Absent {
+                held,
+                is_lost: inside.is_some() && is_lost(held, record, host),
+            })
+            .collect();
         // One that is missing may be where the search did not get to.
-        match lost.first() {
-            Some(held) => self
+        match absent.iter().find(|nic| nic.is_lost) {
+            Some(nic) => self
                 .remaining
-                .extend(gap.map(|gap| format!("{gap}; {} {LOST}", name_of(held)))),
+                .extend(gap.map(|gap| format!("{gap}; {} {LOST}", name_of(nic.held)))),
             None => self.notes.extend(gap),
         }
         let in_place: BTreeSet<u32> = inside
             .into_iter()
             .flat_map(|i| nics_in(record, i))
             .collect();
-        found.retain(|found| {
-            let is_expected = is_expected(&found.link, (record, others), &in_place);
-            let taken = taken(&found.link, record).filter(|_| is_expected);
-            self.remaining.extend(taken);
-            !is_expected
-        });
-        lost.retain(|h| {
+        self.notes.extend(
+            found
+                .iter()
+                .filter_map(|found| taken(&found.link, record, others)),
+        );
+        found.retain(|found| !is_expected(&found.link, (record, others), &in_place));
+        for nic in &mut absent {
             let mut links = found.iter().map(|found| &found.link);
-            !links.any(|link| is_moved_on(h, link))
-        });
-        let absent = Absent { all, lost };
+            nic.is_lost &= !links.any(|link| is_moved_on(nic.held, link));
+        }
         for found in found {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
@@ -255,13 +258,20 @@ fn nics_in(record: &Record, inside: &Snapshot) -> Vec<u32> {
         .collect()
 }
 
-/// What another container's NIC has taken, since root there can change its address.
-fn taken(link: &Stranger, record: &Record) -> Option<String> {
-    let mut held = record.held.iter().filter(|_| link.netns != record.netns);
-    let nic = name_of(held.find(|h| has_its_address(h, link))?);
-    Some(format!(
-        "{link} has taken the address of {nic}: give it another one there"
-    ))
+/// What another container's NIC has taken, since root there can change its address. That does not
+/// matter while the link is down.
+fn taken(link: &Stranger, record: &Record, others: &[Record]) -> Option<String> {
+    let nic = record.held.iter().find(|h| has_its_address(h, link))?;
+    is_of(others, link).then(|| {
+        let nic = name_of(nic);
+        format!("{link} has taken the address of {nic}: give it another one there")
+    })
+}
+
+/// Whether it is a NIC of one of these records, in its place.
+fn is_of(records: &[Record], link: &Stranger) -> bool {
+    let mut there = records.iter().filter(|r| r.netns == link.netns);
+    there.any(|r| r.held.iter().any(|h| is_nic_inside(h, link)))
 }
 
 /// Whether it was there before the container, or is the NIC of a record.
@@ -271,10 +281,9 @@ fn is_expected(
     in_place: &BTreeSet<u32>,
 ) -> bool {
     let mut beside = record.held.iter().flat_map(|h| &h.beside);
-    let mut there = others.iter().filter(|r| r.netns == link.netns);
     beside.any(|s| (s.netns, s.ifindex) == (link.netns, link.ifindex))
         || link.netns == record.netns && in_place.contains(&link.ifindex)
-        || there.any(|r| r.held.iter().any(|h| is_nic_inside(h, link)))
+        || is_of(others, link)
 }
 
 /// Whether a link of its container's namespace is that NIC: root there cannot change its index.
@@ -292,7 +301,7 @@ fn kin<'a>(
     found: &FoundLink,
     card: &IfName,
     (record, others): (&'a Record, &[Record]),
-    absent: &Absent<'a>,
+    absent: &[Absent<'a>],
 ) -> Kin<'a> {
     let link = &found.link;
     if link.netns == record.netns {
@@ -302,9 +311,9 @@ fn kin<'a>(
             Kin::Own
         };
     }
-    let mut absent_on_card = absent.all.iter().filter(|h| is_on(h, card));
-    if let Some(held) = absent_on_card.find(|h| is_moved_on(h, link)) {
-        return Kin::MovedOn(held);
+    let mut on_card = absent.iter().filter(|nic| is_on(nic.held, card));
+    if let Some(nic) = on_card.clone().find(|nic| is_moved_on(nic.held, link)) {
+        return Kin::MovedOn(nic.held);
     }
     if found.is_of_cni() {
         return Kin::Given;
@@ -313,13 +322,12 @@ fn kin<'a>(
     let is_anothers = others.iter().any(|r| r.netns == link.netns)
         || found.is_anothers()
         || began.is_some_and(|began| found.is_older_than(began));
-    let on_card = absent.all.iter().filter(|h| is_on(h, card));
-    let mut same_kind = on_card
-        .filter(|h| h.before.netdev.kind == link.kind)
-        .copied();
-    let is_lost = |h: &MovedNic| absent.lost.iter().any(|lost| std::ptr::eq(*lost, h));
-    match same_kind.find(|h| is_lost(h) || has_its_address(h, link)) {
-        Some(held) => Kin::MayBe(held),
+    let may_be = on_card.find(|nic| {
+        let is_same_kind = nic.held.before.netdev.kind == link.kind;
+        is_same_kind && nic.is_lost || has_its_address(nic.held, link)
+    });
+    match may_be {
+        Some(nic) => Kin::MayBe(nic.held),
         None if is_anothers && !found.is_fed_from_inside => Kin::Others,
         None => Kin::Unknown,
     }

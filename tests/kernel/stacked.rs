@@ -200,6 +200,12 @@ fn given(host: &Host) -> (Look, Container) {
     (before, c)
 }
 
+fn mac_of(c: &Container) -> String {
+    c.sh("ip -json link show m0 | jq --raw-output .[0].address")
+        .trim()
+        .to_owned()
+}
+
 /// What it has on cards of other namespaces.
 fn parts(c: &Container) -> String {
     c.sh("ip -o link | grep -o '[a-z0-9]*@if[0-9]*' | cut -d@ -f1 | sort | tr '\\n' ' '")
@@ -434,14 +440,7 @@ fn anothers_macvlan_with_the_nics_name_and_index_stays() {
 fn a_macvlan_that_was_given_the_nics_address_stays_and_is_named() {
     alone(|host| {
         let (before, mut c) = given(host);
-        let mac = c.sh("ip -o link show m0");
-        let mac = mac
-            .split("link/ether ")
-            .nth(1)
-            .unwrap()
-            .split(' ')
-            .next()
-            .unwrap();
+        let mac = mac_of(&c);
         c.sh("ip link delete m0");
         sh("ip netns add by-hand");
         host.ip(&format!(
@@ -458,37 +457,60 @@ fn a_macvlan_that_was_given_the_nics_address_stays_and_is_named() {
     });
 }
 
+/// Two containers on one card; the second one has n0.
+fn beside_another(host: &Host) -> (Look, Container, Container) {
+    let (before, first) = given(host);
+    host.ip(
+        "link add link r0 name n0 type macvlan mode bridge\nlink set n0 up\n\
+        address add 10.6.0.1/24 dev n0",
+    );
+    host.rdmaprep(&["prepare", "--plan", "second", "--ifaces", "n0"])
+        .ok();
+    let plan = serde_json::json!({"rdmaprep.io/plan": "second"});
+    let second = Container::new("second").annotated(plan);
+    second.create(host).ok();
+    (before, first, second)
+}
+
+fn both_return(host: &Host, before: &Look, mut second: Container) {
+    second.stop(host).ok();
+    host.rdmaprep(&["restore", "--all"]).ok();
+    host.ip("link delete n0");
+    host.is_as(before);
+    host.is_clean();
+}
+
 #[test]
 fn a_container_that_takes_the_address_of_anothers_nic_is_named() {
     alone(|host| {
-        let (before, mut first) = given(host);
-        let mac = first.sh("ip -o link show m0");
-        let mac = mac
-            .split("link/ether ")
-            .nth(1)
-            .unwrap()
-            .split(' ')
-            .next()
-            .unwrap();
-        host.ip(
-            "link add link r0 name n0 type macvlan mode bridge\nlink set n0 up\n\
-            address add 10.6.0.1/24 dev n0",
-        );
-        host.rdmaprep(&["prepare", "--plan", "second", "--ifaces", "n0"])
-            .ok();
-        let mut second =
-            Container::new("second").annotated(serde_json::json!({"rdmaprep.io/plan": "second"}));
-        second.create(host).ok();
+        let (before, mut first, second) = beside_another(host);
+        let mac = mac_of(&first);
         first.sh("ip link delete m0");
         second.sh(&format!("ip link set n0 address {mac}"));
         first
             .stop(host)
             .fails(8, &["n0 (macvlan)", "has taken the address of m0"]);
-        second.stop(host).ok();
-        host.rdmaprep(&["restore", "--all"]).ok();
-        host.ip("link delete n0");
-        host.is_as(&before);
-        host.is_clean();
+        both_return(host, &before, second);
+    });
+}
+
+/// While a link is down, others may use its address (macvlan_open() in drivers/net/macvlan.c).
+#[test]
+fn an_address_that_a_link_has_while_down_is_no_obstacle() {
+    alone(|host| {
+        let (before, mut first, second) = beside_another(host);
+        let mac = mac_of(&first);
+        first.sh("ip link delete m0");
+        second.sh(&format!(
+            "ip link set n0 down; ip link set n0 address {mac}"
+        ));
+        first.stop(host).ok();
+        assert!(
+            host.report("c")["notes"]
+                .to_string()
+                .contains("has taken the address of m0")
+        );
+        both_return(host, &before, second);
     });
 }
 

@@ -4,7 +4,7 @@
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
 use super::explanation::{Explanation, Network, Trap, Warning};
-use super::hca::{DIRECT, data_direct, parameter};
+use super::hca::{DIRECT, data_direct, has_direct, parameter};
 use super::ifname::{Entry, entries};
 use super::pitfalls::{few, short, warning};
 use super::settings::Settings;
@@ -31,8 +31,10 @@ pub(crate) fn warnings(
                 "NCCL {version} reads {group:?} again and again, and hangs"
             ));
         }
-        let why = refusal(settings, snapshot, explained, &entries)?;
-        Some(format!("NCCL {version} ends with ncclInvalidUsage: {why}"))
+        match refusal(settings, snapshot, explained, &entries) {
+            Some(why) => Some(format!("NCCL {version} ends with ncclInvalidUsage: {why}")),
+            None => renamed(settings, snapshot, explained, &entries),
+        }
     })?;
     Some(warning(
         Trap::Merge,
@@ -76,6 +78,26 @@ fn refusal(
     }
     let is_off = parameter(settings, explained.version, "NCCL_IB_MERGE_NICS", 1) == 0;
     (is_off && found.len() > 1).then(|| "NCCL_IB_MERGE_NICS=0 forbids it".to_owned())
+}
+
+/// With Data Direct an HCA has another name, and by its own one it is not found.
+fn renamed(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+    entries: &[Entry],
+) -> Option<String> {
+    let version = explained.version;
+    let mut used = ports(snapshot, explained).filter(|_| data_direct(settings, version) == 1);
+    let (hca, _) = used.find(|(hca, port)| {
+        let is_named = |e: &Entry| e.matches(hca.name.as_str(), Some(port.number), true);
+        has_direct(snapshot, hca) && entries.iter().any(is_named)
+    })?;
+    let name = &hca.name;
+    Some(format!(
+        "if {name} has Data Direct, NCCL {version} calls it {name}{DIRECT}, and ends with \
+        ncclInvalidUsage: name that, or set NCCL_IB_DATA_DIRECT=0"
+    ))
 }
 
 /// The ports that NCCL uses.

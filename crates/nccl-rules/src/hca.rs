@@ -335,12 +335,15 @@ pub(crate) fn may_be_direct(hca: &Hca) -> bool {
     hca.driver.as_deref() == Some("mlx5_core")
 }
 
+pub(crate) fn has_direct(snapshot: &Snapshot, hca: &Hca) -> bool {
+    may_be_direct(hca) && snapshot.pci.iter().any(PciFunction::is_data_direct)
+}
+
 /// What NCCL's log and topology call an HCA with such a function.
 fn direct_name(settings: &Settings, snapshot: &Snapshot, version: Version, hca: &Hca) -> String {
-    let has_function = snapshot.pci.iter().any(PciFunction::is_data_direct);
     let name = format!("{}{DIRECT}", hca.name);
     match data_direct(settings, version) {
-        1.. if !has_function || !may_be_direct(hca) => String::new(),
+        1.. if !has_direct(snapshot, hca) => String::new(),
         2 => format!("; with Data Direct NCCL has {name} as well"),
         1.. => format!("; with Data Direct NCCL calls it {name}"),
         _ => String::new(),

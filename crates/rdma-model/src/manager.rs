@@ -41,8 +41,7 @@ pub struct Managed {
     pub foreign: Option<Foreign>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// By which NetworkManager calls that profile: one that it does not activate by itself is
-    /// activated again.
+    /// NetworkManager's UUID of that profile: a restore activates it where NetworkManager does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Which of its activations configured the NIC, where it numbers them. One that it names still

@@ -27,8 +27,8 @@ pub struct MovedNic {
     /// The program that configures it on the host; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Managed>,
-    /// By which NetworkManager calls profiles for it that an administrator had ended, or has never
-    /// had active on it.
+    /// UUIDs of NetworkManager's profiles that fit the NIC, and that an administrator keeps it from
+    /// activating there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<String>,
     /// Links of other namespaces that sat on the device below it before its container did anything.

@@ -17,7 +17,7 @@ use crate::ids::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{
     Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues,
 };
-pub use gateways::{is_temporary, links_to_gateways};
+pub use gateways::{ONLINK, is_temporary, links_to_gateways};
 pub use implicit::{
     chosen_by_manager, derived, generated, hears_routers, kernel_address, kernel_made,
     learned_from_router, lost_link_local, makes_by_mac, makes_by_secret, of_generated,

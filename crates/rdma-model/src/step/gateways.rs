@@ -17,7 +17,7 @@ use crate::ids::IfName;
 use crate::snapshot::{Hop, Route};
 
 /// RTNH_F_ONLINK (include/uapi/linux/rtnetlink.h).
-const ONLINK: u8 = 4;
+pub const ONLINK: u8 = 4;
 /// RT_TABLE_LOCAL.
 const TABLE_LOCAL: u32 = 255;
 /// RTN_UNICAST.

@@ -475,6 +475,19 @@ fn data_direct_may_take_two_places() {
     }
     node.hcas.truncate(16);
     assert!(warned(&node, "2").is_empty());
+    let merged = |name: &str, direct: &str| {
+        let env = [
+            ("NCCL_NET_FORCE_MERGE", name),
+            ("NCCL_IB_DATA_DIRECT", direct),
+        ];
+        self::warned(&node, &env, Trap::Merge)
+    };
+    let renamed = "NCCL_NET_FORCE_MERGE=mlx5_0: if mlx5_0 has Data Direct, NCCL 2.32.3 calls it \
+        mlx5_0_dma, and ends with ncclInvalidUsage: name that, or set NCCL_IB_DATA_DIRECT=0";
+    assert_eq!(merged("mlx5_0", "1"), [renamed]);
+    for (name, direct) in [("mlx5_0_dma", "1"), ("mlx5_0", "0"), ("mlx5_0", "2")] {
+        assert_eq!(merged(name, direct), [""; 0], "{name}, {direct}");
+    }
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! What networkd's files say of rules, its own and those of others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::disk::files;
+
+/// Where networkd looks for files (systemd.network(5)), in the order in which they count.
+pub const FOLDERS: [&str; 4] = [
+    "usr/lib/systemd",
+    "usr/local/lib/systemd",
+    "run/systemd",
+    "etc/systemd",
+];
+
+/// A file with a rule whose priority the kernel chooses (systemd.network(5)).
+pub fn rule_without_priority(root: &Path) -> Option<PathBuf> {
+    let folders = FOLDERS.iter().map(|at| root.join(at).join("network"));
+    let files = folders.flat_map(|folder| files_below(&folder));
+    let mut networks = files.filter(|file| {
+        let is = |ends: &str| file.extension().is_some_and(|e| e == ends);
+        is("network") || is("conf")
+    });
+    networks.find(|file| read(file).is_some_and(|text| lacks_priority(&text)))
+}
+
+/// Those of a folder and of the folders in it.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        match fs::read_dir(&path) {
+            Ok(drop_ins) => files.extend(drop_ins.flatten().map(|entry| entry.path())),
+            Err(_) => files.push(path),
+        }
+    }
+    files.sort();
+    files
+}
+
+fn lacks_priority(text: &str) -> bool {
+    let mut sections = text.split("\n[").filter_map(|section| {
+        let (name, lines) = section.trim_start_matches('[').split_once(']')?;
+        (name == "RoutingPolicyRule").then_some(lines)
+    });
+    sections.any(|lines| !lines.lines().any(is_priority))
+}
+
+fn is_priority(line: &str) -> bool {
+    line.split_once('=')
+        .is_some_and(|(key, _)| key.trim() == "Priority")
+}
+
+fn read(file: &Path) -> Option<String> {
+    files::read_through(file).ok().flatten()
+}
+
+/// Whether networkd is configured to leave rules of others alone. Of several files the last one by
+/// name counts, and networkd.conf is the first (networkd.conf(5)).
+pub fn spares_rules(root: &Path) -> bool {
+    let mut files: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
+    for folder in FOLDERS {
+        let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
+    }
+    let main = FOLDERS
+        .iter()
+        .rev()
+        .map(|folder| root.join(folder).join("networkd.conf"))
+        .find(|path| path.exists());
+    let texts = main
+        .into_iter()
+        .chain(files.into_values())
+        .filter_map(|path| read(&path));
+    let lines: Vec<String> = texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let mut values = lines
+        .iter()
+        .filter_map(|line| line.trim().strip_prefix("ManageForeignRoutingPolicyRules="));
+    let value = values.next_back().map(|value| value.trim().to_lowercase());
+    value.is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lacks_priority;
+
+    #[test]
+    fn each_rule_needs_a_priority_of_its_own() {
+        let rule = "[RoutingPolicyRule]\nFrom=10.0.0.1\n";
+        let with = format!("{rule}Priority = 7\n");
+        let other = "[Match]\nName=r0\n[Route]\nPriority=1\n";
+        assert!(!lacks_priority(other) && !lacks_priority(&with));
+        assert!(!lacks_priority(&format!("{other}{with}{with}")));
+        assert!(lacks_priority(&format!("{with}{rule}")));
+        assert!(lacks_priority(&format!("{rule}[Route]\nPriority=1\n")));
+    }
+}
