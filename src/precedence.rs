@@ -8,15 +8,17 @@
 //! its place until it is back. The record names the route, so a crash in between is repaired from
 //! it.
 
+mod drift;
 mod moves;
 
-use rdma_model::drift::Drift;
+pub use drift::lines;
+
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use rdma_model::snapshot::{Hop, RTA_EXPIRES, Route, Rule, Snapshot};
+use rdma_model::snapshot::{RTA_EXPIRES, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, derived};
 use serde::{Deserialize, Serialize};
 
@@ -275,95 +277,6 @@ impl Precedence {
             all.extend(wanted(&known, have, Rule::clone).map(|want| move_rules(side, have, &want)));
         }
         all
-    }
-
-    /// How the order differs; what is not there has none.
-    pub fn drift(&self, now: &Snapshot) -> Vec<Drift> {
-        let here = routes_of(now);
-        let mut all = Vec::new();
-        for (key, known) in grouped(self.routes.iter(), key) {
-            let have = here.get(&key).map_or(&[][..], Vec::as_slice);
-            let Some(want) = wanted(&known, have, identity) else {
-                continue;
-            };
-            let field = format!(
-                "order of routes to {} in table {}",
-                key.destination, key.table
-            );
-            all.push(differs(
-                field,
-                want.iter().map(|r| way(r)),
-                have.iter().map(|r| way(r)),
-            ));
-        }
-        let here = rules_of(now);
-        for ((family, priority), known) in grouped(self.rules.iter(), level) {
-            let have = here.get(&(family, priority)).map_or(&[][..], Vec::as_slice);
-            let Some(want) = wanted(&known, have, Rule::clone) else {
-                continue;
-            };
-            let field = format!("order of IPv{family} rules of priority {priority}");
-            all.push(differs(
-                field,
-                want.iter().map(|r| r.to_string()),
-                have.iter().map(|r| r.to_string()),
-            ));
-        }
-        all.extend(self.stand_ins(now).map(|(stand_in, route)| Drift {
-            dev: "host".into(),
-            field: format!("route to {} in table {}", route.destination, route.table),
-            expected: Some(format!("{} alone", way(route))),
-            observed: Some(format!("its stand-in of protocol {}", stand_in.protocol)),
-        }));
-        all
-    }
-}
-
-/// The order of equals as lines of the normal form: only where it means something.
-pub fn lines(snapshot: &Snapshot) -> Vec<String> {
-    let several = routes_of(snapshot)
-        .into_iter()
-        .filter(|(_, group)| group.len() > 1);
-    let routes = several.map(|(key, group)| {
-        let ways: Vec<String> = group.iter().map(|r| way(r)).collect();
-        format!(
-            "order of routes to {} metric {} table {}: {}",
-            key.destination,
-            key.metric,
-            key.table,
-            ways.join(", ")
-        )
-    });
-    let several = rules_of(snapshot)
-        .into_iter()
-        .filter(|(_, group)| group.len() > 1);
-    let rules = several.map(|((family, priority), group)| {
-        let selectors: Vec<String> = group.iter().map(|r| r.to_string()).collect();
-        let selectors = selectors.join(", ");
-        format!("order of IPv{family} rules of priority {priority}: {selectors}")
-    });
-    routes.chain(rules).collect()
-}
-
-fn differs(
-    field: String,
-    want: impl Iterator<Item = String>,
-    have: impl Iterator<Item = String>,
-) -> Drift {
-    Drift {
-        dev: "host".into(),
-        field,
-        expected: Some(Vec::from_iter(want).join(", ")),
-        observed: Some(Vec::from_iter(have).join(", ")),
-    }
-}
-
-fn way(r: &Route) -> String {
-    let legs: Vec<String> = r.hops.iter().map(Hop::to_string).collect();
-    if legs.is_empty() {
-        r.to_string()
-    } else {
-        legs.join(" and ")
     }
 }
 

@@ -4,10 +4,7 @@
 //! the two, IBVERBS_PABI_VERSION: `libmlx5-rdmav34.so`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 
-use rdma_model::escape::shortened;
 use rdma_model::ids::HcaName;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +13,13 @@ use super::loader::{self, Loader};
 use crate::kernel::mount::mntns::Mntns;
 use crate::kernel::mount::program;
 use crate::kernel::mount::rootfs::Root;
-use crate::oci::bundle::{Bundle, ContainerRoot};
-use crate::oci::config::Config;
+use crate::oci::bundle::ContainerRoot;
+
+mod bundle;
+mod lack;
+
+pub use bundle::bundle_notes;
+pub use lack::{Lack, Need};
 
 const VERBS: &str = "libibverbs.so.1";
 const DEVICE_LIST: &str = "ibv_get_device_list";
@@ -190,93 +192,6 @@ pub fn container_notes(
     }
 }
 
-/// What a bundle's image lacks, if its root is there already. Where it mounts something over what
-/// the loader looks at, only the create hook sees what is there then.
-pub fn bundle_notes<'h>(
-    bundle: &Path,
-    text: &str,
-    hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
-) -> Vec<String> {
-    let config = Config::lenient(text);
-    let own = Bundle::new(&config, bundle, 0, "");
-    let Ok((root, own)) = own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own))) else {
-        return Vec::new();
-    };
-    let (env, program) = (own.env, own.program);
-    let budget = Budget::new(None);
-    let places = places(&root, &env, program.as_deref(), &budget);
-    for mount in config.mounts().unwrap_or_default() {
-        // A destination may be relative, and have more slashes than it needs.
-        let at = Path::new("/").join(&mount.destination);
-        if !budget.lasts() {
-            return Vec::new();
-        }
-        if hides(&real(&root, &at), &places) {
-            return vec![format!(
-                "whether the image has the libraries for RDMA is not known: config.json mounts {} \
-                over them; the create hook looks there",
-                shortened(&mount.destination, PATH)
-            )];
-        }
-    }
-    notes(&root, &env, program.as_deref(), hcas, &budget)
-}
-
-/// Characters of a path that are shown.
-const PATH: usize = 80;
-
-/// Where [`look`] may find something: folders and files.
-fn places(
-    root: &Root,
-    env: &BTreeMap<String, String>,
-    program: Option<&str>,
-    budget: &Budget,
-) -> Vec<PathBuf> {
-    let rpath = program.map(|program| program::folders(root, env, program));
-    let named = env.get(LIBRARY_PATH).map(String::as_str);
-    let mut all = Loader::new(root, rpath.unwrap_or_default(), named, budget).places(is_rdma);
-    all.extend(program.map(str::to_owned));
-    all.extend(env.get(IBVERBS_LIB).cloned());
-    all.push(CONFIG.to_owned());
-    all.retain(|place| place.starts_with('/'));
-    let mut all: Vec<PathBuf> = all.iter().map(|at| real(root, Path::new(at))).collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
-/// Whether that is a library, or a folder, of rdma-core.
-fn is_rdma(name: &str) -> bool {
-    ["libibverbs", "librdmacm", "libmlx5."]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-        || name.contains("-rdmav")
-}
-
-/// Whether a mount is over one of these places, or is in it something of rdma-core.
-fn hides(at: &Path, places: &[PathBuf]) -> bool {
-    places.iter().any(|place| {
-        let inside = at.strip_prefix(place).ok();
-        let mut names = inside
-            .into_iter()
-            .flatten()
-            .filter_map(|name| name.to_str());
-        let is_config = place.ends_with("libibverbs.d") && inside.is_some();
-        place.starts_with(at) || is_config || names.any(is_rdma)
-    })
-}
-
-/// A path without the links that the root has on its way.
-fn real(root: &Root, path: &Path) -> PathBuf {
-    let found = path.to_str().and_then(|path| root.find(path).ok());
-    let found = found.and_then(|found| root.path_of(found.as_fd()).ok());
-    match (found, path.parent(), path.file_name()) {
-        (Some(real), ..) => real,
-        (None, Some(parent), Some(name)) => real(root, parent).join(name),
-        _ => path.to_owned(),
-    }
-}
-
 /// Where the first of these libraries is that the loader finds.
 pub fn first(
     root: &Root,
@@ -420,196 +335,5 @@ impl Userspace {
             }
         }
         self.providers.retain(|_, abis| !abis.is_empty());
-    }
-
-    /// What HCAs with Data Direct functions lack of libmlx5.
-    pub fn lacks_data_direct(&self) -> Option<Lack> {
-        let is_old = self.data_direct == Some(false);
-        let packages = Packages::of(&self.os);
-        is_old.then(|| Lack {
-            need: Need::DataDirect,
-            seen: "libmlx5 of the image does not know Data Direct, which HCAs of this host have"
-                .to_owned(),
-            fix: format!("take {} of rdma-core 54 or later", packages.both()),
-        })
-    }
-
-    /// What HCAs of these drivers lack. An HCA whose provider is not known is left out.
-    pub fn lacks<'h>(&self, hcas: impl IntoIterator<Item = (&'h HcaName, &'h str)>) -> Vec<Lack> {
-        let mut wanted: BTreeMap<&str, Vec<&HcaName>> = BTreeMap::new();
-        for (hca, driver) in hcas {
-            if let Some(provider) = provider(driver) {
-                wanted.entry(provider).or_default().push(hca);
-            }
-        }
-        if wanted.is_empty() {
-            return Vec::new();
-        }
-        let packages = Packages::of(&self.os);
-        let mut lacks: Vec<Lack> = match &self.verbs {
-            Library::Found(_) => wanted
-                .iter()
-                .filter_map(|(provider, hcas)| self.lacks_provider(provider, hcas, &packages))
-                .collect(),
-            at => vec![Lack::library(VERBS, at, &packages.both(), Need::Verbs)],
-        };
-        lacks.extend(self.lacks_named());
-        if !matches!(self.rdmacm, Library::Found(_)) {
-            let name = packages.rdmacm;
-            lacks.push(Lack::library(RDMACM, &self.rdmacm, name, Need::Rdmacm));
-        }
-        lacks
-    }
-
-    fn lacks_named(&self) -> Option<Lack> {
-        let (need, seen) = match self.named_verbs.as_ref()? {
-            Named::Verbs(_) => return None,
-            Named::Missing(name) => (
-                Need::Named,
-                format!(
-                    "{IBVERBS_LIB}={} is not found by the loader of the image",
-                    shortened(name, 80)
-                ),
-            ),
-            Named::Other(path) => (
-                Need::NamedVerbs,
-                format!(
-                    "{IBVERBS_LIB}={} has no {DEVICE_LIST}: NCCL from 2.30.3 on uses no HCA",
-                    shortened(path, 80)
-                ),
-            ),
-        };
-        let fix = format!("unset {IBVERBS_LIB}, or name libibverbs.so.1 of the image");
-        Some(Lack { need, seen, fix })
-    }
-
-    fn lacks_provider(&self, name: &str, hcas: &[&HcaName], packages: &Packages) -> Option<Lack> {
-        let abi = self.abi?;
-        let hcas: Vec<String> = hcas.iter().map(ToString::to_string).collect();
-        let hcas = hcas.join(", ");
-        let folder = self.folder.as_deref().unwrap_or("the loader's folders");
-        let file = format!("lib{name}-rdmav{abi}.so");
-        let lack = |seen, fix| {
-            Some(Lack {
-                need: Need::Provider,
-                seen,
-                fix,
-            })
-        };
-        let package = packages.providers;
-        let Some(there) = self.providers.get(name) else {
-            let seen = format!("the image has no {file} in {folder}, the provider of {hcas}");
-            return lack(
-                seen,
-                match self.providers.is_empty() {
-                    true => format!("install {package} in the image"),
-                    false => format!(
-                        "install {package} of a release that has {name}: other providers are there"
-                    ),
-                },
-            );
-        };
-        if !there.contains(&abi) {
-            let theirs: Vec<String> = there
-                .iter()
-                .take(8)
-                .map(|abi| format!("lib{name}-rdmav{abi}.so"))
-                .collect();
-            let theirs = theirs.join(", ");
-            let seen = format!(
-                "libibverbs of the image loads {file} for {hcas}, and the image has {theirs}"
-            );
-            return lack(
-                seen,
-                format!(
-                    "take {} of the image from one release of rdma-core, and mount none of the \
-                host's into it",
-                    packages.both()
-                ),
-            );
-        }
-        let config = self.config.as_deref()?;
-        if self.named.contains(name) {
-            return None;
-        }
-        let seen =
-            format!("no file of {config} has `driver {name}`: libibverbs passes {hcas} over");
-        lack(seen, format!("install {package} in the image, whole"))
-    }
-}
-
-/// The packages of a distribution.
-struct Packages {
-    verbs: &'static str,
-    providers: &'static str,
-    rdmacm: &'static str,
-}
-
-impl Packages {
-    fn of(os: &[String]) -> Packages {
-        let is_one_of = |names: &[&str]| os.iter().any(|id| names.contains(&id.as_str()));
-        let (verbs, providers, rdmacm) = match () {
-            () if is_one_of(&["debian", "ubuntu"]) => {
-                ("libibverbs1", "ibverbs-providers", "librdmacm1")
-            }
-            () if is_one_of(&["suse", "opensuse", "sles"]) => {
-                ("libibverbs1", "libibverbs", "librdmacm1")
-            }
-            () if is_one_of(&["fedora", "rhel", "centos", "azurelinux", "mariner"]) => {
-                ("libibverbs", "libibverbs", "librdmacm")
-            }
-            () => ("rdma-core", "rdma-core", "rdma-core"),
-        };
-        Packages {
-            verbs,
-            providers,
-            rdmacm,
-        }
-    }
-
-    fn both(&self) -> String {
-        match self.verbs == self.providers {
-            true => self.verbs.to_owned(),
-            false => format!("{} and {}", self.verbs, self.providers),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// Without it NCCL goes by TCP. A library with an RPATH of its own may find it elsewhere.
-    Verbs,
-    /// Without it libibverbs passes the HCA over.
-    Provider,
-    /// What NCCL_IBVERBS_LIB names is not there: NCCL goes on with libibverbs' own names.
-    Named,
-    /// What it names is no libibverbs, and NCCL takes no other.
-    NamedVerbs,
-    /// NCCL does without it.
-    Rdmacm,
-    /// Without it NCCL reaches GPUs by the HCA's own function.
-    DataDirect,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
-    pub need: Need,
-    pub seen: String,
-    pub fix: String,
-}
-
-impl Lack {
-    fn library(name: &str, at: &Library, package: &str, need: Need) -> Lack {
-        let (seen, fix) = match at {
-            Library::Uncached(folder) => (
-                format!("{name} of the image is in {folder}, which /etc/ld.so.cache lacks"),
-                "run ldconfig in the image".to_owned(),
-            ),
-            _ => (
-                format!("the loader of the image finds no {name}"),
-                format!("install {package} in the image"),
-            ),
-        };
-        Lack { need, seen, fix }
     }
 }

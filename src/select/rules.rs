@@ -1,15 +1,16 @@
 //! The rules of the selection: one function per reason to drop a candidate, in one ordered array.
 
 pub mod names;
+mod ports;
 mod stacked;
 
 use rdma_model::snapshot::Netdev;
-use rdma_model::values::Family;
 
 use crate::config::policy::PolicyDevice;
-use crate::select::candidates::{Candidate, Context, choose_gid, counts, gid_fix, port_label};
+use crate::select::candidates::{Candidate, Context, choose_gid, port_label};
 use crate::select::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};
+use ports::{finite_lifetime, no_address, no_gid, port_down, queueing_discipline};
 use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
 
@@ -335,104 +336,6 @@ fn guarded(
         "use another NIC for RDMA{safe}: name this one in --ifaces, and set --allow-bootstrap-iface"
     );
     (!lifted).then(|| because(code, format!("{name} {why}"), &fix))?
-}
-
-fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev?;
-    let why = format!(
-        "a move would take {} from {}",
-        netdev.qdisc_lost.as_ref()?,
-        netdev.name
-    );
-    let fix = format!(
-        "delete it (`tc qdisc show dev {}` lists it), or exclude the NIC",
-        netdev.name
-    );
-    because(DropCode::QueueingDiscipline, why, &fix)
-}
-
-fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let (netdev, family) = (candidate.netdev?, context.request.select.family);
-    if netdev.addresses.iter().any(|a| counts(a, family)) {
-        return None;
-    }
-    let other: Vec<String> = netdev
-        .addresses
-        .iter()
-        .filter(|a| counts(a, Family::Any))
-        .map(|a| a.address.to_string())
-        .collect();
-    let lacks = if context.snapshot.lacks_network() {
-        "is not known to have an"
-    } else {
-        "has no"
-    };
-    let why = format!("{} {lacks} {}", netdev.name, family.noun());
-    if context.snapshot.lacks_network() {
-        return because(
-            DropCode::NoAddress,
-            why,
-            "run it on the host itself: a captured /sys has no addresses",
-        );
-    }
-    if other.is_empty() {
-        return because(
-            DropCode::NoAddress,
-            why,
-            &format!("add one: ip address add ADDRESS/PREFIX dev {}", netdev.name),
-        );
-    }
-    because(
-        DropCode::NoAddress,
-        format!("{why}, only {}", other.join(", ")),
-        "add one, or set --family any to count these",
-    )
-}
-
-fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
-    let (hca, port) = (candidate.hca?, candidate.port?);
-    if port.is_active() {
-        return None;
-    }
-    let why = format!(
-        "{} is {}, not ACTIVE",
-        port_label(hca, port),
-        port.state.as_deref().unwrap_or("in an unknown state")
-    );
-    let fix = match candidate.netdev.filter(|n| !n.up) {
-        Some(n) => format!("ip link set {} up", n.name),
-        None => {
-            "check the cable, the switch port and, for InfiniBand, the subnet manager".to_owned()
-        }
-    };
-    because(DropCode::PortDown, why, &fix)
-}
-
-fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let exempt = candidate.is_ib() || candidate.hca.is_none();
-    let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
-    let family = context.request.select.family;
-    let fix = match (candidate.netdev, candidate.port) {
-        (Some(netdev), Some(port)) => gid_fix(netdev, port, family),
-        _ => "see `rdma link`: which port is its own".to_owned(),
-    };
-    because(DropCode::NoGid, why, &fix)
-}
-
-fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate
-        .netdev
-        .filter(|_| !context.request.select.freeze_lifetimes)?;
-    let address = netdev.expiring()?;
-    let why = format!(
-        "{} of {} has a finite lifetime, and nothing would renew it inside",
-        address.address, netdev.name
-    );
-    because(
-        DropCode::FiniteLifetime,
-        why,
-        "configure it statically, or set --freeze-lifetimes to make it permanent inside",
-    )
 }
 
 fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {

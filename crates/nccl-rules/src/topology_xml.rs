@@ -6,12 +6,15 @@
 //! no entities (src/graph/xml.cc of 2.30.7).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::snapshot::{Cpu, PciFunction, Snapshot};
+
+mod element;
+
+use element::{Element, VALUE};
 
 use super::hca::may_be_direct;
 use super::levels::Levels;
@@ -27,9 +30,6 @@ const ADDED: usize = 24;
 /// Children of one element up to NCCL 2.29.2 (MAX_SUBS in src/graph/xml.h); 640 since, more than a
 /// file can hold.
 const CHILDREN: usize = 128;
-
-/// Characters in a value: MAX_STR_LEN of src/graph/xml.h, less the end and the quote.
-const VALUE: usize = 253;
 
 /// Vendor id of Amazon, whose NICs (EFA) aws-ofi-nccl drives.
 const AMAZON: u16 = 0x1d0f;
@@ -49,13 +49,6 @@ pub struct Topology {
     system: Element,
     pub unplaced: Vec<(HcaName, String)>,
     pub warnings: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Element {
-    tag: &'static str,
-    attributes: Vec<(&'static str, String)>,
-    children: Vec<Element>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -332,55 +325,6 @@ fn tight(system: &Element) -> Vec<String> {
         ));
     }
     said
-}
-
-impl Element {
-    fn count(&self) -> usize {
-        1 + self.children.iter().map(Element::count).sum::<usize>()
-    }
-
-    fn widest(&self) -> usize {
-        self.children
-            .iter()
-            .map(Element::widest)
-            .fold(self.children.len(), usize::max)
-    }
-
-    fn check(&self) -> Result<()> {
-        for (name, value) in &self.attributes {
-            if value.len() > VALUE {
-                let length = value.len();
-                let text = format!(
-                    "NCCL reads values of {VALUE} characters, {name} of a {} has {length}",
-                    self.tag
-                );
-                return Err(ErrorClass::Refused.error(text));
-            }
-        }
-        self.children.iter().try_for_each(Element::check)
-    }
-
-    fn write(&self, text: &mut String, depth: usize) {
-        let indent = "  ".repeat(depth);
-        let attributes: String =
-            self.attributes
-                .iter()
-                .fold(String::new(), |mut all, (name, value)| {
-                    // Writing to a String cannot fail.
-                    let _ = write!(all, " {name}=\"{value}\"");
-                    all
-                });
-        let tag = self.tag;
-        if self.children.is_empty() {
-            text.push_str(&format!("{indent}<{tag}{attributes}/>\n"));
-            return;
-        }
-        text.push_str(&format!("{indent}<{tag}{attributes}>\n"));
-        for child in &self.children {
-            child.write(text, depth + 1);
-        }
-        text.push_str(&format!("{indent}</{tag}>\n"));
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
