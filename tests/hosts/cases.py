@@ -283,7 +283,7 @@ From=198.18.{i}.4
 Table={101 + i}
 Priority={1000 + i}
 """ for i in range(2)})
-    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    h.prepare_flags = ["--freeze-lifetimes"]
     reach_gateways(h, 4)
 
 
@@ -304,7 +304,7 @@ def netplan_critical_dhcp(h):
       dhcp4: true
       dhcp4-overrides: {{route-metric: {600 + i}}}
       mtu: 4200""" for i in range(2))))
-    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    h.prepare_flags = ["--freeze-lifetimes"]
     for i in range(2):
         h.reaches(f"198.18.{i}.4", f"198.18.{i}.1")
 
@@ -557,7 +557,7 @@ def networkmanager_dhcp_rails(h):
     h.network_manager(
         [f"con-name r{i} ifname r{i} ipv4.method auto ipv6.method disabled" for i in range(2)]
     )
-    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    h.prepare_flags = ["--freeze-lifetimes"]
     for i in range(2):
         h.reaches(f"198.18.{i}.4", f"198.18.{i}.1")
 
@@ -668,7 +668,7 @@ def activated_by_hand(h):
         ],
         up=["r0", "r1"],
     )
-    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    h.prepare_flags = ["--freeze-lifetimes"]
     h.reaches("198.18.0.4", "198.18.0.1")
     h.reaches("198.18.1.10", FAR)
 

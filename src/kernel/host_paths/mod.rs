@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use nix::errno::Errno;
-use nix::libc::EPERM;
+use nix::libc::{EPERM, IPPROTO_UDP};
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{
     Answer, Connection, HostPaths, JobAddresses, Netdev, Question, RdmaUse, Snapshot,
@@ -195,13 +195,22 @@ fn sockets(host: &Snapshot, facts: &mut Facts) {
                 .to_owned(),
         );
     }
-    for sock in &all.list {
+    for sock in all.list.iter().filter(|sock| !is_of_lease(sock)) {
         let oif = match sock.oif {
             None if !all.has_links => implied_link(sock, host),
             oif => oif,
         };
         facts.sockets.push(socket(sock, oif));
     }
+}
+
+/// Ports of DHCP's clients and servers, and of DHCPv6's (RFC 2131, 4.1; RFC 8415, 7.2).
+const LEASES: [(u16, u16); 2] = [(68, 67), (546, 547)];
+
+/// Whether it is a DHCP client's, by which a link's lease is renewed: that is no use of the link.
+/// NetworkManager's is connected for as long as the lease lasts.
+fn is_of_lease(sock: &Sock) -> bool {
+    sock.protocol == IPPROTO_UDP as u8 && LEASES.contains(&(sock.local.1, sock.remote.1))
 }
 
 /// The link that a socket must be bound to: the one of a link-local address, and the VRF of its own

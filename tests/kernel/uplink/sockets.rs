@@ -53,6 +53,20 @@ fn socket_that_sends_to_a_group_is_kept() {
     });
 }
 
+#[test]
+fn socket_of_a_dhcp_client_guards_nothing() {
+    alone(|host| {
+        Case::new(host);
+        let client = UdpSocket::bind("10.0.0.1:68").unwrap();
+        client.connect("10.0.0.9:67").unwrap();
+        let six = UdpSocket::bind("[::1]:546").unwrap();
+        six.connect("[::1]:547").unwrap();
+        prepare(host, "again", "r0", &[]).ok();
+        client.connect("10.0.0.9:5000").unwrap();
+        prepare(host, "again", "r0", &[]).fails(4, &["a connection to 10.0.0.9 goes by r0"]);
+    });
+}
+
 /// Its local route is another host's for now.
 #[test]
 fn standby_address_that_another_host_has_is_far() {
