@@ -223,10 +223,10 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for m in &machine.managers {
-        let spares = m.spares.iter().chain(&m.configures).cloned().collect();
         let present = Present {
             manager: m.manager,
-            spares,
+            spares: m.spares.clone(),
+            configures: m.configures.clone(),
         };
         let Some((who, its, _)) = advice::kept_off(&present, &names) else {
             continue;

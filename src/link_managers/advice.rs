@@ -14,6 +14,8 @@ const HOST: &str = "host";
 pub struct Present {
     pub manager: Manager,
     pub spares: Vec<IfName>,
+    /// Those that have their addresses from it: they would lose these without it.
+    pub configures: Vec<IfName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
     nics.retain(|name| *name != HOST);
     let hints: Vec<String> = present
         .iter()
-        .filter_map(|p| hint(p, &changed, &nics))
+        .flat_map(|p| hints(p, &changed, &nics))
         .collect();
     let who = match hints.is_empty() {
         true => "no NetworkManager, systemd-networkd or udev is known to do that here".to_owned(),
@@ -73,7 +75,7 @@ fn fields(changed: &[&Drift]) -> String {
 }
 
 /// None where it cannot be the one.
-fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
+fn hints(present: &Present, changed: &[&Drift], names: &[&str]) -> Vec<String> {
     let mut fields = changed.iter().map(|d| d.field.as_str());
     let foreign = fields.clone().any(|field| {
         ["route ", "rule ", "nexthop ", "order of "]
@@ -83,13 +85,13 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
     match present.manager {
         // It deletes routes, rules and nexthop objects that are not its own, wherever they lead
         // (ManageForeignRoutes= and the like in networkd.conf(5)).
-        Manager::Networkd if foreign => Some(
+        Manager::Networkd if foreign => vec![
             "systemd-networkd, unless ManageForeignRoutes=no, \
             ManageForeignRoutingPolicyRules=no (if each of its own rules has a Priority=) and \
             (since systemd 256) ManageForeignNextHops=no are below [Network] in \
             /etc/systemd/networkd.conf"
                 .to_owned(),
-        ),
+        ],
         // What it does, it does to a link's name and hardware settings.
         Manager::Udev
             if fields.any(|f| {
@@ -100,25 +102,39 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
                     )
             }) =>
         {
-            Some(format!(
+            vec![format!(
                 "udev, unless a .link file in /etc/systemd/network has [Match] OriginalName={} \
                 and [Link] NamePolicy=keep",
                 names.join(" ")
-            ))
+            )]
         }
-        _ => kept_off(present, names).map(|(who, _, how)| format!("{who}, unless {how}")),
+        manager => {
+            let off = kept_off(present, names).map(|(who, _, how)| format!("{who}, unless {how}"));
+            let mut its = names.to_vec();
+            its.retain(|name| is_among(name, &present.configures));
+            let its = (!its.is_empty()).then(|| its.join(", "));
+            let who = manager.name();
+            let own = its.map(|its| {
+                format!("{who}, which configures {its}, unless its configuration has that as well")
+            });
+            off.into_iter().chain(own).collect()
+        }
     }
 }
 
-/// Who manages some of these NICs, which, and what keeps it off them. What udev does, it does when
-/// a link appears.
+fn is_among(name: &str, all: &[IfName]) -> bool {
+    all.iter().any(|one| one.as_str() == name)
+}
+
+/// Who manages some of these NICs, of which it configures none, which, and what keeps it off them.
+/// What udev does, it does when a link appears.
 pub fn kept_off<'a>(
     present: &Present,
     names: &[&'a str],
 ) -> Option<(&'static str, Vec<&'a str>, String)> {
     let its: Vec<&str> = names
         .iter()
-        .filter(|n| !present.spares.iter().any(|s| s.as_str() == **n))
+        .filter(|n| !is_among(n, &present.spares) && !is_among(n, &present.configures))
         .copied()
         .collect();
     if its.is_empty() {

@@ -5,7 +5,6 @@
 use rdma_model::drift::Drift;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -452,18 +451,10 @@ impl Settling<'_> {
     }
 
     fn end(self, drift: Vec<Drift>, words: &Words, host: &Snapshot) -> Settled {
-        let links: BTreeMap<IfName, u32> = self
-            .back
-            .held
-            .iter()
-            .map(|h| (h.nic.identity.name.clone(), index(h, host)))
-            .collect();
         let fought = match (&self.lacked, drift.is_empty()) {
-            (Some(lacked), true) => {
-                describe_changes(lacked, Outcome::PutBack, self.managers, &links)
-            }
+            (Some(lacked), true) => self.describe_changes(lacked, Outcome::PutBack, host),
             (Some(lacked), false) if !lacked.is_empty() => {
-                describe_changes(&drift, Outcome::Lost, self.managers, &links)
+                self.describe_changes(&drift, Outcome::Lost, host)
             }
             _ => None,
         };
@@ -489,6 +480,26 @@ impl Settling<'_> {
             waiting,
             notes: notes.collect(),
         }
+    }
+
+    fn describe_changes(
+        &self,
+        changed: &[Drift],
+        outcome: Outcome,
+        host: &Snapshot,
+    ) -> Option<String> {
+        let root = self.managers.root();
+        let all = link_managers::present(root).into_iter().map(|by| Present {
+            manager: by,
+            spares: self.names(|h| link_managers::spares(root, by, index(h, host))),
+            configures: self.names(|h| h.managed.as_ref().is_some_and(|m| m.by == by)),
+        });
+        sentence(changed, outcome, &all.collect::<Vec<_>>())
+    }
+
+    fn names(&self, are: impl Fn(&MovedNic) -> bool) -> Vec<IfName> {
+        let these = self.back.held.iter().filter(|h| are(h));
+        these.map(|h| h.nic.identity.name.clone()).collect()
     }
 
     /// Whether a route leads where nothing is, since its NIC's manager is done and has configured
@@ -597,21 +608,4 @@ fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
 fn index(held: &MovedNic, host: &Snapshot) -> u32 {
     host.netdev(&held.nic.identity.name)
         .map_or(held.before.netdev.ifindex, |dev| dev.ifindex)
-}
-
-fn describe_changes(
-    changed: &[Drift],
-    outcome: Outcome,
-    managers: &Managers,
-    links: &BTreeMap<IfName, u32>,
-) -> Option<String> {
-    let root = managers.root();
-    let mut all = Vec::new();
-    for manager in link_managers::present(root) {
-        let mut spared = links.clone();
-        spared.retain(|_, index| link_managers::spares(root, manager, *index));
-        let spares = spared.into_keys().collect();
-        all.push(Present { manager, spares });
-    }
-    sentence(changed, outcome, &all)
 }

@@ -360,6 +360,7 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
     let of = |manager, spares: &[&str]| Present {
         manager,
         spares: spares.iter().map(|n| n.parse().unwrap()).collect(),
+        configures: Vec::new(),
     };
     let all = |spares: &[&str]| {
         [
@@ -423,4 +424,41 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
         None
     );
     assert_eq!(sentence(&[], Outcome::PutBack, &all(&[])), None);
+}
+
+#[test]
+fn message_takes_no_addresses_from_nics_by_their_manager() {
+    let changed = ["r0", "r1"].map(|dev| Drift {
+        dev: dev.into(),
+        field: "address 10.0.0.1/24".into(),
+        expected: None,
+        observed: None,
+    });
+    for (manager, off) in [
+        (
+            Manager::NetworkManager,
+            "unmanaged-devices+=interface-name:r1 is below [keyfile] in a file of \
+            /etc/NetworkManager/conf.d",
+        ),
+        (
+            Manager::Networkd,
+            "/etc/systemd/network/05-rdmaprep.network, before its own, has [Match] Name=r1 and \
+            [Link] Unmanaged=yes",
+        ),
+    ] {
+        let present = Present {
+            manager,
+            spares: Vec::new(),
+            configures: vec!["r0".parse().unwrap()],
+        };
+        let who = manager.name();
+        assert_eq!(
+            sentence(&changed, Outcome::PutBack, &[present]).unwrap(),
+            format!(
+                "r0, r1 changed after the restore (address 10.0.0.1/24), and put back: {who}, \
+                unless {off}; or {who}, which configures r0, unless its configuration has that \
+                as well"
+            )
+        );
+    }
 }
