@@ -33,7 +33,7 @@ use crate::plan::Plan;
 use crate::planner::{look_at_host, options, plan_with, stored_plan, view_of};
 use crate::record::HeldNetns;
 use crate::report::{self, Report};
-use crate::restore::run::reclaim;
+use crate::restore::reclaim::reclaim;
 use crate::store::Store;
 use crate::store::records::Records;
 

@@ -14,6 +14,7 @@ use crate::kernel::{Kernel, Namespaces, Scope, World};
 use crate::plan::rdma_mode;
 use crate::record::{PartialRecord, Phase, Record};
 use crate::report::Report;
+use crate::restore::bare_hcas;
 use crate::restore::forget::release_netns;
 use crate::restore::plan::{Goal, RestorePlan, plan_restore};
 use crate::store::records::Records;
@@ -56,11 +57,7 @@ pub(super) fn forget(
         ));
     }
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
-    let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &Scope::links())?)
-    } else {
-        None
-    };
+    let inside = world.observe_inside(&Scope::links())?;
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = world.observe(
         Side::Host,
@@ -70,12 +67,7 @@ pub(super) fn forget(
         },
     )?;
     let way = plan_restore(&record.held, &host, inside.as_ref(), Goal::Exact);
-    let bare = record
-        .given
-        .as_ref()
-        .map(|plan| plan.ib.as_slice())
-        .unwrap_or_default();
-    let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
+    let hcas = rdma_mode::restore_hcas(bare_hcas::of(record).iter(), &host, inside.as_ref());
     let hope = hcas
         .first()
         .map(|step| format!("{step} is still possible"))

@@ -27,7 +27,7 @@ use crate::precedence::Precedence;
 use crate::record::{Phase, Record, SCHEMA};
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
-use crate::restore::run::reclaim;
+use crate::restore::reclaim::reclaim;
 use crate::store::records::Records;
 
 use super::Hook;

@@ -5,7 +5,8 @@ use super::{Hook, is_able};
 use crate::record::Record;
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
-use crate::restore::run::{self, reclaim};
+use crate::restore::reclaim::reclaim;
+use crate::restore::run;
 use crate::store::records::Records;
 
 /// poststop: the container has ended. Its NICs are restored with the last container of the

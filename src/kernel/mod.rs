@@ -189,6 +189,13 @@ pub trait World {
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         self.look(side, scope).map(|seen| seen.snapshot)
     }
+    /// Nothing where the container's namespace has gone.
+    fn observe_inside(&mut self, scope: &Scope) -> Result<Option<Snapshot>> {
+        let is_there = self.has_inside();
+        is_there
+            .then(|| self.observe(Side::Inside, scope))
+            .transpose()
+    }
     /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked
     /// is part of the answer.
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths;

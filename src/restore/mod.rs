@@ -2,6 +2,7 @@
 
 pub mod arrange;
 mod awaited;
+pub mod bare_hcas;
 mod children;
 mod diff;
 pub mod forget;
@@ -11,11 +12,13 @@ mod locate;
 mod of_host;
 pub mod owed;
 pub mod plan;
+pub mod reclaim;
 mod remarks;
 pub mod run;
 mod search_netns;
 pub mod settle;
 mod siblings;
+mod when_back;
 
 use std::time::Duration;
 

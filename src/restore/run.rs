@@ -8,31 +8,29 @@ use anyhow::Result;
 
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::host_objects::HostObjects;
-use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Route, Snapshot};
+use rdma_model::snapshot::Route;
 use rdma_model::step::{Side, Step};
 
 use crate::apply::{apply_all, apply_each};
 use crate::deadline;
-use crate::disk::files;
-use crate::kernel::{Depth, Namespaces, Pin, Routes, RoutesOf, Scope, World};
-use crate::link_managers::{Managers, Word};
-use crate::plan::rdma_mode;
+use crate::kernel::{Depth, Namespaces, RoutesOf, Scope, World};
+use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
 use crate::restore::forget::{await_managers, await_networkd};
 use crate::restore::of_host;
-use crate::restore::owed::{leave_settings, order_of, owed, unseen};
-use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
-use crate::restore::{Restored, SETTLE, nic_names};
+use crate::restore::owed::{order_of, owed, unseen};
+use crate::restore::plan::{AbsentNics, RestorePlan, superseded, without};
+use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
 use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::awaited;
+use crate::restore::bare_hcas;
 use crate::restore::children;
-use crate::restore::search_netns;
 use crate::restore::settle::{Returned, Waiting, settle};
 use crate::restore::siblings::{self, Siblings};
+use crate::restore::when_back::{plan_now, plan_when_back, routes_of};
 
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
 const CLOCK: Duration = Duration::from_millis(10);
@@ -148,7 +146,7 @@ fn bring_back(
         begun,
     };
     let mut settled = settle(world, &mut managers, back, patience)?;
-    settled.drift.extend(move_bare_hcas(world, &record)?);
+    settled.drift.extend(bare_hcas::move_again(world, &record)?);
     if planned.plan.stuck.is_empty() {
         let complete = without_waiting(&here, &settled.waiting);
         settled.drift.extend(delete_stand_ins(world, &complete)?);
@@ -275,11 +273,6 @@ fn other_records(records: &Records, record: &Record) -> Vec<Record> {
     others.cloned().collect()
 }
 
-/// Those that a restore of the record asks for.
-fn routes_of(record: &Record) -> Routes {
-    RoutesOf::returning(&record.held, &record.precedence.routes)
-}
-
 /// What routes of the record need and the host does not have, with a sentence for each that comes
 /// back by no other record.
 fn absent_nics(
@@ -369,96 +362,6 @@ fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drif
     Ok(superseded(held, &host).map(drift).collect())
 }
 
-/// Tries again to move HCAs without a NIC, where devices belong to one namespace each; returns
-/// those that the host lacks still.
-fn move_bare_hcas(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
-    let bare = bare(record);
-    if bare.is_empty() {
-        return Ok(Vec::new());
-    }
-    let scope = Scope::only(Depth::Links);
-    let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &scope)?)
-    } else {
-        None
-    };
-    let steps = rdma_mode::restore_hcas(
-        bare.iter(),
-        &world.observe(Side::Host, &scope)?,
-        inside.as_ref(),
-    );
-    apply_all(&steps, world, Instant::now() + SETTLE);
-    Ok(rdma_mode::missing_on_host(
-        bare,
-        &world.observe(Side::Host, &scope)?,
-    ))
-}
-
-/// Those that moved with the container's NICs.
-fn bare(record: &Record) -> &[HcaName] {
-    record
-        .given
-        .as_ref()
-        .filter(|plan| plan.exclusive)
-        .map(|plan| plan.ib.as_slice())
-        .unwrap_or_default()
-}
-
-struct Planned {
-    plan: RestorePlan,
-    /// A sentence for each NIC that was found in a further namespace.
-    notes: Vec<String>,
-    /// NICs that the host lacked, or had down.
-    moved: Vec<IfName>,
-    /// See [`Record::searched`].
-    searched: Option<usize>,
-}
-
-/// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the
-/// container's or one that it made, returns its physical NICs some time later.
-fn plan_when_back(
-    machine: &dyn Namespaces,
-    world: &mut dyn World,
-    managers: &mut Managers,
-    record: &Record,
-    patience: Duration,
-) -> Result<Planned> {
-    let deadline = Instant::now() + patience;
-    let mut notes = Vec::new();
-    let mut searched = None;
-    loop {
-        let (plan, moved) = plan_now(world, managers, record)?;
-        let over = Instant::now() >= deadline;
-        if plan.missing == 0 || over && (searched.is_some() || patience.is_zero()) {
-            let searched = searched.flatten();
-            return Ok(Planned {
-                plan,
-                notes,
-                moved,
-                searched,
-            });
-        }
-        // Every namespace of the machine is looked into: once.
-        if searched.is_none() && !patience.is_zero() {
-            searched = Some(None);
-            let is_missing = |h: &&MovedNic| {
-                plan.stuck
-                    .iter()
-                    .any(|(name, _)| *name == h.nic.identity.name)
-            };
-            let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
-            if !missing.is_empty() {
-                let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
-                let fetched = search_netns::fetch(machine, record, &owed);
-                notes.extend(fetched.notes);
-                searched = Some(fetched.searched);
-                continue;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// What a restore would do now, while other containers have their NICs.
 pub fn preview(
     machine: &dyn Namespaces,
@@ -476,115 +379,4 @@ pub fn preview(
         notes: plan.notes.into_iter().chain(gone).collect(),
         ..plan
     })
-}
-
-/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has
-/// down.
-fn plan_now(
-    world: &mut dyn World,
-    managers: &mut Managers,
-    record: &Record,
-) -> Result<(RestorePlan, Vec<IfName>)> {
-    let scope = Scope::links().with(routes_of(record));
-    let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &scope)?)
-    } else {
-        None
-    };
-    let host = world.observe(Side::Host, &scope)?;
-    let here = Returned::earlier(&record.held, &record.precedence);
-    // One that was set down, and did not leave, is a new one for its manager as well.
-    let is_down = |h: &MovedNic| {
-        host.netdev(&h.nic.identity.name)
-            .is_none_or(|dev| !dev.up && h.before.netdev.up)
-    };
-    let away: Vec<MovedNic> = record.held.iter().filter(|h| is_down(h)).cloned().collect();
-    let mut words = here.words(managers, &host);
-    words
-        .values_mut()
-        .filter(|word| **word == Word::Absent)
-        .for_each(|word| *word = Word::Unseen);
-    words.extend(unseen(&away));
-    let mut owed = owed(&record.held, &words, &host);
-    for nic in owed.iter_mut().filter(|h| is_down(h)) {
-        if nic
-            .managed
-            .as_ref()
-            .is_some_and(|m| managers.will_change(m))
-        {
-            leave_settings(&mut nic.before.netdev);
-        }
-    }
-    let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
-    let bare = bare(record);
-    restore_plan.steps.splice(
-        0..0,
-        rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()),
-    );
-    let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
-    restore_plan.missing += lost.len();
-    restore_plan.notes.extend(
-        lost.iter()
-            .map(|name| format!("{name} is neither in the container's namespace nor on the host")),
-    );
-    Ok((restore_plan, nic_names(&away)))
-}
-
-/// Restores the NICs of containers that have died without a stop hook, except of records to
-/// `spare`; and drops pins without a record. Returns a sentence for each, and for each record that
-/// cannot be read.
-pub fn reclaim(
-    machine: &dyn Namespaces,
-    records: &mut Records,
-    spare: impl Fn(&Record) -> bool,
-) -> Result<Vec<String>> {
-    let store = records.store();
-    let mut notes = Vec::new();
-    let mut known = Vec::new();
-    for path in records.paths() {
-        let record = match records.at(&path) {
-            Some(Ok(r)) => r,
-            Some(Err(e)) => {
-                notes.push(format!("{e:#}"));
-                // Its pin keeps its NICs together until the record is repaired.
-                known.extend(store.netns_of(&path));
-                continue;
-            }
-            None => continue,
-        };
-        known.push(record.netns);
-        if spare(record) || !machine.is_abandoned(record) {
-            continue;
-        }
-        let nics = nic_names(&record.held)
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(" ");
-        let record = record.clone();
-        let was_back = record.is_back();
-        match restore_again(machine, records, record) {
-            Ok(done) if was_back && done.awaits.is_empty() => {
-                notes.push(format!("{nics}: configured again"));
-                notes.extend(done.notes);
-            }
-            Ok(_) if was_back => {}
-            Ok(_) => notes.push(format!("restored {nics}: their container has died")),
-            Err(e) => notes.push(format!("{nics}: {e:#}")),
-        }
-    }
-    notes.extend(records.sweep());
-    for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
-        let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
-        let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
-        unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
-    }
-    for profile in store
-        .all_profiles()?
-        .into_iter()
-        .filter(|p| !known.contains(p))
-    {
-        files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
-    }
-    Ok(notes)
 }

@@ -63,11 +63,7 @@ pub(super) fn delete(
     }
     let links = Scope::only(Depth::Links);
     let host = world.observe(Side::Host, &links)?;
-    let inside = if world.has_inside() {
-        Some(world.observe(Side::Inside, &links)?)
-    } else {
-        None
-    };
+    let inside = world.observe_inside(&links)?;
     siblings.delete_on(world, &host, (record, others), inside.as_ref())?;
     if let Some(inside) = inside.filter(|inside| !absent_from(record, Some(inside)).is_empty()) {
         siblings.delete_inside(world, &inside, record)?;

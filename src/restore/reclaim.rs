@@ -1,0 +1,71 @@
+//! What a container that died without a stop left behind.
+
+use anyhow::Result;
+
+use rdma_model::error_class::{ErrorClass, WithClass};
+
+use super::nic_names;
+use super::run::restore_again;
+use crate::disk::files;
+use crate::kernel::{Namespaces, Pin};
+use crate::record::Record;
+use crate::store::records::Records;
+
+/// Restores the NICs of containers that have died without a stop hook, except of records to
+/// `spare`; and drops pins without a record. Returns a sentence for each, and for each record that
+/// cannot be read.
+pub fn reclaim(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    spare: impl Fn(&Record) -> bool,
+) -> Result<Vec<String>> {
+    let store = records.store();
+    let mut notes = Vec::new();
+    let mut known = Vec::new();
+    for path in records.paths() {
+        let record = match records.at(&path) {
+            Some(Ok(r)) => r,
+            Some(Err(e)) => {
+                notes.push(format!("{e:#}"));
+                // Its pin keeps its NICs together until the record is repaired.
+                known.extend(store.netns_of(&path));
+                continue;
+            }
+            None => continue,
+        };
+        known.push(record.netns);
+        if spare(record) || !machine.is_abandoned(record) {
+            continue;
+        }
+        let nics = nic_names(&record.held)
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ");
+        let record = record.clone();
+        let was_back = record.is_back();
+        match restore_again(machine, records, record) {
+            Ok(done) if was_back && done.awaits.is_empty() => {
+                notes.push(format!("{nics}: configured again"));
+                notes.extend(done.notes);
+            }
+            Ok(_) if was_back => {}
+            Ok(_) => notes.push(format!("restored {nics}: their container has died")),
+            Err(e) => notes.push(format!("{nics}: {e:#}")),
+        }
+    }
+    notes.extend(records.sweep());
+    for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
+        let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
+        let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
+        unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
+    }
+    for profile in store
+        .all_profiles()?
+        .into_iter()
+        .filter(|p| !known.contains(p))
+    {
+        files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
+    }
+    Ok(notes)
+}

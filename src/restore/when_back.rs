@@ -1,0 +1,128 @@
+//! The plan of a restore, once its NICs have been found.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+
+use super::bare_hcas;
+use super::owed::{leave_settings, owed, unseen};
+use super::plan::{Goal, RestorePlan, plan_restore};
+use super::settle::Returned;
+use super::{nic_names, search_netns};
+use crate::kernel::{Namespaces, Routes, RoutesOf, Scope, World};
+use crate::link_managers::{Managers, Word};
+use crate::plan::rdma_mode;
+use crate::record::Record;
+
+pub(super) struct Planned {
+    pub(super) plan: RestorePlan,
+    /// A sentence for each NIC that was found in a further namespace.
+    pub(super) notes: Vec<String>,
+    /// NICs that the host lacked, or had down.
+    pub(super) moved: Vec<IfName>,
+    /// See [`Record::searched`].
+    pub(super) searched: Option<usize>,
+}
+
+/// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the
+/// container's or one that it made, returns its physical NICs some time later.
+pub(super) fn plan_when_back(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    managers: &mut Managers,
+    record: &Record,
+    patience: Duration,
+) -> Result<Planned> {
+    let deadline = Instant::now() + patience;
+    let mut notes = Vec::new();
+    let mut searched = None;
+    loop {
+        let (plan, moved) = plan_now(world, managers, record)?;
+        let over = Instant::now() >= deadline;
+        if plan.missing == 0 || over && (searched.is_some() || patience.is_zero()) {
+            let searched = searched.flatten();
+            return Ok(Planned {
+                plan,
+                notes,
+                moved,
+                searched,
+            });
+        }
+        // Every namespace of the machine is looked into: once.
+        if searched.is_none() && !patience.is_zero() {
+            searched = Some(None);
+            let is_missing = |h: &&MovedNic| {
+                plan.stuck
+                    .iter()
+                    .any(|(name, _)| *name == h.nic.identity.name)
+            };
+            let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
+            if !missing.is_empty() {
+                let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
+                let fetched = search_netns::fetch(machine, record, &owed);
+                notes.extend(fetched.notes);
+                searched = Some(fetched.searched);
+                continue;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has
+/// down.
+pub(super) fn plan_now(
+    world: &mut dyn World,
+    managers: &mut Managers,
+    record: &Record,
+) -> Result<(RestorePlan, Vec<IfName>)> {
+    let scope = Scope::links().with(routes_of(record));
+    let inside = world.observe_inside(&scope)?;
+    let host = world.observe(Side::Host, &scope)?;
+    let here = Returned::earlier(&record.held, &record.precedence);
+    // One that was set down, and did not leave, is a new one for its manager as well.
+    let is_down = |h: &MovedNic| {
+        host.netdev(&h.nic.identity.name)
+            .is_none_or(|dev| !dev.up && h.before.netdev.up)
+    };
+    let away: Vec<MovedNic> = record.held.iter().filter(|h| is_down(h)).cloned().collect();
+    let mut words = here.words(managers, &host);
+    words
+        .values_mut()
+        .filter(|word| **word == Word::Absent)
+        .for_each(|word| *word = Word::Unseen);
+    words.extend(unseen(&away));
+    let mut owed = owed(&record.held, &words, &host);
+    for nic in owed.iter_mut().filter(|h| is_down(h)) {
+        if nic
+            .managed
+            .as_ref()
+            .is_some_and(|m| managers.will_change(m))
+        {
+            leave_settings(&mut nic.before.netdev);
+        }
+    }
+    let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
+    let bare = bare_hcas::of(record);
+    restore_plan.steps.splice(
+        0..0,
+        rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()),
+    );
+    let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
+    restore_plan.missing += lost.len();
+    restore_plan.notes.extend(
+        lost.iter()
+            .map(|name| format!("{name} is neither in the container's namespace nor on the host")),
+    );
+    Ok((restore_plan, nic_names(&away)))
+}
+
+/// Those that a restore of the record asks for.
+pub(super) fn routes_of(record: &Record) -> Routes {
+    RoutesOf::returning(&record.held, &record.precedence.routes)
+}
