@@ -2,7 +2,6 @@
 //! It takes a link that returns for a new one, and activates by itself what an administrator had
 //! ended, and not what was activated by hand.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -13,11 +12,10 @@ use rustbus::wire::unmarshal::traits::Variant;
 use super::Word;
 use super::bus::{Bus, Callee};
 use super::network_manager::{
-    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, MANAGER, NAME, device, flag, is_external, number,
-    object, object_in, path_in, property, string, word,
+    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, MANAGER, NAME, PROFILE, Profile, device, flag,
+    is_external, number, object, object_in, path_in, profile_of, property, settings, string, word,
 };
 
-const PROFILE: &str = "org.freedesktop.NetworkManager.Settings.Connection";
 const PROFILES: Callee<'static> = Callee {
     name: NAME,
     path: "/org/freedesktop/NetworkManager/Settings",
@@ -41,8 +39,8 @@ pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
 
 /// The file of the profile that is active on a link.
 pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
-    let active = active(bus, link)?;
-    let profile = object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")?;
+    let device = device(bus, link)?;
+    let profile = profile_of(bus, &device)?;
     Ok(string(bus, &profile, PROFILE, "Filename")?.into())
 }
 
@@ -97,13 +95,8 @@ pub fn ended(bus: &mut Bus, link: &Netdev) -> Result<Vec<String>> {
 }
 
 fn uuid_of(bus: &mut Bus, profile: &str) -> Result<String> {
-    let callee = Callee {
-        name: NAME,
-        path: profile,
-        interface: PROFILE,
-    };
-    let answer = bus.call::<u32>(callee, "GetSettings", &[])?;
-    let settings: HashMap<&str, HashMap<&str, Variant>> = answer.body.parser().get()?;
+    let answer = settings(bus, profile)?;
+    let settings: Profile = answer.body.parser().get()?;
     let uuid = settings.get("connection").and_then(|c| c.get("uuid"));
     Ok(uuid
         .context("a profile without UUID")?

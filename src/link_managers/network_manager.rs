@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
-use rdma_model::manager::{Foreign, is_dynamic};
+use rdma_model::manager::{Foreign, KERNEL, is_dynamic};
 use rdma_model::snapshot::{Address, Netdev, Route, Rule};
 use rdma_model::step::NicState;
 use rustbus::message_builder::MarshalledMessage;
@@ -130,15 +130,29 @@ pub(super) fn is_external(bus: &mut Bus, path: &str) -> bool {
 /// A table of the profile: `aa{sv}`.
 type Rows<'a> = Vec<HashMap<&'a str, Variant<'a, 'a>>>;
 
-/// What of a link's state is not NetworkManager's.
-pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
-    let path = device(bus, &state.netdev)?;
+pub(super) const PROFILE: &str = "org.freedesktop.NetworkManager.Settings.Connection";
+
+/// The profile that is active on a device.
+pub(super) fn profile_of(bus: &mut Bus, device: &str) -> Result<String> {
+    let active = object(bus, device, "ActiveConnection").context("no profile is active")?;
+    object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")
+}
+
+pub(super) fn settings(bus: &mut Bus, profile: &str) -> Result<MarshalledMessage> {
     let callee = Callee {
         name: NAME,
-        path: &path,
-        interface: DEVICE,
+        path: profile,
+        interface: PROFILE,
     };
-    let answer = bus.call(callee, "GetAppliedConnection", &[0_u32])?;
+    bus.call::<u32>(callee, "GetSettings", &[])
+}
+
+/// What of a link's state NetworkManager does not make again: what is not in the profile. What it
+/// has applied (GetAppliedConnection) may be more, by `nmcli device modify`.
+pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
+    let path = device(bus, &state.netdev)?;
+    let profile = profile_of(bus, &path)?;
+    let answer = settings(bus, &profile)?;
     let profile: Profile = answer.body.parser().get().context("its profile")?;
     let settings: Vec<_> = FAMILIES
         .iter()
@@ -157,16 +171,18 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
         .filter_map(|s| s.get("gateway")?.get::<&str>().ok());
     let gateways: Vec<&str> = gateways.collect();
     let own = own_addresses(bus, &path, &profile);
+    let addresses = state.netdev.addresses.iter().cloned();
+    let (its, addresses): (Vec<Address>, Vec<Address>) = addresses.partition(|a| own.has(a));
     let mut foreign = Foreign {
-        addresses: state.netdev.addresses.clone(),
+        addresses,
         routes: state.routes.clone(),
         rules: state.rules.clone(),
     };
-    foreign.addresses.retain(|a| !own.has(a));
     foreign.routes.retain(|r| {
         let is_static = r.protocol == STATIC
             && (is_by(r, &gateways) || routes.iter().any(|row| is_route(row, r)));
-        !is_dynamic(r) && !is_static
+        let is_dynamic = is_dynamic(r) && (leads_to(r, &its) || !leads_to(r, &foreign.addresses));
+        !is_dynamic && !is_static
     });
     foreign
         .rules
@@ -180,7 +196,7 @@ const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 /// in nm-settings-dbus(5)).
 const LEARNED: [&str; 4] = ["auto", "dhcp", "link-local", "shared"];
 
-type Profile<'a> = HashMap<&'a str, HashMap<&'a str, Variant<'a, 'a>>>;
+pub(super) type Profile<'a> = HashMap<&'a str, HashMap<&'a str, Variant<'a, 'a>>>;
 
 /// Which addresses of a link are its own.
 struct OwnAddresses {
@@ -294,6 +310,16 @@ pub(super) fn object_in(bus: &mut Bus, path: &str, interface: &str, name: &str) 
 fn address_of(row: &HashMap<&str, Variant>) -> Option<(String, u32)> {
     let address: IpAddr = row.get("address")?.get::<&str>().ok()?.parse().ok()?;
     Some((address.to_string(), row.get("prefix")?.get().ok()?))
+}
+
+/// Whether it is the route to the subnet of one of these addresses, which NetworkManager adds in
+/// the kernel's place.
+fn leads_to(route: &Route, addresses: &[Address]) -> bool {
+    let mut nets = addresses
+        .iter()
+        .filter(|a| a.flags & NOPREFIXROUTE != 0)
+        .filter_map(|a| IpNet::new(a.address, a.prefix).ok());
+    route.protocol == KERNEL && nets.any(|net| net.trunc() == route.destination)
 }
 
 /// Whether a route is the default one of the profile, or leads to its gateway.

@@ -537,6 +537,21 @@ def networkmanager_beside_foreign_things(h):
     h.foreign(FOREIGN + FOREIGN_ON_R0)
 
 
+@case("bookworm", "trixie")
+def networkmanager_changed_at_run_time(h):
+    """What `nmcli device modify` adds is in no profile."""
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+    h.foreign(
+        "nmcli device modify r0 +ipv4.addresses '198.18.0.77/32, 198.18.60.77/24'"
+        " +ipv4.routes '203.0.113.0/24 198.18.0.1, 203.0.114.0/24 198.18.0.1 table=101'"
+        " +ipv4.routing-rules 'priority 3100 from 198.18.0.77 table 101'"
+        " +ipv6.addresses 2001:db8:1::77/128"
+    )
+
+
 @case("bookworm", "trixie", quick=True, run=steps.manager_too_busy_to_notice)
 def networkmanager_too_busy_to_notice(h):
     h.m0_by_hand()

@@ -8,7 +8,7 @@ use crate::ids::Hex;
 use crate::snapshot::{Address, Nexthop, Route, Rule};
 
 /// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
-const KERNEL: u8 = 2;
+pub const KERNEL: u8 = 2;
 const DHCP: u8 = 16;
 const RA: u8 = 9;
 const STATIC: u8 = 4;
@@ -78,8 +78,12 @@ impl Managed {
 
     pub fn owns_route(&self, route: &Route) -> bool {
         match &self.foreign {
-            // The kernel's come and go with an address, and so with its owner.
-            Some(foreign) => route.protocol == KERNEL || !foreign.routes.contains(route),
+            // The kernel's come and go with an address, and so with its owner. NetworkManager adds
+            // those itself.
+            Some(foreign) => {
+                route.protocol == KERNEL && self.by == Manager::Networkd
+                    || !foreign.routes.contains(route)
+            }
             None => is_dynamic(route),
         }
     }
