@@ -165,7 +165,7 @@ pub(super) fn own_settings() -> Result<Settings> {
 fn own_environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-    all.filter(|(name, _)| name.starts_with("NCCL_") || name == "HOME")
+    all.filter(|(name, _)| explain::is_for_nccl(name) || name == "HOME")
         .collect()
 }
 

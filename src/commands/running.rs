@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use nccl_rules::explain::plugin_names;
+use nccl_rules::explain::{is_for_nccl, plugin_names};
 use nccl_rules::settings::{FoundSettings, Plugin, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -227,7 +227,7 @@ fn unknown(asked: &str) -> anyhow::Error {
 }
 
 fn is_setting(name: &str) -> bool {
-    name.starts_with("NCCL_") || name == "HOME" || is_of_table(name)
+    is_for_nccl(name) || name == "HOME" || is_of_table(name)
 }
 
 /// What a container's loader finds of rdma-core; in a process of its own, as

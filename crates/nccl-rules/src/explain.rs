@@ -11,6 +11,7 @@ pub use super::explanation::{
     Step, Trap, Warning,
 };
 pub use super::hca::{UNKNOWN, data_direct, may_crash};
+pub use super::known::is_for_nccl;
 pub use super::networks::plugin_names;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};

@@ -23,7 +23,7 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
             out.push(warning(Trap::Value, text));
         }
     }
-    for name in settings.names().filter(|name| name.starts_with("NCCL_")) {
+    for name in settings.names() {
         if let Some(meant) = meant(name) {
             let text = format!(
                 "{} is no setting of NCCL's: did you mean {meant}?",
@@ -35,28 +35,31 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
     out
 }
 
-/// The setting that a name is one letter away from. Two names that are both known are further
-/// apart, but for NCCL_NET.
-fn meant(name: &str) -> Option<&'static str> {
-    const SHORT: usize = 9;
-    let names = VARIABLES.iter().map(|v| v.name);
-    if names.clone().any(|known| known == name) {
-        return None;
-    }
-    let mut long = names.filter(|known| known.len() > SHORT);
-    long.find(|known| is_one_letter_off(known.as_bytes(), name.as_bytes()))
+/// Whether a variable is NCCL's, or nearly one of those that are known here.
+pub fn is_for_nccl(name: &str) -> bool {
+    name.starts_with("NCCL_") || meant(name).is_some()
 }
 
-/// One byte more, one less, or another one.
-fn is_one_letter_off(a: &[u8], b: &[u8]) -> bool {
-    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (rest_a, rest_b) = (&a[same..], &b[same..]);
-    match (rest_a, rest_b) {
-        ([_, a @ ..], [_, b @ ..]) if a == b => true,
-        ([_, a @ ..], b) if a == b => true,
-        (a, [_, b @ ..]) => a == b,
-        _ => false,
+/// Other settings of NCCL (`NCCL_PARAM`, `ncclGetEnv` of 2.16.2 to 2.30.7) that are that near.
+const OTHERS: [&str; 2] = ["NCCL_ENV_PLUGIN", "NCCL_NVB_DISABLE"];
+
+/// The setting that a name is nearest to: one letter more, less, another or two swapped; of a long
+/// one two such. MCCL_ and the like are the prefixes of other libraries.
+fn meant(name: &str) -> Option<&'static str> {
+    const SHORT: usize = "NCCL_IB_HCA".len();
+    let upper = name.to_ascii_uppercase();
+    let is_known = VARIABLES.iter().any(|v| v.name == name) || OTHERS.contains(&name);
+    if is_known || !upper.starts_with('N') {
+        return None;
     }
+    let near = VARIABLES.iter().filter_map(|v| {
+        let most = if v.name.len() > SHORT { 2 } else { 1 };
+        // Comparing takes time, and a name may be of any length.
+        let is_like = v.name.len().abs_diff(upper.len()) <= most;
+        let distance = is_like.then(|| strsim::osa_distance(v.name, &upper))?;
+        (distance <= most).then_some((distance, v.name))
+    });
+    near.min().map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -70,6 +73,18 @@ mod tests {
             ("NCCL_SOCKET_IFNAM", Some("NCCL_SOCKET_IFNAME")),
             ("NCCL_IB_HCE", Some("NCCL_IB_HCA")),
             ("NCCL_IB_GID_INDEX", None),
+            ("NCCL_IB_HAC", Some("NCCL_IB_HCA")),
+            ("NCCL_SOCKET_IFANME", Some("NCCL_SOCKET_IFNAME")),
+            ("NCLL_IB_HCA", Some("NCCL_IB_HCA")),
+            ("NCC_NET", Some("NCCL_NET")),
+            ("NCCL_NE", Some("NCCL_NET")),
+            ("NCCL_NTE", Some("NCCL_NET")),
+            ("nccl_ib_hca", Some("NCCL_IB_HCA")),
+            ("NCCL_IB_GID_IDX", Some("NCCL_IB_GID_INDEX")),
+            ("NCCL_IB_SOCKET", None),
+            ("MCCL_IB_HCA", None),
+            ("NCCL_NVB_DISABLE", None),
+            ("NCCL_ENV_PLUGIN", None),
             ("NCCL_IB_TC", None),
             ("NCCL_DEBUG", None),
             ("NCCL_SOCKET", None),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use nccl_rules::explain::is_for_nccl;
 use nccl_rules::settings::{FoundSettings, Plugin, Settings};
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
@@ -100,7 +101,7 @@ impl SandboxedContainer {
         let env = config
             .environment()
             .into_iter()
-            .filter(|(name, _)| name.starts_with("NCCL_") || is_of_table(name));
+            .filter(|(name, _)| is_for_nccl(name) || is_of_table(name));
         Ok(FoundSettings {
             settings: Settings::of(env, "the environment in config.json"),
             notes: Vec::new(),
