@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rdma_model::nic::EnvVar;
 
-use super::{Hcas, var};
+use super::{Hcas, OF_GID, var};
 use crate::config::libraries::{Libraries, Library};
 
 mod table;
@@ -111,14 +111,18 @@ impl Form {
         }
     }
 
-    fn why(self) -> &'static str {
-        match self {
+    fn why(self, hcas: Hcas) -> String {
+        let why = match self {
             Form::Nccl(_) | Constant(_) => "what the HCAs below need to count",
-            Ports | Names | OneName => "exactly the HCAs that the container gets, in rail order",
+            Ports | Names | OneName => {
+                let order = hcas.order();
+                return format!("exactly the HCAs that the container gets, {order}");
+            }
             Port => "the number of every port",
-            GidIndex(_) => "the RoCE v2 GID of the only address, on every port",
+            GidIndex(_) => OF_GID,
             Interface | ExactInterface => "that of NCCL's bootstrap",
-        }
+        };
+        why.to_owned()
     }
 }
 
@@ -149,7 +153,10 @@ pub fn fit(
         .filter(|s| libraries.has(s.library) && !s.is_nccls());
     for setting in chosen {
         match made.value(setting.form) {
-            Ok(Some(value)) => env.push(var(setting.variable, &value, setting.form.why())),
+            Ok(Some(value)) => {
+                let why = setting.form.why(hcas);
+                env.push(var(setting.variable, &value, &why));
+            }
             Ok(None) => {}
             Err(why) => unset.push(format!("{}: {why}", setting.variable)),
         }

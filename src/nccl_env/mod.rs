@@ -32,6 +32,9 @@ const OF_HOST: &str = "set in the host's environment";
 
 pub(crate) const GID_INDEX: &str = "NCCL_IB_GID_INDEX";
 
+/// Of an index that is set.
+const OF_GID: &str = "the place of the planned GID, on every port";
+
 /// Of an index that is not set.
 const FINDS: &str = "NCCL 2.21.5 and later find it themselves";
 
@@ -102,8 +105,8 @@ impl NcclEnv {
                 .iter()
                 .take_while(|v| v.name == "NCCL_IB_HCA")
                 .count();
-            let why = "the RoCE v2 GID of the only address, on every port";
-            self.env.insert(at, var(GID_INDEX, &index.to_string(), why));
+            self.env
+                .insert(at, var(GID_INDEX, &index.to_string(), OF_GID));
         }
     }
 
@@ -292,7 +295,10 @@ fn hca_list<'a>(nics: impl IntoIterator<Item = &'a Nic>, hcas: Hcas) -> Option<E
         n if n > most => {
             format!("exactly the {n} HCAs that the container gets; NCCL uses the first {most}")
         }
-        n => format!("exactly the {n} HCAs that the container gets, in rail order"),
+        n => format!(
+            "exactly the {n} HCAs that the container gets, {}",
+            hcas.order()
+        ),
     };
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
 }
@@ -306,6 +312,16 @@ pub struct Hcas<'a> {
     /// Of an InfiniBand HCA with several ports, those that are chosen.
     pub ib_ports: &'a BTreeMap<HcaName, Vec<u32>>,
     pub named: Option<Version>,
+}
+
+impl Hcas<'_> {
+    fn order(self) -> &'static str {
+        let has_rail = self.nics.iter().any(|n| n.hca.is_some());
+        match (has_rail, self.ib.is_empty()) {
+            (true, false) => "in rail order, and InfiniBand behind",
+            _ => "in rail order",
+        }
+    }
 }
 
 /// What is known of a container's network namespace before the NICs are in it.

@@ -166,6 +166,8 @@ fn on_the_hosts_network_gid_tables_are_as_they_are() {
         let mut made = build_env(single(&nics, &[]), &seen, &options(&[]));
         assert!(made.gid_index.is_none() && made.unset.len() == 1);
         made.choose_hosts_index(&nics, &host(now).1);
+        let of_one = made.env.iter().find(|v| v.why.contains("only"));
+        assert_eq!(of_one, None, "there may be others");
         (
             made.gid_index,
             made.no_gid_index,

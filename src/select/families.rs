@@ -9,6 +9,8 @@ use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
 
 use super::candidates::{Context, counts};
 use super::{Drop, DropCode, Verdict, kept_netdevs, part_of};
+use nccl_rules::gid::set_index;
+use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::values::Family;
 
@@ -30,6 +32,11 @@ pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
         return;
     }
     let set = context.request.gid_settings();
+    let release = context.request.release(None).unwrap_or_default();
+    // Where an index is set, and before NCCL looks for a GID, the family counts for nothing.
+    if set_index(&Settings::of(set.clone(), ""), release).is_some() {
+        return;
+    }
     let first = match set.get("NCCL_IB_ADDR_FAMILY").map(String::as_str) {
         Some("AF_INET6") => Family::V6,
         _ => Family::V4,

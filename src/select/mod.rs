@@ -3,6 +3,7 @@
 pub mod candidates;
 mod fabrics;
 pub mod families;
+mod gids;
 mod link_layers;
 pub mod protected_ifaces;
 mod rules;
@@ -55,11 +56,9 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     let along = come_along(snapshot, &mut verdicts);
     fabrics::leave_out_slower(&context, &mut verdicts);
     link_layers::leave_one(&context, &mut verdicts);
-    families::agree(&context, &mut verdicts);
-    let gid_range = taken_gids::follow(&context, &mut verdicts);
-    families::share_index(&context, &mut verdicts);
+    let gid_range = gids::settle(&context, &mut verdicts, &along);
     match request.moves() {
-        true => stay_behind(snapshot, &mut verdicts, along),
+        true => stay_behind(snapshot, &mut verdicts, &along),
         // Its GIDs counted, as NCCL may take one of them.
         false => along
             .into_iter()
@@ -98,10 +97,10 @@ fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) -> Vec<(usize, Verd
 
 /// Leaves out what came along with a NIC that was left out afterwards, and what came along with
 /// that.
-fn stay_behind(snapshot: &Snapshot, verdicts: &mut [Verdict], along: Vec<(usize, Verdict)>) {
+fn stay_behind(snapshot: &Snapshot, verdicts: &mut [Verdict], along: &[(usize, Verdict)]) {
     let mut gone = true;
     while std::mem::take(&mut gone) {
-        for (at, before) in &along {
+        for (at, before) in along {
             let kept = kept_netdevs(verdicts);
             let name = verdicts[*at].netdev.as_ref().filter(|n| kept.contains(n));
             if name.is_some_and(|name| part_of(snapshot, name, &kept).is_none()) {
