@@ -62,12 +62,18 @@ pub fn explanation_table(e: &Explanation) -> String {
         };
         line("plugin", text)
     }));
-    head.extend(e.merged.iter().map(|ports| {
-        line(
-            "one device",
-            format!("{} (NCCL_IB_MERGE_NICS)", ports.join(" and ")),
-        )
-    }));
+    let by = match e.version.merges_ports() {
+        true => "NCCL_IB_MERGE_NICS",
+        false if e.settings.iter().any(|s| s.name == "NCCL_NET_FORCE_MERGE") => {
+            "NCCL_NET_FORCE_MERGE, NCCL_NET_MERGE_LEVEL"
+        }
+        false => "NCCL_NET_MERGE_LEVEL",
+    };
+    head.extend(
+        e.merged
+            .iter()
+            .map(|ports| line("one device", format!("{} ({by})", ports.join(" and ")))),
+    );
     let interfaces = table(
         &["interface", "verdict", "why"],
         rows(&e.interfaces, "bootstrap"),

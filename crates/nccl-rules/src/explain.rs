@@ -113,8 +113,7 @@ pub fn explain(
     explanation.warnings.extend(names);
     let values = values::warnings(settings, &explanation);
     explanation.warnings.extend(values);
-    let merge = force_merge::warnings(settings, snapshot, &explanation);
-    explanation.warnings.extend(merge);
+    force_merge::judge(settings, snapshot, &mut explanation);
     explanation.warnings.extend(hcas.crash);
     explanation.hint = rails::hint(settings, snapshot, &rails::taken(snapshot, &explanation));
     explanation

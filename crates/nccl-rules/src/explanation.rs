@@ -25,7 +25,7 @@ pub struct Explanation {
     pub sockets: Vec<Endpoint>,
     /// HCA ports that are taken, in NCCL's order, each as `name:port`.
     pub hcas: Vec<String>,
-    /// Of these ports, those that are one device to NCCL, as 2.20 to 2.23 make them.
+    /// Of these ports, those that are one device to NCCL.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
@@ -155,7 +155,7 @@ impl Trap {
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
             Trap::Planes => "NCCL_IB_HCA has planes that NCCL refuses, and no HCA is used",
-            Trap::Merge => "NCCL_NET_FORCE_MERGE does not fit the HCAs, and NCCL does not start",
+            Trap::Merge => "NICs that NCCL is to merge do not fit, and it does not start",
             Trap::Name => "a variable's name is nearly that of a setting, and NCCL ignores it",
             Trap::Layers => {
                 "NCCL takes ports of InfiniBand and of Ethernet, which it does not connect"
@@ -274,7 +274,8 @@ pub enum Trap {
     Value,
     /// NCCL refuses the planes of a list, and uses no HCA.
     Planes,
-    /// NCCL_NET_FORCE_MERGE does not fit the HCAs that NCCL uses, and ends it. A plugin that was
+    /// NICs that NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL makes one do not fit, and end NCCL. A
+    /// plugin that was
     /// not looked for may name devices otherwise, so it is not fatal.
     Merge,
     /// A name that is nearly that of a setting.

@@ -1,83 +1,162 @@
 //! NCCL_NET_FORCE_MERGE: groups of NICs, apart by `;`, that become one each (src/graph/topo.cc,
-//! `ncclTopoForceMerge`). A group that does not fit what NCCL uses, NIC for NIC, ends it.
+//! `ncclTopoForceMerge`). A group that does not fit what NCCL uses, NIC for NIC, ends it, and so
+//! does a group that NCCL makes by itself and cannot use.
 
-use rdma_model::snapshot::{Hca, Port, Snapshot};
+use rdma_model::snapshot::Snapshot;
 
-use super::explanation::{Explanation, Network, Trap, Warning};
+use super::explanation::{Explanation, Network, Trap};
 use super::hca::{DIRECT, data_direct, has_direct, parameter};
 use super::ifname::{Entry, entries};
+use super::merges::{Device, automatic, devices, nodes};
 use super::pitfalls::{few, short, warning};
 use super::settings::Settings;
 
 const VARIABLE: &str = "NCCL_NET_FORCE_MERGE";
+const LEVEL: &str = "NCCL_NET_MERGE_LEVEL";
 
-pub(crate) fn warnings(
-    settings: &Settings,
-    snapshot: &Snapshot,
-    explained: &Explanation,
-) -> Option<Warning> {
+/// Notes the NICs that become one.
+pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, explained: &mut Explanation) {
     let version = explained.version;
-    let value = settings.get(VARIABLE).filter(|_| version.forces_merges())?;
     let is_ibs = explained.network.as_ref().is_none_or(|n| *n == Network::Ib);
-    if explained.hcas.is_empty() || !is_ibs {
-        return None;
+    if explained.hcas.is_empty() || !is_ibs || !version.forces_merges() {
+        return;
     }
-    let mut groups = value.split(';').filter(|group| !group.is_empty());
-    let why = groups.find_map(|group| {
-        let mut entries = entries(group, version);
-        entries.truncate(version.max_merged());
-        if entries.is_empty() {
-            return Some(format!(
+    let devices = devices(settings, snapshot, explained);
+    let value = settings.get(VARIABLE).unwrap_or_default();
+    let mut forced = Vec::new();
+    for group in value.split(';').filter(|group| !group.is_empty()) {
+        let all = entries(group, version);
+        let mut read = all.clone();
+        read.truncate(version.max_merged());
+        if read.len() < all.len() {
+            let (of, most) = (all.len(), read.len());
+            let text = format!(
+                "{VARIABLE}={}: of {of} names NCCL {version} reads {most}",
+                short(value)
+            );
+            explained.warnings.push(warning(Trap::Value, text));
+        }
+        let why = match read.is_empty() {
+            true => Err(format!(
                 "NCCL {version} reads {group:?} again and again, and hangs"
-            ));
+            )),
+            false => named(settings, snapshot, explained, &devices, &read),
+        };
+        match why {
+            Ok(group) => forced.push(group),
+            Err(why) => {
+                let text = format!("{VARIABLE}={}: {why}", short(value));
+                return explained.warnings.push(warning(Trap::Merge, text));
+            }
         }
-        match refusal(settings, snapshot, explained, &entries) {
-            Some(why) => Some(format!("NCCL {version} ends with ncclInvalidUsage: {why}")),
-            None => renamed(settings, snapshot, explained, &entries),
-        }
-    })?;
-    Some(warning(
-        Trap::Merge,
-        format!("{VARIABLE}={}: {why}", short(value)),
-    ))
+    }
+    let own = automatic(settings, snapshot, version, &devices, &forced).unwrap_or_default();
+    let mut ends = own.iter().filter(|_| !version.leaves_apart());
+    let ends = ends.find_map(|group| forbidden(settings, explained, group));
+    let why = ends.or_else(|| {
+        let mut all = forced.iter().chain(&own);
+        let group = all.find(|group| is_across(settings, snapshot, explained, group))?;
+        Some(format!(
+            "NCCL {version} ends with ncclInvalidArgument: {} are of different NUMA nodes, which \
+            it makes no NIC of",
+            labels(group)
+        ))
+    });
+    if let Some(why) = why {
+        let text = match own.is_empty() {
+            true => format!("{VARIABLE}={}: {why}", short(value)),
+            false => format!("{why}; {LEVEL}=LOC keeps NICs apart"),
+        };
+        return explained.warnings.push(warning(Trap::Merge, text));
+    }
+    let groups = forced.iter().chain(&own).filter(|group| group.len() > 1);
+    explained.merged = groups
+        .map(|group| group.iter().map(Device::label).collect())
+        .collect();
 }
 
-fn refusal(
+fn labels(group: &[Device]) -> String {
+    let labels: Vec<String> = group.iter().map(Device::label).collect();
+    few(&labels.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn is_across(
     settings: &Settings,
     snapshot: &Snapshot,
     explained: &Explanation,
+    group: &[Device],
+) -> bool {
+    let nodes = nodes(settings, snapshot, explained.version, group);
+    let differ = nodes.is_some_and(|nodes| nodes.iter().any(|node| *node != nodes[0]));
+    differ && explained.version.wants_one_node()
+}
+
+/// The NICs that a group names, or what NCCL does.
+fn named<'a>(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    explained: &Explanation,
+    devices: &[Device<'a>],
     entries: &[Entry],
-) -> Option<String> {
-    let is_direct = data_direct(settings, explained.version) > 0;
-    let mut found: Vec<(&Entry, String, &Port)> = Vec::new();
-    for (hca, port) in ports(snapshot, explained) {
-        let mut fits = entries.iter().filter(|e| fits(e, hca, port, is_direct));
-        if let Some(entry) = fits.next() {
-            found.push((entry, format!("{}:{}", hca.name, port.number), port));
-        }
+) -> Result<Vec<Device<'a>>, String> {
+    let version = explained.version;
+    let direct = data_direct(settings, version);
+    let mut found: Vec<(&Entry, Device)> = Vec::new();
+    for device in devices {
+        let own = device.hca.name.to_string();
+        let names = [own.clone(), format!("{own}{DIRECT}")];
+        // With 2 each is a device of its own; which HCAs have the second is firmware's to say.
+        let most = if direct == 2 { 2 } else { 1 };
+        let names = names.iter().take(if direct > 0 { 2 } else { 1 });
+        let by = names.filter_map(|name| {
+            let mut entries = entries.iter();
+            entries.find(|e| e.matches(name, Some(device.number), true))
+        });
+        found.extend(by.take(most).map(|entry| (entry, *device)));
     }
     let absent = entries
         .iter()
-        .filter(|e| found.iter().all(|(by, ..)| by != e));
+        .filter(|e| found.iter().all(|(by, _)| by != e));
     let absent: Vec<&str> = absent.map(|entry| entry.name.as_str()).collect();
-    let labels: Vec<&str> = found.iter().map(|(_, label, _)| label.as_str()).collect();
-    let mut layers = found.iter().map(|(.., port)| port.is_infiniband());
-    let first = layers.next();
-    if !absent.is_empty() {
-        return Some(format!("no HCA that it uses is called {}", few(&absent)));
-    }
-    if found.len() != entries.len() {
+    let group: Vec<Device> = found.iter().map(|(_, device)| *device).collect();
+    let why = if !absent.is_empty() {
+        let others = devices.iter();
+        let others = others.filter(|d| absent.contains(&d.hca.name.as_str()));
+        let others: Vec<String> = others.map(Device::entry).collect();
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        match others.is_empty() {
+            true => format!("no HCA that it uses is called {}", few(&absent)),
+            false => format!("it counts the ports of a card on, and has {}", few(&others)),
+        }
+    } else if found.len() != entries.len() {
+        let fit: Vec<String> = group.iter().map(Device::entry).collect();
+        let fit: Vec<&str> = fit.iter().map(String::as_str).collect();
         let count = entries.len();
-        return Some(format!(
-            "{count} are named, and {} fit: write NAME:PORT",
-            few(&labels)
-        ));
-    }
-    if layers.any(|layer| Some(layer) != first) {
-        return Some(format!("{} are of two link layers", few(&labels)));
-    }
-    let is_off = parameter(settings, explained.version, "NCCL_IB_MERGE_NICS", 1) == 0;
-    (is_off && found.len() > 1).then(|| "NCCL_IB_MERGE_NICS=0 forbids it".to_owned())
+        format!("{count} are named, and {} fit: write NAME:PORT", few(&fit))
+    } else if let Some(why) = forbidden(settings, explained, &group) {
+        return Err(why);
+    } else if let Some(why) = renamed(settings, snapshot, explained, &found) {
+        return Err(why);
+    } else {
+        return Ok(group);
+    };
+    Err(format!("NCCL {version} ends with ncclInvalidUsage: {why}"))
+}
+
+/// Why NICs cannot be one (`ncclIbMakeVDevice`).
+fn forbidden(settings: &Settings, explained: &Explanation, group: &[Device]) -> Option<String> {
+    let version = explained.version;
+    let mut layers = group.iter().map(|d| d.port.is_infiniband());
+    let first = layers.next();
+    let is_off = parameter(settings, version, "NCCL_IB_MERGE_NICS", 1) == 0;
+    let why = if layers.any(|layer| Some(layer) != first) {
+        format!("{} are of two link layers", labels(group))
+    } else if is_off && group.len() > 1 {
+        "NCCL_IB_MERGE_NICS=0 forbids it".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("NCCL {version} ends with ncclInvalidUsage: {why}"))
 }
 
 /// With Data Direct an HCA has another name, and by its own one it is not found.
@@ -85,39 +164,15 @@ fn renamed(
     settings: &Settings,
     snapshot: &Snapshot,
     explained: &Explanation,
-    entries: &[Entry],
+    found: &[(&Entry, Device)],
 ) -> Option<String> {
     let version = explained.version;
-    let mut used = ports(snapshot, explained).filter(|_| data_direct(settings, version) == 1);
-    let (hca, _) = used.find(|(hca, port)| {
-        let is_named = |e: &Entry| e.matches(hca.name.as_str(), Some(port.number), true);
-        has_direct(snapshot, hca) && entries.iter().any(is_named)
-    })?;
-    let name = &hca.name;
+    let mut found = found.iter().filter(|_| data_direct(settings, version) == 1);
+    let (_, device) =
+        found.find(|(e, d)| e.name == d.hca.name.as_str() && has_direct(snapshot, d.hca))?;
+    let name = &device.hca.name;
     Some(format!(
         "if {name} has Data Direct, NCCL {version} calls it {name}{DIRECT}, and ends with \
         ncclInvalidUsage: name that, or set NCCL_IB_DATA_DIRECT=0"
     ))
-}
-
-/// The ports that NCCL uses.
-fn ports<'a>(
-    snapshot: &'a Snapshot,
-    explained: &Explanation,
-) -> impl Iterator<Item = (&'a Hca, &'a Port)> {
-    let hcas = snapshot.hcas.iter();
-    let all = hcas.flat_map(|hca| hca.ports.iter().map(move |port| (hca, port)));
-    all.filter(|(hca, port)| {
-        let label = format!("{}:{}", hca.name, port.number);
-        explained.hcas.contains(&label)
-    })
-}
-
-/// Whole names are compared. Which HCAs have a Data Direct function, and so another name, is
-/// firmware's to say.
-fn fits(entry: &Entry, hca: &Hca, port: &Port, is_direct: bool) -> bool {
-    let number = Some(port.number);
-    let own = entry.name.strip_suffix(DIRECT).filter(|_| is_direct);
-    let is_own = own == Some(hca.name.as_str()) && entry.fits_port(number);
-    is_own || entry.matches(hca.name.as_str(), number, true)
 }

@@ -115,6 +115,15 @@ fn no_port(snapshot: &Snapshot) -> String {
     }
 }
 
+/// What NCCL takes for the card of a PCI function.
+pub(crate) fn place(id: BusId, vfs: bool) -> BusId {
+    BusId {
+        function: 0,
+        device: if vfs { 0 } else { id.device },
+        ..id
+    }
+}
+
 impl Taken<'_> {
     fn name(&self) -> String {
         format!("{}:{}", self.hca.name, self.port.number)
@@ -122,13 +131,8 @@ impl Taken<'_> {
 
     /// What has to be the same of ports that become one device.
     fn card(&self, vfs: bool) -> (Option<BusId>, Option<Guid>, Option<&str>) {
-        let first = |id: BusId| BusId {
-            function: 0,
-            device: if vfs { 0 } else { id.device },
-            ..id
-        };
         (
-            self.hca.pci.map(first),
+            self.hca.pci.map(|id| place(id, vfs)),
             self.hca.sys_image_guid,
             self.port.link_layer.as_deref(),
         )

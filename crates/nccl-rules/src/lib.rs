@@ -17,6 +17,7 @@ pub mod ifname;
 mod interfaces;
 mod known;
 pub mod levels;
+mod merges;
 mod networks;
 mod pitfalls;
 mod port_gids;

@@ -6,6 +6,7 @@ use rdma_model::snapshot::{PciFunction, Snapshot};
 use super::explanation::{Bootstrap, Explanation, Network, Ring, Trap, Warning};
 use super::hca::{self, UNKNOWN, data_direct, parameter};
 use super::ifname::Patterns;
+use super::merges;
 use super::pitfalls::{few, short, warning};
 use super::settings::Settings;
 
@@ -32,7 +33,7 @@ pub(crate) fn judge(
     if explained.ports.iter().any(|p| p.why.starts_with(UNKNOWN)) {
         return Some(Ring::Unknown("which HCAs are taken is not known".into()));
     }
-    let devices = devices(explained);
+    let devices = devices(settings, snapshot, explained);
     if devices.is_empty() {
         return None;
     }
@@ -83,6 +84,8 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Option<W
 struct Device {
     name: String,
     port: u32,
+    /// As [`merges::Device::number`].
+    number: u32,
 }
 
 impl Device {
@@ -108,10 +111,12 @@ impl Device {
 }
 
 /// The devices of the network in its order; an interface is port 0.
-fn devices(explained: &Explanation) -> Vec<Device> {
+fn devices(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Vec<Device> {
+    let numbered = merges::devices(settings, snapshot, explained);
     let interfaces = explained.sockets.iter().map(|s| Device {
         name: s.interface.clone(),
         port: 0,
+        number: 0,
     });
     let port = |label: &String| {
         let (name, port) = label.rsplit_once(':')?;
@@ -125,7 +130,9 @@ fn devices(explained: &Explanation) -> Vec<Device> {
             None => name.to_owned(),
         };
         let port = port.parse().ok()?;
-        Some(Device { name, port })
+        let own = numbered.iter().find(|d| d.label() == *label)?;
+        let number = own.number;
+        Some(Device { name, port, number })
     };
     match (&explained.network, explained.hcas.is_empty()) {
         (Some(Network::Socket), _) | (None, true) => interfaces.collect(),
@@ -138,7 +145,7 @@ fn choose(settings: &Settings, explained: &Explanation, devices: &[Device]) -> O
     let value = settings.get(IFNAME).unwrap_or_default();
     let patterns = Patterns::parse(value, MOST, explained.version);
     let mut devices = devices.iter();
-    devices.position(|d| value.is_empty() || patterns.takes(&d.name, Some(d.port)))
+    devices.position(|d| value.is_empty() || patterns.takes(&d.name, Some(d.number)))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn has_most(value: &str) -> bool {
 
 fn is_level(value: &str, version: Version) -> bool {
     let mut levels = ["LOC", "PORT", "PIX", "PXB", "PXN", "PHB", "SYS"].iter();
-    let is_newer = version >= Version::new(2, 27, 3) && value.starts_with("P2C");
+    let is_newer = version.knows_p2c() && value.starts_with("P2C");
     is_newer || levels.any(|level| value.starts_with(level))
 }
 

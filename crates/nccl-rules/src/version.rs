@@ -203,6 +203,28 @@ impl Version {
         self.since(24, 3)
     }
 
+    /// NICs that it merges by itself and cannot are left apart; before, they ended it
+    /// (src/graph/topo.cc, `ncclTopoMakeVnic`).
+    pub const fn leaves_apart(self) -> bool {
+        self.since(26, 2)
+    }
+
+    /// NICs of different NUMA nodes do not become one (src/graph/topo.cc, `ncclTopoGetVNicParent`).
+    pub const fn wants_one_node(self) -> bool {
+        self.since(30, 7)
+    }
+
+    /// The last digit of a NIC's PCI path is 0, those of its device with NCCL_IB_MERGE_VFS
+    /// (`ncclIbGetPciPath`, not in 2.24 to 2.26).
+    pub const fn edits_path(self) -> bool {
+        self.since(27, 3)
+    }
+
+    /// NCCL_NET_MERGE_LEVEL may be P2C (src/graph/topo.cc, `nicPathKvList`).
+    pub const fn knows_p2c(self) -> bool {
+        self.since(27, 3)
+    }
+
     /// How many NICs can become one (NCCL_NET_MAX_DEVS_PER_NIC in src/include/nccl_net.h).
     pub const fn max_merged(self) -> usize {
         if self.since(30, 3) { 8 } else { 4 }

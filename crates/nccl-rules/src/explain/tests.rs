@@ -2,6 +2,7 @@ use rdma_model::snapshot::{Hca, Netdev};
 use serde_json::{Value, json};
 
 mod hcas;
+mod merges;
 
 use super::*;
 

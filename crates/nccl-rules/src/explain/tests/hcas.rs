@@ -94,7 +94,7 @@ fn two_ports_of_a_card_were_one_device() {
         ("2.21.5", 1, 1),
         ("2.22.3", 1, 0),
         ("2.23.4", 1, 0),
-        ("2.24.3", 0, 0),
+        ("2.24.3", 1, 1),
     ] {
         let three_cards = [&card[..], &[other]].concat();
         assert_eq!(merged(&card, &[], version), pair[..two], "{version}");
@@ -373,7 +373,7 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
     let said = |node: &Snapshot, value: &str| warned(node, &[(name, value)], Trap::Merge);
     for fits in [
         "mlx5_0,mlx5_1",
-        "mlx5_0:1;mlx5_1,mlx4_0:2;",
+        "mlx5_0:1;mlx5_1,mlx4_0:3;",
         "mlx5_0_dma,mlx5_1_dma",
         "",
     ] {
@@ -392,7 +392,7 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
         ),
         (
             "mlx5_0,mlx4_0",
-            "2 are named, and mlx5_0:1, mlx4_0:1, mlx4_0:2 fit: write NAME:PORT",
+            "2 are named, and mlx5_0:1, mlx4_0:1, mlx4_0:3 fit: write NAME:PORT",
         ),
     ] {
         assert_eq!(said(&node, value), [ends(value, why)]);
