@@ -314,6 +314,29 @@ impl Managers {
         all.into_iter().find(|by| self.configures(*by, link))
     }
 
+    /// What `prepare` says of a link that a manager makes, and would again while a container has it:
+    /// NetworkManager at once, networkd where it starts again (seen of 252 and 257).
+    pub fn made_again(&mut self, link: &Netdev) -> Option<String> {
+        let name = &link.name;
+        let bus = self.running_network_manager();
+        if bus.is_some_and(|bus| network_manager::remakes(bus, link).is_ok_and(|is| is)) {
+            return Some(format!(
+                "NetworkManager makes {name} again on the host, with the same addresses, while a \
+                container has it: `nmcli connection modify \"$(nmcli -g GENERAL.CONNECTION device \
+                show {name})\" connection.autoconnect no` keeps it from that; a stop has the \
+                profile activated all the same"
+            ));
+        }
+        let is_networkds = manages(&self.root, Manager::Networkd, link.ifindex)
+            && networkd_config::makes(&self.root, name);
+        is_networkds.then(|| {
+            format!(
+                "systemd-networkd makes {name} again on the host, with the same addresses, where \
+                it starts again while a container has it"
+            )
+        })
+    }
+
     fn configures(&mut self, by: Manager, link: &Netdev) -> bool {
         if !manages(&self.root, by, link.ifindex) || self.is_running(by) == Some(false) {
             return false;

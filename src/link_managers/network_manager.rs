@@ -147,6 +147,24 @@ pub(super) fn settings(bus: &mut Bus, profile: &str) -> Result<MarshalledMessage
     bus.call::<u32>(callee, "GetSettings", &[])
 }
 
+/// The kinds of profiles for links that others have made.
+const HARDWARE: [&str; 2] = ["802-3-ethernet", "infiniband"];
+
+/// Whether it makes a link itself, and again as soon as that leaves the host: its profile is of no
+/// hardware, and activated by itself.
+pub fn remakes(bus: &mut Bus, link: &Netdev) -> Result<bool> {
+    let device = device(bus, link)?;
+    let profile = profile_of(bus, &device)?;
+    let answer = settings(bus, &profile)?;
+    let profile: Profile = answer.body.parser().get()?;
+    let connection = profile.get("connection").context("a profile of nothing")?;
+    let kind = text(connection, "type");
+    let is_hardware = kind.is_none_or(|kind| HARDWARE.contains(&kind.as_str()));
+    // What has the default value is absent.
+    let by_itself = connection.get("autoconnect").and_then(|on| on.get().ok());
+    Ok(!is_hardware && by_itself.unwrap_or(true))
+}
+
 /// What of a link's state NetworkManager does not make again: what is not in the profile. What it
 /// has applied (GetAppliedConnection) may be more, by `nmcli device modify`.
 pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {

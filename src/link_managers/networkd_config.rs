@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rdma_model::ids::IfName;
+
 use crate::disk::files;
 
 /// Where networkd looks for files (systemd.network(5)), in the order in which they count.
@@ -16,13 +18,31 @@ pub const FOLDERS: [&str; 4] = [
 
 /// A file with a rule whose priority the kernel chooses (systemd.network(5)).
 pub fn rule_without_priority(root: &Path) -> Option<PathBuf> {
-    let folders = FOLDERS.iter().map(|at| root.join(at).join("network"));
-    let files = folders.flat_map(|folder| files_below(&folder));
-    let mut networks = files.filter(|file| {
+    let mut networks = network_files(root).filter(|file| {
         let is = |ends: &str| file.extension().is_some_and(|e| e == ends);
         is("network") || is("conf")
     });
     networks.find(|file| read(file).is_some_and(|text| lacks_priority(&text)))
+}
+
+/// Whether a file has it make a link of that name (systemd.netdev(5)).
+pub fn makes(root: &Path, name: &IfName) -> bool {
+    let mut files = network_files(root);
+    files.any(|file| {
+        let is_netdev = file.extension().is_some_and(|e| e == "netdev");
+        let text = is_netdev.then(|| read(&file)).flatten();
+        text.is_some_and(|text| text.lines().any(|line| names(line, name)))
+    })
+}
+
+fn names(line: &str, name: &IfName) -> bool {
+    let pair = line.split_once('=');
+    pair.is_some_and(|(key, value)| key.trim() == "Name" && value.trim() == name.as_str())
+}
+
+fn network_files(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let folders = FOLDERS.map(|at| root.join(at).join("network"));
+    folders.into_iter().flat_map(|folder| files_below(&folder))
 }
 
 /// Those of a folder and of the folders in it.

@@ -749,6 +749,67 @@ def networkmanager_without_carrier(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", rails=1, stay=1)
+def networkmanager_macvlan(h):
+    networkmanager_macvlan_rail(h, "no")
+
+
+@case("trixie", "bookworm", quick=True, rails=1, run=steps.made_again_while_away)
+def networkmanager_macvlan_made_again(h):
+    networkmanager_macvlan_rail(h, "yes")
+
+
+def networkmanager_macvlan_rail(h, autoconnect):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager(
+        [
+            "con-name r0 ifname r0 ipv4.method disabled ipv6.method disabled",
+            "type macvlan con-name mv0 ifname mv0 dev r0 mode bridge ipv4.method manual"
+            f" ipv4.addresses 198.18.0.10/24 ipv6.method disabled autoconnect {autoconnect}",
+        ],
+        nics=["r0", "mv0"],
+        up=["mv0"],
+    )
+    macvlan_rail(h)
+
+
+def macvlan_rail(h):
+    h.rails = ["mv0"]
+    h.all_nics += ["mv0"]
+    h.reaches("198.18.0.10", "198.18.0.1")
+
+
+@case("trixie", "bookworm", rails=1, stay=1)
+def networkd_macvlan(h):
+    networkd_macvlan_rail(h)
+
+
+@case(
+    "bookworm",
+    "trixie",
+    rails=1,
+    run=lambda judge: steps.made_again_while_away(judge, judge.host.managers[0].restart),
+)
+def networkd_macvlan_made_again(h):
+    networkd_macvlan_rail(h)
+
+
+def networkd_macvlan_rail(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd(
+        {
+            "10-mv0.netdev": "[NetDev]\nName=mv0\nKind=macvlan\n[MACVLAN]\nMode=bridge\n",
+            "10-r0.network": "[Match]\nName=r0\n[Network]\nMACVLAN=mv0\nLinkLocalAddressing=no\n",
+            "10-mv0.network": "[Match]\nName=mv0\n[Network]\nAddress=198.18.0.10/24\n"
+            "LinkLocalAddressing=no\n",
+        },
+        nics=["r0", "mv0"],
+    )
+    macvlan_rail(h)
+
+
 # Two managers on one host.
 
 

@@ -143,7 +143,8 @@ class Networkd:
 
 
 class NetworkManager:
-    """NetworkManager. connections: arguments of `nmcli connection add type ethernet`."""
+    """NetworkManager. connections: arguments of `nmcli connection add`, of type ethernet if
+    they name none."""
 
     def __init__(self, host, connections, nics, up=(), auto_default=False):
         self.nics = nics
@@ -169,7 +170,8 @@ class NetworkManager:
         self.daemon.start()
         self._wait()
         for connection in connections:
-            sh(f"nmcli connection add type ethernet {connection}")
+            kind = "" if connection.startswith("type ") else "type ethernet "
+            sh(f"nmcli connection add {kind}{connection}")
         for name in up:
             sh(f"nmcli --wait 60 connection up {name}")
 

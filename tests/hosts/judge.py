@@ -100,6 +100,7 @@ class Judge:
         self.moved = nics or list(self.host.rails)
         ended = rdmaprep("prepare", "--ifaces", " ".join(self.moved), *self.host.prepare_flags)
         self.expect_code(ended, 0, "prepare")
+        return ended.text
 
     def attach(self, step):
         container = Container() if not self.by_hand else ByHand(self.moved)
@@ -116,6 +117,8 @@ class Judge:
             self.expect_away(step)
         meanwhile()
         time.sleep(self.case.stay)
+        if look_inside and not self.by_hand:
+            self.expect_gone(step)
         ended = container.stop()
         self.stops.append(ended.seconds)
         self.expect_code(ended, 0, step)
@@ -224,6 +227,11 @@ class Judge:
                     f" {found and found['dev']}"
                 )
         self.expect_reached(others, f"{step}: while {' '.join(self.moved)} are away")
+
+    def expect_gone(self, step):
+        for nic in self.moved:
+            if os.path.exists(f"/sys/class/net/{nic}"):
+                raise Failure(f"{step}: the host has a {nic} while the container has it")
 
     def expect_reached(self, entries, step, pid=None, tries=5):
         for _ in range(tries):

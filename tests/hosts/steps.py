@@ -153,6 +153,21 @@ def held_back_until_the_timer(judge):
         judge.expect_back(step)
 
 
+def made_again_while_away(judge, meanwhile=lambda: None):
+    """A manager makes a NIC again that a container has: `prepare` warns of that, and the way back
+    is open."""
+    nic = judge.host.rails[0]
+    if f" makes {nic} again" not in (text := judge.prepare()):
+        raise Failure(f"prepare does not say that {nic} is made again: {text[:300]}")
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = judge.attach(step)
+        meanwhile()
+        wait_for(lambda: sh(f"ip -4 -o address show {nic} || true").strip(), f"another {nic}")
+        judge.expect_code(container.stop(), 0, step)
+        judge.expect_back(step)
+
+
 def attach_noticed(judge, step):
     """A container; NetworkManager knows that r0 has left."""
     container = judge.attach(step)

@@ -1,6 +1,8 @@
 //! What `prepare` is about to store, decided and edited to the end while nothing is written: alone,
 //! or for a part that all nodes have, and then before this node says yes to it.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use rail_agreement::Agreement;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -13,6 +15,7 @@ use crate::commands::{busy_nics, warn};
 use crate::container::userspace;
 use crate::disk::files;
 use crate::disk::replace::Replacement;
+use crate::link_managers::Managers;
 use crate::oci::edit;
 use crate::plan::rule_carry;
 use crate::planner::{options, plan_of_any};
@@ -49,6 +52,12 @@ impl DraftInputs<'_> {
             true => rule_carry::left_behind(&plan.nics, &decision.host, decision.pod.as_ref()),
             false => Vec::new(),
         };
+        if plan.moves() && !decision.recorded {
+            let moved = plan.nics.iter();
+            let moved = moved.filter_map(|nic| decision.host.netdev(&nic.identity.name));
+            let mut managers = Managers::of(Path::new("/"));
+            notes.extend(moved.filter_map(|link| managers.made_again(link)));
+        }
         notes.extend(traps.unwrap_or_default());
         let bundle = args.bundle.as_deref().zip(self.config);
         let lacks =
