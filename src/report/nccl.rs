@@ -83,7 +83,7 @@ pub fn explanation_table(e: &Explanation) -> String {
     if !e.ports.is_empty() {
         parts.push(table(
             &["HCA:port", "verdict", "why"],
-            rows(&e.ports, "taken"),
+            rows(&e.ports, if starts(e) { "taken" } else { "fits" }),
             "no HCAs",
         ));
     }
@@ -138,10 +138,15 @@ fn bootstrap(outcome: &Bootstrap) -> String {
     }
 }
 
+/// Whether NCCL gets as far as its data.
+fn starts(e: &Explanation) -> bool {
+    let ends = |t| matches!(t, Trap::NoNetwork | Trap::NoRing | Trap::Merge);
+    !e.warnings.iter().any(|w| ends(w.trap))
+}
+
 /// What stands for the data of NCCL's `own` network where NCCL_NET names another.
 fn other_network(e: &Explanation, own: Network) -> Option<String> {
-    let mut warnings = e.warnings.iter();
-    if warnings.any(|w| matches!(w.trap, Trap::NoNetwork | Trap::NoRing | Trap::Merge)) {
+    if !starts(e) {
         return Some("none: NCCL does not start".to_owned());
     }
     let text = match e.network.as_ref()? {

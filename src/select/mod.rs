@@ -11,7 +11,6 @@ mod selection;
 mod taken_gids;
 
 use anyhow::Result;
-use nccl_rules::version::Version;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
@@ -38,16 +37,10 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     let release = request.release(None);
-    warnings.extend(
-        release
-            .filter(|release| !release.is_judged())
-            .map(|release| {
-                format!(
-                    "NCCL {release} was not judged: NICs and settings are chosen as for {}",
-                    Version::OLDEST
-                )
-            }),
-    );
+    let stand_in = release.and_then(|release| Some((release, release.stand_in()?)));
+    warnings.extend(stand_in.map(|(release, other)| {
+        format!("NCCL {release} was not judged: NICs and settings are chosen as for {other}")
+    }));
     known(&context)?;
     let mut verdicts: Vec<Verdict> = candidates::candidates(&context)
         .iter()
@@ -213,6 +206,7 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     said.extend(fabrics::left_out(&selection.verdicts));
     said.extend(fabrics::hints(context, &selection.verdicts));
     said.extend(link_layers::hint(context, &selection.verdicts));
+    said.extend(taken_gids::version_1(request, &selection.verdicts));
     let mut absent: Vec<&IfName> = request.select.peer_ifaces.iter().collect();
     absent.retain(|n| selection.kept().all(|v| v.netdev.as_ref() != Some(*n)));
     if !absent.is_empty() {

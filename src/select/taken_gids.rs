@@ -74,6 +74,27 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<Stri
     range
 }
 
+/// A remark on planned GIDs of RoCE v1, which settings ask for.
+pub(super) fn version_1(request: &Request, verdicts: &[Verdict]) -> Option<String> {
+    let kept = verdicts.iter().filter(|v| v.dropped.is_none());
+    let first = kept.filter(|v| {
+        v.gid
+            .as_ref()
+            .is_some_and(|g| g.kind == Some(GidKind::IbRoceV1))
+    });
+    let names: Vec<&str> = first
+        .filter_map(|v| Some(v.netdev.as_ref()?.as_str()))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "with {} NCCL takes GIDs of RoCE v1 on {}, which no router forwards, and which connect \
+            to their like alone",
+            said(request),
+            names.join(", ")
+        )
+    })
+}
+
 /// What NCCL takes of a rail.
 struct Taken<'a> {
     choice: Choice,

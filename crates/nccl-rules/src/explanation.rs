@@ -160,7 +160,7 @@ impl Trap {
             Trap::Layers => {
                 "NCCL takes ports of InfiniBand and of Ethernet, which it does not connect"
             }
-            Trap::NotJudged => "NCCL's release is older than those that were compared",
+            Trap::NotJudged => "NCCL's release is none of those that were compared",
             Trap::Value => "a value means something else than it seems to",
         }
     }
@@ -280,7 +280,7 @@ pub enum Trap {
     Merge,
     /// A name that is nearly that of a setting.
     Name,
-    /// A release that is older than those that were compared.
+    /// A release that is older or newer than those that were compared.
     NotJudged,
 }
 

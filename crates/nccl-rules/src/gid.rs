@@ -112,6 +112,15 @@ fn by_flid(port: &Port, settings: &Settings, version: Version) -> Choice {
     Choice::Index(if is_routable { index } else { 0 })
 }
 
+/// Whether a NCCL_IB_ADDR_RANGE has no digit behind its slash.
+pub(crate) fn lacks_bits(range: &str) -> bool {
+    let bits = range
+        .split_once('/')
+        .map(|(_, bits)| bits.trim_ascii_start());
+    let digits = bits.map(|bits| bits.strip_prefix(['-', '+']).unwrap_or(bits));
+    digits.is_some_and(|digits| !digits.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Whether a NCCL_IB_ADDR_RANGE is one that counts for nothing.
 pub(crate) fn ignores_range(settings: &Settings, version: Version) -> bool {
     let range = settings.get("NCCL_IB_ADDR_RANGE").unwrap_or_default();

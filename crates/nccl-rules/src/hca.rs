@@ -14,6 +14,8 @@ use super::version::Version;
 
 /// How the reason of a port begins of which the snapshot does not say enough.
 pub const UNKNOWN: &str = "unknown: ";
+/// The reason of a port whose list NCCL refuses.
+pub(crate) const REFUSED: &str = "NCCL refuses the planes of NCCL_IB_HCA";
 pub(crate) const NO_ROOM: &str = "NCCL has room for";
 
 pub(crate) struct Hcas {
@@ -96,7 +98,7 @@ pub(crate) fn judge(
         all.clear();
         for port in judged.iter_mut().filter(|port: &&mut Judged| port.taken) {
             port.taken = false;
-            port.why = "NCCL refuses the planes of NCCL_IB_HCA".to_owned();
+            port.why = REFUSED.to_owned();
         }
     }
     Hcas {

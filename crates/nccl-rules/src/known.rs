@@ -16,6 +16,11 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
         );
         out.push(warning(Trap::NotJudged, text));
     }
+    if version > Version::NEWEST {
+        let newest = Version::NEWEST;
+        let text = format!("NCCL {version} was not judged yet: all this is what {newest} does");
+        out.push(warning(Trap::NotJudged, text));
+    }
     let unread = |v: &Variable| v.since.filter(|since| version < *since);
     for (variable, since) in VARIABLES.iter().filter_map(|v| Some((v.name, unread(v)?))) {
         if settings.get(variable).is_some() {

@@ -463,6 +463,7 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
     // Who switches them off means it, and NCCL_NET allows no other network.
     let meant = hca::disabled(settings, explained.version) || explained.network.is_some();
+    let meant = meant || explained.ports.iter().any(|p| p.why == hca::REFUSED);
     let unnamed = hca::no_verbs(settings, explained.version);
     if none && !meant && unnamed && !explained.sockets.is_empty() {
         let text = format!("{}; NCCL goes on over TCP: unset it", hca::NO_VERBS);

@@ -174,7 +174,10 @@ fn said(
         ),
         Flaw::Beyond | Flaw::Unused => warning(
             Trap::NoGid,
-            format!("{set}: there is no GID of that index on {ports}; {cure}"),
+            format!(
+                "{set}: there is no GID of that index on {ports}, and no connection comes up; \
+                {cure}"
+            ),
         ),
         Flaw::Poor(what) => warning(
             Trap::PoorGid,

@@ -6,28 +6,41 @@ use std::net::IpAddr;
 use rdma_model::snapshot::{Netdev, Route, Snapshot};
 
 use super::explanation::Explanation;
+use super::hca::parameter;
 use super::settings::Settings;
+use super::version::Version;
 
 pub const CROSS_NIC: &str = "NCCL_CROSS_NIC";
+const PXN_DISABLE: &str = "NCCL_PXN_DISABLE";
 
 /// What to know of rails on these netdevs, in a sentence; nothing where NCCL_CROSS_NIC keeps to one
-/// rail. A netdev without a route is passed over: its routes are not known.
+/// rail and PXN is on. Where no rail has a route, routes are not known.
 pub fn hint(settings: &Settings, snapshot: &Snapshot, rails: &[&Netdev]) -> Option<String> {
-    if settings.get(CROSS_NIC) == Some("0") {
+    let stays = settings.get(CROSS_NIC) == Some("0");
+    let has_pxn = parameter(settings, Version::NEWEST, PXN_DISABLE, 0) == 0;
+    if stays && has_pxn || !rails.iter().any(|dev| has_route(snapshot, dev)) {
         return None;
     }
-    let rails: Vec<&Netdev> = rails
-        .iter()
-        .copied()
-        .filter(|dev| has_route(snapshot, dev))
-        .collect();
     let mut pairs = rails
         .iter()
         .flat_map(|from| rails.iter().map(move |to| (*from, *to)));
     let (from, to) = pairs.find(|(from, to)| from.name != to.name && !leads(snapshot, from, to))?;
+    let way = match (stays, has_pxn) {
+        (_, true) => {
+            "with NCCL_CROSS_NIC=0 each rank stays on one rail, and PXN, which NCCL_PXN_DISABLE=0 \
+            leaves on, goes to the other one by way of its GPU"
+        }
+        (true, false) => {
+            "with NCCL_CROSS_NIC=0 each rank stays on one rail, and without PXN, which \
+            NCCL_PXN_DISABLE turns off, those of two rails do not reach each other: unset that"
+        }
+        (false, false) => {
+            "set NCCL_CROSS_NIC=0 and unset NCCL_PXN_DISABLE: each rank then stays on one rail, \
+            and PXN goes to the other one by way of its GPU"
+        }
+    };
     Some(format!(
-        "{} has no route to the network of {}: with NCCL_CROSS_NIC=0 each rank stays on one rail, \
-        and PXN, which NCCL_PXN_DISABLE=0 leaves on, goes to the other one by way of its GPU",
+        "{} has no route to the network of {}: {way}",
         from.name, to.name
     ))
 }
@@ -77,7 +90,6 @@ fn leads(snapshot: &Snapshot, from: &Netdev, to: &Netdev) -> bool {
 mod tests {
     use super::*;
     use crate::explain::explain;
-    use crate::version::Version;
     use serde_json::{Value, json};
 
     fn node(routes: &[(&str, &str)]) -> Snapshot {
@@ -117,6 +129,14 @@ mod tests {
         assert_eq!(hinted(&both, &[]), None);
         assert_eq!(hinted(&[], &[]), None, "no route is known");
         assert_eq!(hinted(&own, &[("NCCL_CROSS_NIC", "0")]), None);
+        let off = ("NCCL_PXN_DISABLE", "1");
+        let hint = hinted(&own, &[("NCCL_CROSS_NIC", "0"), off]).unwrap();
+        assert!(hint.contains("two rails do not reach each other"), "{hint}");
+        let hint = hinted(&own, &[off]).unwrap();
+        assert!(hint.contains("unset NCCL_PXN_DISABLE"), "{hint}");
+        let back = [("10.0.0.0/16", "rdma0")];
+        let hint = hinted(&back, &[]).unwrap();
+        assert!(hint.starts_with("rdma1 has no route"), "{hint}");
         assert_eq!(hinted(&own, &[("NCCL_IB_HCA", "=mlx5_0")]), None);
     }
 }

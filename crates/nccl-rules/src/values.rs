@@ -8,14 +8,17 @@ use super::settings::Settings;
 use super::variables::VARIABLES;
 use super::version::Version;
 
+const INDEX: &str = "NCCL_IB_GID_INDEX";
+const ROCE: &str = "NCCL_IB_ROCE_VERSION_NUM";
+
 /// Those that are read as numbers (`NCCL_PARAM`).
 const NUMBERS: [&str; 12] = [
     "NCCL_IB_DISABLE",
     "NCCL_IB_DEVICE_PCI_ORDER",
     "NCCL_IB_MERGE_NICS",
     "NCCL_IB_MERGE_VFS",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_ROCE_VERSION_NUM",
+    INDEX,
+    ROCE,
     "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
     "NCCL_OOB_NET_ENABLE",
     "NCCL_IB_DATA_DIRECT",
@@ -48,13 +51,26 @@ fn by_number(settings: &Settings, name: &str, value: &str, version: Version) -> 
         i64::MIN => "its default".to_owned(),
         number => number.to_string(),
     };
-    (!is_whole).then(|| format!("no number: NCCL takes {taken}"))
+    if !is_whole {
+        return Some(format!("no number: NCCL takes {taken}"));
+    }
+    let number = parameter(settings, version, name, 0);
+    let short = number as i32;
+    match name {
+        INDEX if i64::from(short) != number => Some(format!("beyond 32 bits: NCCL takes {short}")),
+        ROCE if !matches!(number, 1 | 2) => Some("no RoCE version: NCCL prefers none".to_owned()),
+        _ => None,
+    }
 }
 
 /// What a word is not, and what NCCL does then (src/graph/topo.cc; net_ib/connect.cc).
 fn by_word(settings: &Settings, name: &str, value: &str, version: Version) -> Option<String> {
     let is_one = |words: &[&str]| words.iter().any(|w| value.eq_ignore_ascii_case(w));
     let (is_read, does) = match name {
+        "NCCL_IB_ADDR_RANGE" if gid::lacks_bits(value) => (
+            false,
+            "no ADDRESS/BITS: NCCL takes 0 bits, and looks at all GIDs",
+        ),
         "NCCL_IB_ADDR_FAMILY" => (
             matches!(value, "" | "AF_INET" | "AF_INET6"),
             "neither AF_INET nor AF_INET6: NCCL looks for AF_INET",
@@ -128,6 +144,22 @@ mod tests {
                 Some("no ADDRESS/BITS of NCCL_IB_ADDR_FAMILY: NCCL looks at all GIDs"),
             ),
             ("NCCL_IB_ADDR_RANGE", "192.0.2.0/24", None),
+            (
+                "NCCL_IB_ADDR_RANGE",
+                "192.0.2.0/x",
+                Some("no ADDRESS/BITS: NCCL takes 0 bits, and looks at all GIDs"),
+            ),
+            (
+                "NCCL_IB_GID_INDEX",
+                "4294967299",
+                Some("beyond 32 bits: NCCL takes 3"),
+            ),
+            (
+                "NCCL_IB_ROCE_VERSION_NUM",
+                "3",
+                Some("no RoCE version: NCCL prefers none"),
+            ),
+            ("NCCL_IB_ROCE_VERSION_NUM", "1", None),
             (
                 "NCCL_NETDEVS_POLICY",
                 "MAX:0",

@@ -41,11 +41,19 @@ impl Version {
         self.since(Version::OLDEST.minor, Version::OLDEST.patch)
     }
 
-    /// For sentences about a release, whose rules are those of the oldest where it was not judged.
-    pub fn label(self) -> String {
+    /// What stands in for a release that was not judged.
+    pub fn stand_in(self) -> Option<Version> {
         match self.is_judged() {
-            true => self.to_string(),
-            false => format!("{self} (not judged; as {})", Version::OLDEST),
+            true => (self > Version::NEWEST).then_some(Version::NEWEST),
+            false => Some(Version::OLDEST),
+        }
+    }
+
+    /// For sentences about a release.
+    pub fn label(self) -> String {
+        match self.stand_in() {
+            None => self.to_string(),
+            Some(other) => format!("{self} (not judged; as {other})"),
         }
     }
 

@@ -37,7 +37,7 @@ const MSCCLPP_ENV: &str = "src/core/env.cpp";
 const VERBS: &str = "prov/verbs/src/verbs_init.c";
 
 /// By library, in the order in which a container gets them.
-pub const SETTINGS: [Setting; 19] = {
+pub const SETTINGS: [Setting; 20] = {
     use Library::*;
     [
         setting(
@@ -51,6 +51,13 @@ pub const SETTINGS: [Setting; 19] = {
             Nccl,
             "NCCL_IB_GID_INDEX",
             Form::Nccl("a number, where one is right on all ports"),
+            "src/transport/net_ib/connect.cc",
+            NCCL,
+        ),
+        setting(
+            Nccl,
+            "NCCL_IB_ADDR_FAMILY",
+            Form::Nccl("`AF_INET6`, where all planned GIDs are of IPv6"),
             "src/transport/net_ib/connect.cc",
             NCCL,
         ),

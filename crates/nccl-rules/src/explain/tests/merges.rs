@@ -5,7 +5,10 @@ use super::*;
 /// HCAs of one port, each at its PCI address below a root port of its NUMA node.
 fn hcas(all: &[(&str, &str, i32)]) -> Snapshot {
     let port = json!({"number": 1, "state": "ACTIVE", "link_layer": "Ethernet"});
-    let hca = |(index, (name, pci, _)): (usize, &(&str, &str, i32))| json!({"name": name, "index": index, "pci": pci, "ports": [port]});
+    let hca = |(index, (name, pci, _)): (usize, &(&str, &str, i32))| {
+        let ports = [&port];
+        json!({"name": name, "index": index, "pci": pci, "ports": ports})
+    };
     let hcas: Vec<Value> = all.iter().enumerate().map(hca).collect();
     let function = |(_, pci, numa): &(&str, &str, i32)| {
         let class = 0x020000;
