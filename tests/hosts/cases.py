@@ -626,6 +626,37 @@ esac
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", udev=True, run=steps.comes_back)
+def networkmanager_dispatcher_rules_of_several_kinds(h):
+    """Those of the NIC that stays come between, and the script's have no priority."""
+    h.m0_by_hand()
+    h.gateways()
+    write(
+        "/etc/NetworkManager/dispatcher.d/50-rules",
+        """#!/bin/sh
+case $1.$2 in r0.up) n=0 ;; r1.up) n=1 ;; *) exit 0 ;; esac
+ip address replace 198.18.$n.77/32 dev $1
+ip rule show | grep -q "iif $1" || ip rule add iif $1 table 30$n
+ip rule show | grep -q "198.18.$n.77" || ip rule add from 198.18.$n.77 table 30$n
+ip route replace default via 198.18.$n.1 dev $1 table 30$n
+""",
+        0o755,
+    )
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method manual ipv4.addresses 198.18.{i}.10/24"
+            f" ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+    for table in ("300", "301"):
+        wait_for(
+            lambda t=table: "default" in sh(f"ip route show table {t}", check=False),
+            "set-up: the dispatcher's script",
+        )
+    reach_gateways(h)
+
+
 @case("bookworm", "trixie", managed=False)
 def networkmanager_with_its_defaults_and_rails_by_hand(h):
     """It has no profile for the rails, and makes one for each that has no address when it sees it:

@@ -50,7 +50,7 @@ fn effect(rule: &Rule) -> Rule {
 }
 
 /// Whether a rule that other traffic of theirs may take comes between two that do the same.
-fn is_between(a: &Rule, b: &Rule, all: &[Rule]) -> bool {
+fn is_between(a: &Rule, b: &Rule, all: &[&Rule]) -> bool {
     let (first, last) = (a.priority.min(b.priority), a.priority.max(b.priority));
     all.iter().any(|rule| {
         first < rule.priority
@@ -138,7 +138,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Of a rule of the same effect.
-    fn stands_for(self, other: &Rule, want: &Rule, all: &[Rule]) -> bool {
+    fn stands_for(self, other: &Rule, want: &Rule, all: &[&Rule]) -> bool {
         let may_be = match self {
             Chooser::Manager(managed) if managed.may_choose_rule(want) => {
                 // It marks its own: an administrator's may look the same.
@@ -150,7 +150,8 @@ impl<'a> Chooser<'a> {
                 other.protocol() == want.protocol() && !other.is_static()
             }
         };
-        may_be && !is_between(other, want, all)
+        // Behind an equal one, a rule does nothing.
+        may_be && (other.priority < want.priority || !is_between(other, want, all))
     }
 }
 
@@ -165,13 +166,17 @@ pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], chooser: Chooser) ->
             others.entry(effect(other)).or_default().push(other);
         }
     }
+    // A script that makes several again chooses their order.
+    let effects: BTreeSet<Rule> = wanted.iter().map(effect).collect();
+    let mut settled: Vec<&Rule> = have.iter().collect();
+    settled.retain(|rule| asked.contains(rule) || !effects.contains(&effect(rule)));
     let mut has_other = |want: &Rule| {
         let Some(others) = others.get_mut(&effect(want)) else {
             return false;
         };
         let found = others
             .iter()
-            .position(|other| chooser.stands_for(other, want, have));
+            .position(|other| chooser.stands_for(other, want, &settled));
         found.map(|at| others.swap_remove(at)).is_some()
     };
     let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| there.contains(w));
@@ -244,6 +249,30 @@ mod tests {
         let chosen = missing("10.0.0.0/24", Chooser::Manager(&managed));
         assert_eq!(chosen, 0, "a manager chooses");
         assert_eq!(missing("10.0.1.0/24", Chooser::Anyone), 0, "other traffic");
+    }
+
+    #[test]
+    fn rules_that_a_script_made_again_stand_for_those_that_were_there() {
+        let (a, b) = ("10.0.0.1/32", "10.0.0.0/24");
+        let missing = |wanted: &[Rule], have: &[Rule]| {
+            let Rules { missing, double } = compare_rules(wanted, have, Chooser::Maker);
+            (missing.len(), double.len())
+        };
+        let wanted = [rule(a, 200), rule(b, 199)];
+        let again = [rule(a, 100), rule(b, 101)];
+        assert_eq!(missing(&wanted, &again), (0, 0), "in another order");
+        let beside = [rule(a, 100), rule(b, 199)];
+        assert_eq!(
+            missing(&wanted[..1], &beside),
+            (0, 0),
+            "another's is behind it"
+        );
+        let behind = [rule(a, 300), rule(b, 250)];
+        assert_eq!(
+            missing(&wanted[..1], &behind),
+            (1, 0),
+            "another's is before it"
+        );
     }
 
     #[test]
