@@ -8,7 +8,7 @@ use super::nic_names;
 use super::run::restore_again;
 use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
-use crate::record::Record;
+use crate::record::{Record, short_id};
 use crate::store::records::Records;
 
 /// Restores the NICs of containers that have died without a stop hook, except of records to
@@ -37,21 +37,18 @@ pub fn reclaim(
         if spare(record) || !machine.is_abandoned(record) {
             continue;
         }
-        let nics = nic_names(&record.held)
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(" ");
+        let nics = words(nic_names(&record.held).iter().map(ToString::to_string));
+        let of = words(record.members.iter().map(|m| short_id(&m.id).to_owned()));
         let record = record.clone();
         let was_back = record.is_back();
         match restore_again(machine, records, record) {
             Ok(done) if was_back && done.awaits.is_empty() => {
-                notes.push(format!("{nics}: configured again"));
-                notes.extend(done.notes);
+                notes.push(format!("{nics} of {of}: configured again"));
+                notes.extend(done.notes.iter().map(|note| format!("{of}: {note}")));
             }
             Ok(_) if was_back => {}
-            Ok(_) => notes.push(format!("restored {nics}: their container has died")),
-            Err(e) => notes.push(format!("{nics}: {e:#}")),
+            Ok(_) => notes.push(format!("restored {nics}: their container has died ({of})")),
+            Err(e) => notes.push(format!("{nics} of {of}: {e:#}")),
         }
     }
     notes.extend(records.sweep());
@@ -68,4 +65,8 @@ pub fn reclaim(
         files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
     Ok(notes)
+}
+
+fn words(all: impl Iterator<Item = String>) -> String {
+    all.collect::<Vec<_>>().join(" ")
 }

@@ -539,7 +539,7 @@ fn nics_of_a_container_that_died_without_a_hook_are_restored() {
         assert!(
             host.report("next")["notes"]
                 .to_string()
-                .contains("their container has died")
+                .contains("their container has died (three)")
         );
         assert_eq!(host.status()[0]["members"], json!([["next", true]]));
         next.stop(host).ok();
