@@ -626,7 +626,7 @@ esac
     reach_gateways(h)
 
 
-@case("trixie", "bookworm", udev=True, run=steps.comes_back)
+@case("trixie", "bookworm", udev=True, run=steps.alone)
 def networkmanager_dispatcher_rules_of_several_kinds(h):
     """Those of the NIC that stays come between, and the script's have no priority."""
     h.m0_by_hand()

@@ -240,6 +240,11 @@ def comes_back(judge):
     judge.grown()
 
 
+def alone(judge):
+    for _ in range(judge.rounds + 1):
+        judge.alone()
+
+
 def metric_changed_after_stop(judge):
     judge.prepare()
     for number in range(judge.rounds + 1):
