@@ -314,8 +314,8 @@ impl Managers {
         all.into_iter().find(|by| self.configures(*by, link))
     }
 
-    /// What `prepare` says of a link that a manager makes, and would again while a container has it:
-    /// NetworkManager at once, networkd where it starts again (seen of 252 and 257).
+    /// What `prepare` says of a link that a manager makes, and would again while a container has
+    /// it: NetworkManager at once, networkd where it starts again (seen of 252 and 257).
     pub fn made_again(&mut self, link: &Netdev) -> Option<String> {
         let name = &link.name;
         let bus = self.running_network_manager();
