@@ -83,6 +83,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         host_objects: HostObjects::default(),
         kept_for: Vec::new(),
         children_gone: false,
+        rules_beside: None,
         searched: None,
         hold: None,
         held: held.clone(),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::Rule;
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
@@ -119,6 +120,10 @@ pub struct Record {
     /// next try begins behind them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<usize>,
+    /// What the host had before NICs returned that does what rules of theirs do which no manager
+    /// makes; none where they have no such rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules_beside: Option<Vec<Rule>>,
     /// The order that the host's equal routes and rules had.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,

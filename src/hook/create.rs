@@ -187,6 +187,7 @@ impl Create<'_> {
             host_objects,
             kept_for: Vec::new(),
             children_gone: false,
+            rules_beside: None,
             searched: None,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,

@@ -123,7 +123,7 @@ pub(super) fn route_delete(side: Side, route: &Route) -> Step {
     }
 }
 
-fn rule_delete(side: Side, rule: &Rule) -> Step {
+pub(super) fn rule_delete(side: Side, rule: &Rule) -> Step {
     Step::RuleDelete {
         side,
         rule: rule.clone(),

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use rdma_model::effect::same_rule;
 use rdma_model::host_objects::{HostObjects, RouteKey, is_deviceless, is_linkless};
 use rdma_model::manager::{Manager, is_daemon};
 use rdma_model::moved_nic::MovedNic;
@@ -49,6 +50,26 @@ pub fn remember(
     }
     record.kept_for = nic_names(&record.held);
     Ok(())
+}
+
+/// Rules of NICs that have a manager, and that are not its own.
+pub fn foreign_rules(held: &[MovedNic]) -> Vec<Rule> {
+    let mut all = Vec::new();
+    for nic in held {
+        let Some(managed) = &nic.managed else {
+            continue;
+        };
+        let rules = nic.before.rules.iter().cloned();
+        all.extend(rules.filter(|rule| !managed.may_choose_rule(rule)));
+    }
+    all
+}
+
+/// See [`Record::rules_beside`].
+pub fn rules_beside(held: &[MovedNic], host: &[Rule]) -> Option<Vec<Rule>> {
+    let foreign = foreign_rules(held);
+    let does_same = |rule: &&Rule| foreign.iter().any(|want| same_rule(want, rule));
+    (!foreign.is_empty()).then(|| host.iter().filter(does_same).cloned().collect())
 }
 
 /// Whether a NIC has come by itself, as when its namespace ended, or by a try that was killed.

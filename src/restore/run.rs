@@ -117,7 +117,7 @@ fn bring_back(
     let was_tried = was == Phase::Restoring;
     of_host::remember(world, &mut managers, &mut record, was_tried)?;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
-    let unsaved = records.save(&record).err();
+    let mut unsaved = records.save(&record).err();
     let others = other_records(records, &record);
     let (absent, gone) = absent_nics(world, records, &record, &others)?;
     // Before it was attached, no program of the container has run.
@@ -129,6 +129,12 @@ fn bring_back(
     let mut planned = plan_when_back(machine, world, &mut managers, &view, patience)?;
     record.searched = planned.searched;
     siblings.correct(&mut planned.plan.notes);
+    if !was_tried {
+        record.rules_beside = of_host::rules_beside(&record.held, &planned.rules);
+        if record.rules_beside.is_some() {
+            unsaved = unsaved.or(records.save(&record).err());
+        }
+    }
     let mut moved = move_back(world, &planned.plan.steps, &record);
     let arranged = put_in_order(world, records, &mut record, &absent)?;
     moved.errors.extend(arranged.errors);
@@ -144,6 +150,7 @@ fn bring_back(
         host_objects: &record.host_objects,
         moved: &planned.moved,
         begun,
+        rules: record.rules_beside.as_deref(),
     };
     let mut settled = settle(world, &mut managers, back, patience)?;
     settled.drift.extend(bare_hcas::move_again(world, &record)?);
@@ -374,7 +381,7 @@ pub fn preview(
     }
     let (absent, gone) = absent_nics(world, records, record, &other_records(records, record))?;
     let mut managers = Managers::of(machine.root());
-    let plan = plan_now(world, &mut managers, &absent.view(record))?.0;
+    let plan = plan_now(world, &mut managers, &absent.view(record))?.plan;
     Ok(RestorePlan {
         notes: plan.notes.into_iter().chain(gone).collect(),
         ..plan

@@ -8,12 +8,14 @@ use rdma_model::moved_nic::MovedNic;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use rdma_model::effect::{Chooser, compare_rules};
+use rdma_model::effect::{Chooser, compare_rules, doubled_since};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Route, Snapshot};
+use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, lost_link_local};
 
 use super::arrange::arrange;
+use super::diff::rule_delete;
+use super::of_host::foreign_rules;
 use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
@@ -52,6 +54,8 @@ pub struct Returned<'a> {
     /// Those that came by this restore, and when it began; the others were here before.
     pub moved: &'a [IfName],
     pub begun: SystemTime,
+    /// See [`crate::record::Record::rules_beside`].
+    pub rules: Option<&'a [Rule]>,
 }
 
 /// NICs that do not change any more.
@@ -85,6 +89,7 @@ impl<'a> Returned<'a> {
             host_objects: HostObjects::NONE,
             moved: &[],
             begun: SystemTime::UNIX_EPOCH,
+            rules: None,
         }
     }
 
@@ -368,7 +373,8 @@ impl Settling<'_> {
         let owed = owed(self.back.held, words, host);
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
-        if lacking.is_empty() && !owed.iter().any(|h| has_double_rule(h, host)) {
+        let is_double = |h: &MovedNic| has_double_rule(h, host);
+        if lacking.is_empty() && !owed.iter().any(is_double) && self.doubled(host).is_empty() {
             return Ok(Next::End(lacking));
         }
         let over = self.is_over();
@@ -397,6 +403,17 @@ impl Settling<'_> {
         lacking.extend(self.back.host_objects.missing(host).drift());
         lacking.extend(self.lost_routes(host).iter().map(missing_route));
         lacking
+    }
+
+    /// What a script of a manager made when it found a NIC's rules missing, just before they came.
+    fn doubled<'h>(&self, host: &'h Snapshot) -> Vec<&'h Rule> {
+        let Some(before) = self.back.rules else {
+            return Vec::new();
+        };
+        let held = self.back.held;
+        let mut doubled = doubled_since(&foreign_rules(held), &host.rules, before);
+        doubled.retain(|rule| held.iter().all(|h| !h.before.rules.contains(rule)));
+        doubled
     }
 
     /// The kernel's, which a manager deletes that has taken a link and let go of it.
@@ -437,6 +454,11 @@ impl Settling<'_> {
         let side = Side::Host;
         let lost = self.lost_routes(host).into_iter();
         steps.extend(lost.map(|route| Step::RouteAdd { side, route }));
+        steps.extend(
+            self.doubled(host)
+                .iter()
+                .map(|rule| rule_delete(side, rule)),
+        );
         self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
         if order.is_empty() {
             return Ok(!steps.is_empty());

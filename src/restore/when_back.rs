@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::Side;
 
 use super::bare_hcas;
@@ -25,6 +25,8 @@ pub(super) struct Planned {
     pub(super) notes: Vec<String>,
     /// NICs that the host lacked, or had down.
     pub(super) moved: Vec<IfName>,
+    /// The rules that the host had.
+    pub(super) rules: Vec<Rule>,
     /// See [`Record::searched`].
     pub(super) searched: Option<usize>,
 }
@@ -42,15 +44,14 @@ pub(super) fn plan_when_back(
     let mut notes = Vec::new();
     let mut searched = None;
     loop {
-        let (plan, moved) = plan_now(world, managers, record)?;
+        let planned = plan_now(world, managers, record)?;
+        let plan = &planned.plan;
         let over = Instant::now() >= deadline;
         if plan.missing == 0 || over && (searched.is_some() || patience.is_zero()) {
-            let searched = searched.flatten();
             return Ok(Planned {
-                plan,
                 notes,
-                moved,
-                searched,
+                searched: searched.flatten(),
+                ..planned
             });
         }
         // Every namespace of the machine is looked into: once.
@@ -80,7 +81,7 @@ pub(super) fn plan_now(
     world: &mut dyn World,
     managers: &mut Managers,
     record: &Record,
-) -> Result<(RestorePlan, Vec<IfName>)> {
+) -> Result<Planned> {
     let scope = Scope::links().with(routes_of(record));
     let inside = world.observe_inside(&scope)?;
     let host = world.observe(Side::Host, &scope)?;
@@ -119,7 +120,13 @@ pub(super) fn plan_now(
         lost.iter()
             .map(|name| format!("{name} is neither in the container's namespace nor on the host")),
     );
-    Ok((restore_plan, nic_names(&away)))
+    Ok(Planned {
+        plan: restore_plan,
+        notes: Vec::new(),
+        moved: nic_names(&away),
+        rules: host.rules,
+        searched: None,
+    })
 }
 
 /// Those that a restore of the record asks for.

@@ -657,6 +657,39 @@ ip route replace default via 198.18.$n.1 dev $1 table 30$n
     reach_gateways(h)
 
 
+@case("bookworm", "trixie")
+def networkmanager_dispatcher_script_that_takes_its_time(h):
+    """Its rules come while ours do, all of one priority, and others of their traffic lie between."""
+    h.m0_by_hand()
+    h.gateways()
+    write(
+        "/etc/NetworkManager/dispatcher.d/50-rails",
+        """#!/bin/sh
+[ "$2" = up ] || exit 0
+case $1 in r0) n=0 ;; r1) n=1 ;; *) exit 0 ;; esac
+ip addr replace 198.18.$n.77/32 dev $1
+sleep 0.$(shuf -i 0-5 -n 1)
+ip rule show | grep -q "iif $1" || ip rule add iif $1 table 30$n
+ip rule show | grep -q "198.18.$n.77" || ip rule add from 198.18.$n.77 table 30$n
+ip route replace default via 198.18.$n.1 dev $1 table 30$n
+""",
+        0o755,
+    )
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method manual ipv4.addresses 198.18.{i}.10/24"
+            f" ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+    for i in range(2):
+        wait_for(
+            lambda: f"198.18.{i}.1 dev" in sh(f"ip route show table 30{i} || true"),
+            "set-up: the dispatcher's script",
+        )
+    reach_gateways(h)
+
+
 @case("bookworm", "trixie", managed=False)
 def networkmanager_with_its_defaults_and_rails_by_hand(h):
     """It has no profile for the rails, and makes one for each that has no address when it sees it:

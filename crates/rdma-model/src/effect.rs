@@ -107,6 +107,24 @@ fn may_choose_route(managed: Option<&Managed>, route: &Route) -> bool {
     managed.is_none_or(|managed| managed.may_choose_route(route))
 }
 
+/// Rules that do what one of `foreign` does that is there, too, from a place where the order
+/// matters: a script made them while it was not. Those that were there `before` stay.
+pub fn doubled_since<'a>(foreign: &[Rule], have: &'a [Rule], before: &[Rule]) -> Vec<&'a Rule> {
+    let all: Vec<&Rule> = have.iter().collect();
+    let came = have
+        .iter()
+        .filter(|rule| !rule.is_static() && !foreign.contains(rule) && !before.contains(rule));
+    came.filter(|came| {
+        foreign.iter().any(|want| {
+            same_rule(came, want)
+                && came.protocol() == want.protocol()
+                && have.contains(want)
+                && is_between(came, want, &all)
+        })
+    })
+    .collect()
+}
+
 /// Rules against what is there: each of these stands for one that is wanted, its equal before all
 /// others.
 #[derive(Debug, PartialEq)]
@@ -272,6 +290,22 @@ mod tests {
             missing(&wanted[..1], &behind),
             (1, 0),
             "another's is before it"
+        );
+    }
+
+    #[test]
+    fn a_scripts_rule_is_double_behind_others_of_its_traffic() {
+        let foreign = [rule("10.0.0.1/32", 100), rule("10.0.0.0/24", 150)];
+        let (late, clear) = (rule("10.0.0.1/32", 200), rule("10.0.0.1/32", 120));
+        let have = [foreign.as_slice(), &[late.clone(), clear]].concat();
+        assert_eq!(doubled_since(&foreign, &have, &[]), [&late]);
+        assert!(
+            doubled_since(&foreign, &have, &have).is_empty(),
+            "an administrator's"
+        );
+        assert!(
+            doubled_since(&foreign, &have[1..], &[]).is_empty(),
+            "the wanted one is away"
         );
     }
 

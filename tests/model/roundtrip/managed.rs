@@ -271,6 +271,7 @@ fn a_manager_that_makes_its_own_again() {
                 host_objects: HostObjects::NONE,
                 moved: &moved,
                 begun,
+                rules: None,
             };
             let settled = settle(&mut world, &mut managers, back, Duration::from_secs(5)).unwrap();
             assert_eq!((settled.drift, settled.waiting), (vec![], vec![]));
