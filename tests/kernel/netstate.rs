@@ -992,6 +992,24 @@ fn a_token_that_could_not_be_given_back() {
     });
 }
 
+/// Linux looks for a gateway by the rules: this one was not there when the route was added.
+#[test]
+fn a_rule_that_bars_a_gateway_keeps_its_nic_on_the_host() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("route add 10.77.0.0/16 via 10.0.0.9 dev r0\n\
+             rule add to 10.0.0.9 prohibit priority 100");
+        let before = host.look();
+        host.prepare("r0");
+        Container::new("c").create(host).fails(
+            3,
+            &["Linux would not take the route 10.77.0.0/16 via 10.0.0.9 dev r0"],
+        );
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
     alone(|host| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::alone;
 use serde_json::Value;
-use testkit::{Container, Host, same, sh};
+use testkit::{Container, Host, same, sh, until};
 
 /// What `ip` shows, in its order. The kernel makes link-local and multicast routes again some time
 /// after a link goes up, and each is asked for by interface.
@@ -434,5 +434,28 @@ fn multipath_over_two_containers_is_whole_at_the_end() {
         first.stop(host).ok();
         was.is_again(host, "one of them twice");
         same("nexthop objects", &objects, &groups());
+    });
+}
+
+/// A route to it alone, for as long as that takes, is for gateways that nothing else leads to.
+#[test]
+fn a_gateway_is_found_over_the_route_that_leads_to_it() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("route add 10.90.0.0/24 dev r0\nroute add 10.50.0.0/16 via 10.90.0.9 dev r0");
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let changes = host.run.join("changes");
+        let file = changes.display();
+        sh(&format!(
+            "timeout 30 ip -o monitor route > {file} 2>&1 & sleep 0.3"
+        ));
+        c.stop(host).ok();
+        let changes = || std::fs::read_to_string(&changes).unwrap();
+        until("the route is back", || changes().contains("10.50.0.0/16"));
+        let changes = changes();
+        let mut routes = changes.lines().map(|l| l.trim_start_matches("Deleted "));
+        assert!(!routes.any(|r| r.starts_with("10.90.0.9 ")), "{changes}");
     });
 }

@@ -338,6 +338,50 @@ fn a_deadline_that_passes_in_the_middle_undoes_everything() {
 }
 
 #[test]
+fn a_route_that_is_refused_keeps_no_other_away() {
+    alone(|host| {
+        let before = prepared(host, 2);
+        let mut c = Container::new("barred");
+        c.create(host).ok();
+        host.ip("rule add to 10.0.0.9 prohibit priority 100");
+        c.stop(host)
+            .fails(8, &["adding route 10.20.0.0/16 via 10.0.0.9 dev r0"]);
+        assert!(sh("ip route").contains("10.21.0.0/16 via 10.1.0.9 dev r1"));
+        assert!(sh("ip rule").contains("from 10.1.0.1 lookup 101"));
+        host.ip("rule delete to 10.0.0.9 prohibit priority 100");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// No step fails: only a look at the NICs shows it.
+#[test]
+fn an_address_that_comes_in_the_middle_undoes_everything() {
+    alone(|host| {
+        let before = prepared(host, 8);
+        let was_found = (0..5).any(|_| {
+            let mut c = Container::new("other");
+            let hook = start(host, &c);
+            arrives(&c, &hook);
+            signal(&hook, Signal::SIGSTOP);
+            c.sh("ip address add 192.0.2.1/32 dev r0");
+            signal(&hook, Signal::SIGCONT);
+            let said = end(hook);
+            if said.code == Some(0) {
+                c.stop(host).ok();
+                return false;
+            }
+            said.fails(6, &["the NICs inside differ from the plan", "192.0.2.1/32"]);
+            true
+        });
+        assert!(was_found);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
 fn an_init_that_dies_while_its_nics_arrive_gets_none() {
     alone(|host| {
         let before = prepared(host, 8);
