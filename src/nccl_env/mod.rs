@@ -4,26 +4,28 @@
 //! certain value is left out.
 
 pub mod format;
+mod hcas;
 pub mod libraries;
 mod ports;
+mod socket;
 pub mod topo_file;
 
 use rdma_model::nic::{EnvVar, Nic};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use nccl_rules::explain::may_crash;
 use nccl_rules::rails::{CROSS_NIC, hint};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
-use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Address, Snapshot};
-use rdma_model::values::Family;
+use rdma_model::snapshot::Snapshot;
+
+pub use hcas::Hcas;
+use hcas::hca_list;
+use socket::choose_socket_interface;
+pub use socket::{Namespace, bootstrap_address};
 
 use crate::config::network_mode::NetworkMode;
 use crate::config::options::HOST_ENV;
-use crate::select::candidates::counts;
-use crate::select::protected_ifaces;
 
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
 const FABRIC: usize = 12;
@@ -268,72 +270,6 @@ fn var(name: &str, value: &str, why: &str) -> EnvVar {
     }
 }
 
-/// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects
-/// nothing, and NCCL would fall back to TCP without a word. An empty list would select everything,
-/// so there is none. A name alone is every port of its HCA, chosen or not.
-fn hca_list<'a>(nics: impl IntoIterator<Item = &'a Nic>, hcas: Hcas) -> Option<EnvVar> {
-    let own = nics
-        .into_iter()
-        .filter_map(|nic| match (&nic.hca, nic.port) {
-            (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
-            (hca, _) => hca.as_ref().map(HcaName::to_string),
-        });
-    let ib = hcas.ib.iter().flat_map(|hca| match hcas.ib_ports.get(hca) {
-        Some(ports) => ports.iter().map(|port| format!("{hca}:{port}")).collect(),
-        None => vec![hca.to_string()],
-    });
-    let mut names: Vec<String> = Vec::new();
-    for name in own.chain(ib) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let most = Version::NEWEST.max_hcas();
-    let why = match names.len() {
-        0 => return None,
-        1 => "exactly the HCA that the container gets".to_owned(),
-        n if n > most => {
-            format!("exactly the {n} HCAs that the container gets; NCCL uses the first {most}")
-        }
-        n => format!(
-            "exactly the {n} HCAs that the container gets, {}",
-            hcas.order()
-        ),
-    };
-    Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
-}
-
-/// What a list of HCAs is made of: the NICs in rail order, the InfiniBand HCAs, and the release of
-/// NCCL that the host's administrator names.
-#[derive(Clone, Copy)]
-pub struct Hcas<'a> {
-    pub nics: &'a [Nic],
-    pub ib: &'a [HcaName],
-    /// Of an InfiniBand HCA with several ports, those that are chosen.
-    pub ib_ports: &'a BTreeMap<HcaName, Vec<u32>>,
-    pub named: Option<Version>,
-}
-
-impl Hcas<'_> {
-    fn order(self) -> &'static str {
-        let has_rail = self.nics.iter().any(|n| n.hca.is_some());
-        match (has_rail, self.ib.is_empty()) {
-            (true, false) => "in rail order, and InfiniBand behind",
-            _ => "in rail order",
-        }
-    }
-}
-
-/// What is known of a container's network namespace before the NICs are in it.
-#[derive(Clone, Copy)]
-pub enum Namespace<'a> {
-    /// Nothing, and nothing is guessed.
-    Unknown,
-    /// There will be nothing but the NICs.
-    New,
-    Seen(&'a Snapshot),
-}
-
 /// A plan's settings as a container gets them, `own` being its environment.
 pub fn fit_container(
     env: &mut Vec<EnvVar>,
@@ -371,85 +307,6 @@ pub fn given(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<EnvVar> {
     let mut env = yielding(env, own);
     env.retain(|v| own.get(&v.name).is_none_or(|own| *own == v.value));
     env
-}
-
-/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the
-/// container's namespace, if there is one, else the first rail. NCCL would take what comes first by
-/// index, and no two nodes need agree on that. Gloo takes the plain name; neither list can hold a
-/// name with a comma. Nothing is added where the container's own environment names a NCCL_COMM_ID,
-/// which chooses by itself, or a family of which no such interface has an address.
-fn choose_socket_interface(
-    env: &mut Vec<EnvVar>,
-    own: &BTreeMap<String, String>,
-    nics: &[Nic],
-    inside: Option<&Snapshot>,
-) {
-    let Some(Bootstrap { iface, why, .. }) = bootstrap(own, nics, inside) else {
-        return;
-    };
-    let is_set =
-        own.contains_key("NCCL_COMM_ID") || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME");
-    if is_set || iface.as_str().contains(',') {
-        return;
-    }
-    let at = env.iter().take_while(|v| v.name == "NCCL_IB_HCA").count();
-    let gloo = var(
-        "GLOO_SOCKET_IFNAME",
-        iface.as_str(),
-        "the same one, as Gloo spells it",
-    );
-    env.splice(
-        at..at,
-        [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo],
-    );
-}
-
-/// The interface that nodes meet over: that of the default route, else the first rail.
-struct Bootstrap<'a> {
-    iface: &'a IfName,
-    addresses: &'a [Address],
-    why: &'static str,
-}
-
-fn bootstrap<'a>(
-    own: &BTreeMap<String, String>,
-    nics: &'a [Nic],
-    inside: Option<&'a Snapshot>,
-) -> Option<Bootstrap<'a>> {
-    let family = own.get("NCCL_SOCKET_FAMILY").map(String::as_str);
-    let fits = |addresses: &[Address]| {
-        addresses.iter().any(|a| match family {
-            Some("AF_INET") => a.address.is_ipv4(),
-            Some("AF_INET6") => a.address.is_ipv6(),
-            _ => true,
-        })
-    };
-    let way_out = inside.and_then(protected_ifaces::way_out);
-    if let Some(netdev) = way_out.filter(|n| fits(&n.addresses)) {
-        return Some(Bootstrap {
-            iface: &netdev.name,
-            addresses: &netdev.addresses,
-            why: "the container's default route leaves by it",
-        });
-    }
-    let mut rails = nics.iter().filter(|n| n.hca.is_some());
-    let rail = rails.find(|n| fits(&n.addresses))?;
-    Some(Bootstrap {
-        iface: &rail.identity.name,
-        addresses: &rail.addresses,
-        why: "the first rail: nothing else here leads out",
-    })
-}
-
-/// The address by which a container is known to its peers; an IPv4 one where it has both.
-pub fn bootstrap_address(
-    own: &BTreeMap<String, String>,
-    nics: &[Nic],
-    inside: &Snapshot,
-) -> Option<IpAddr> {
-    let addresses = bootstrap(own, nics, Some(inside))?.addresses;
-    let reached = addresses.iter().filter(|a| counts(a, Family::Any));
-    reached.map(|a| a.address).min_by_key(IpAddr::is_ipv6)
 }
 
 /// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
+use rdma_model::ids::HcaName;
 
 pub(super) fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
     Nic {

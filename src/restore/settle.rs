@@ -2,29 +2,28 @@
 //! its own it makes again; what is not comes when it has begun, since before that it deletes what
 //! it finds.
 
+mod put_back;
+mod returned;
+
 use rdma_model::drift::Drift;
-use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rdma_model::effect::{Chooser, compare_rules, doubled_since};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
-use rdma_model::step::{NicState, Side, Step, lost_link_local};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{NicState, Side};
 
-use super::arrange::arrange;
-use super::diff::rule_delete;
-use super::of_host::foreign_rules;
-use super::owed::{Words, has_its_own, is_configured_as_before, order_of, owed};
+use super::owed::{Words, is_configured_as_before};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
 use crate::link_managers::advice::{Outcome, Present, sentence};
 use crate::link_managers::{self, Managers, Word};
-use crate::precedence::Precedence;
-use crate::restore::plan::{Goal, devices, plan_restore};
+use crate::restore::plan::devices;
 use crate::verify;
+pub use returned::{Returned, Waiting, activate, is_last, last_words, waiting};
+use returned::{has_carrier, is_settled};
 
 /// Between two observations that must be equal, where a link manager may be about to change what
 /// was restored. A restore that none disturbs takes this much longer there.
@@ -44,20 +43,6 @@ const NO_CARRIER: Duration = Duration::from_millis(300);
 /// How often what is missing is put back, if all of it was taken again.
 const TRIES: usize = 3;
 
-/// NICs that have come to the host.
-#[derive(Clone, Copy)]
-pub struct Returned<'a> {
-    pub held: &'a [MovedNic],
-    pub order: &'a Precedence,
-    /// What of the host is no NIC's: networkd deletes that of others when a link appears.
-    pub host_objects: &'a HostObjects,
-    /// Those that came by this restore, and when it began; the others were here before.
-    pub moved: &'a [IfName],
-    pub begun: SystemTime,
-    /// See [`crate::record::Record::rules_beside`].
-    pub rules: Option<&'a [Rule]>,
-}
-
 /// NICs that do not change any more.
 #[derive(Debug, Default)]
 pub struct Settled {
@@ -69,55 +54,6 @@ pub struct Settled {
     pub notes: Vec<String>,
     /// NICs whose manager is not done.
     pub waiting: Vec<Waiting>,
-}
-
-/// A NIC that is on the host, and what it waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    pub nic: IfName,
-    pub why: String,
-    /// Whether its manager has begun: what that took for foreign is gone by now.
-    pub has_begun: bool,
-}
-
-impl<'a> Returned<'a> {
-    /// NICs that were on the host before.
-    pub fn earlier(held: &'a [MovedNic], order: &'a Precedence) -> Returned<'a> {
-        Returned {
-            held,
-            order,
-            host_objects: HostObjects::NONE,
-            moved: &[],
-            begun: SystemTime::UNIX_EPOCH,
-            rules: None,
-        }
-    }
-
-    /// What the managers of these NICs say now. A manager whose own is there has begun, whatever it
-    /// still waits for.
-    pub fn words(&self, managers: &mut Managers, host: &Snapshot) -> Words {
-        let mut words = Words::new();
-        for held in self.held {
-            let name = &held.nic.identity.name;
-            let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
-                continue;
-            };
-            let since = if self.moved.contains(name) {
-                self.begun
-            } else {
-                SystemTime::UNIX_EPOCH
-            };
-            let word = match managers.word_of(managed, link, since) {
-                Word::Configuring | Word::Unseen if has_its_own(held, host) => {
-                    managers.begun_with(managed, link)
-                }
-                Word::Unaware if has_its_own(held, host) => Word::Done,
-                word => word,
-            };
-            words.insert(name.clone(), word);
-        }
-        words
-    }
 }
 
 /// Waits until NICs do not change any more, and puts back what is missing.
@@ -369,109 +305,6 @@ impl Settling<'_> {
         words.iter().any(|(name, word)| waited < limit(name, *word))
     }
 
-    fn put_back(&mut self, host: &Snapshot, words: &Words) -> Result<Next> {
-        let owed = owed(self.back.held, words, host);
-        let order = order_of(self.back.order, self.back.held, &owed);
-        let lacking = self.lacking(&owed, &order, host);
-        let is_double = |h: &MovedNic| has_double_rule(h, host);
-        if lacking.is_empty() && !owed.iter().any(is_double) && self.doubled(host).is_empty() {
-            return Ok(Next::End(lacking));
-        }
-        let over = self.is_over();
-        let may_try = if over {
-            !self.tried_late
-        } else {
-            self.failed || self.tries < TRIES
-        };
-        if may_try {
-            self.tried_late = over;
-            if self.restore_once_more(&owed, &order, host)? {
-                self.tries += 1;
-                self.lacked.get_or_insert(lacking);
-                self.last = None;
-                return Ok(Next::Look);
-            }
-        }
-        // What lacks may still come from the kernel.
-        Ok(if over { Next::End(lacking) } else { Next::Look })
-    }
-
-    fn lacking(&self, owed: &[MovedNic], order: &Precedence, host: &Snapshot) -> Vec<Drift> {
-        let mut lacking = verify::lacking(owed, host);
-        lacking.extend(verify::rdma_drift(self.back.held, host));
-        lacking.extend(order.drift(host));
-        lacking.extend(self.back.host_objects.missing(host).drift());
-        lacking.extend(self.lost_routes(host).iter().map(missing_route));
-        lacking
-    }
-
-    /// What a script of a manager made when it found a NIC's rules missing, just before they came.
-    fn doubled<'h>(&self, host: &'h Snapshot) -> Vec<&'h Rule> {
-        let Some(before) = self.back.rules else {
-            return Vec::new();
-        };
-        let held = self.back.held;
-        let mut doubled = doubled_since(&foreign_rules(held), &host.rules, before);
-        doubled.retain(|rule| held.iter().all(|h| !h.before.rules.contains(rule)));
-        doubled
-    }
-
-    /// The kernel's, which a manager deletes that has taken a link and let go of it.
-    fn lost_routes(&self, host: &Snapshot) -> Vec<Route> {
-        let free = self.back.held.iter().filter(|h| h.managed.is_none());
-        let links = free.filter_map(|h| host.netdev(&h.nic.identity.name));
-        links
-            .filter_map(|dev| lost_link_local(dev, &host.routes))
-            .collect()
-    }
-
-    /// Plans the restore again from what is there, and does it. Returns whether there was something
-    /// to do.
-    fn restore_once_more(
-        &mut self,
-        owed: &[MovedNic],
-        order: &Precedence,
-        host: &Snapshot,
-    ) -> Result<bool> {
-        let scope = Scope::links().with(self.routes());
-        // What a failed step left there is not created again here.
-        let inside = match self
-            .world
-            .has_inside()
-            .then(|| self.world.observe(Side::Inside, &scope))
-        {
-            Some(Ok(inside)) => Some(inside),
-            // Root there can make it hard to observe: nothing is taken for gone that may still be
-            // there.
-            Some(Err(_)) => {
-                self.failed = true;
-                return Ok(false);
-            }
-            None => None,
-        };
-        let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
-        steps.extend(self.back.host_objects.missing(host).steps());
-        let side = Side::Host;
-        let lost = self.lost_routes(host).into_iter();
-        steps.extend(lost.map(|route| Step::RouteAdd { side, route }));
-        steps.extend(
-            self.doubled(host)
-                .iter()
-                .map(|rule| rule_delete(side, rule)),
-        );
-        self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
-        if order.is_empty() {
-            return Ok(!steps.is_empty());
-        }
-        let now = self.world.observe(Side::Host, &scope);
-        let Ok(arranged) = now.and_then(|now| arrange(self.world, Side::Host, order, &now)) else {
-            self.failed = true;
-            return Ok(!steps.is_empty());
-        };
-        self.failed |= !arranged.errors.is_empty();
-        Ok(steps.len() + arranged.steps > 0)
-    }
-
     fn end(self, drift: Vec<Drift>, words: &Words, host: &Snapshot) -> Settled {
         let fought = match (&self.lacked, drift.is_empty()) {
             (Some(lacked), true) => self.describe_changes(lacked, Outcome::PutBack, host),
@@ -541,78 +374,6 @@ impl Settling<'_> {
                 .filter(is_done)
                 .is_some_and(|h| !is_configured_as_before(h, host))
     }
-}
-
-/// What words mean when they are not waited for any longer: a manager that cannot be asked and says
-/// nothing does not run, and one that has missed nothing does nothing more.
-pub fn last_words(words: &mut Words, can_be_asked: bool) {
-    for word in words.values_mut() {
-        *word = match *word {
-            Word::Unseen if !can_be_asked => Word::Absent,
-            Word::Unaware | Word::Idle => Word::GivenUp,
-            word => word,
-        };
-    }
-}
-
-/// Has the profile of a NIC activated again. Whether that is under way.
-pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
-    let link = host.netdev(&held.nic.identity.name);
-    let managed = held.managed.as_ref().zip(link);
-    managed.is_some_and(|(managed, link)| managers.activate(managed, link))
-}
-
-/// Whether a stop need not wait for the manager any longer.
-fn is_settled(word: Word) -> bool {
-    word == Word::Begun || is_last(word)
-}
-
-/// Whether nothing more is to come.
-pub fn is_last(word: Word) -> bool {
-    matches!(
-        word,
-        Word::Done | Word::Changed | Word::Stalled | Word::External | Word::GivenUp | Word::Absent
-    )
-}
-
-/// A NIC whose manager is not done.
-pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
-    let name = &held.nic.identity.name;
-    let managed = held.managed.as_ref()?;
-    let word = words.get(name)?;
-    let does = match word {
-        // When it starts it takes for external what it finds.
-        Word::Absent if managed.uuid.is_some() => "does not run",
-        word if is_last(*word) => return None,
-        _ if has_carrier(host, name) => "is configuring it",
-        _ => "is configuring it, which has no carrier",
-    };
-    Some(Waiting {
-        nic: name.clone(),
-        why: format!("{name} is back; {} {does}", managed.by.name()),
-        has_begun: word.has_begun(),
-    })
-}
-
-fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
-    held.managed.as_ref().is_some_and(|managed| {
-        let rules = compare_rules(&held.before.rules, &host.rules, Chooser::Manager(managed));
-        !rules.double.is_empty()
-    })
-}
-
-fn missing_route(route: &Route) -> Drift {
-    let dev = route.hops.iter().find_map(|hop| hop.dev.as_ref());
-    Drift {
-        dev: dev.map_or("host".to_owned(), ToString::to_string),
-        field: format!("route {route}"),
-        expected: Some(route.to_string()),
-        observed: None,
-    }
-}
-
-fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
-    host.netdev(name).is_some_and(|dev: &Netdev| dev.running)
 }
 
 fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {

@@ -3,9 +3,16 @@
 //! reads when it connects. Before 2.29.7 the order is libibverbs', taken to be that of the kernel's
 //! device indexes.
 
+mod data_direct;
+mod planes;
+
+pub use data_direct::data_direct;
+use data_direct::direct_name;
+pub(crate) use data_direct::{DIRECT, has_direct, may_be_direct};
+use planes::refused_plane;
 use rdma_model::escape::shortened;
 use rdma_model::ids::{BusId, Guid};
-use rdma_model::snapshot::{Hca, PciFunction, Port, Snapshot};
+use rdma_model::snapshot::{Hca, Port, Snapshot};
 
 use super::explanation::{Judged, Network, Trap, Warning};
 use super::ifname::Patterns;
@@ -247,66 +254,6 @@ fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
     })
 }
 
-/// Planes of NCCL_IB_HCA's fourth field that its devices cannot have: a thirteenth one, or one with
-/// the bit of merged devices, as each negative number of 16 bits has below -1
-/// (src/transport/net_ib/init.cc, `ncclIbGetPlaneIndex`, in 2.30.7). With the first port that has
-/// such a plane.
-fn refused_plane(
-    version: Version,
-    patterns: &Patterns,
-    taken: &[Taken],
-) -> Option<(usize, Warning)> {
-    const MOST: usize = 12;
-    const MERGED: i16 = 1 << 14;
-    if !version.splits_fields() || patterns.exclude {
-        return None;
-    }
-    let mut planes: Vec<i16> = Vec::new();
-    let mut why = None;
-    for (at, port) in taken.iter().enumerate() {
-        let (name, number) = (port.hca.name.as_str(), Some(port.port.number));
-        let mut entries = patterns.entries.iter();
-        let entry = entries.find(|e| e.matches(name, number, patterns.exact));
-        let plane = entry.and_then(|e| e.plane).unwrap_or(-1) as i16;
-        if plane == -1 || planes.contains(&plane) {
-            continue;
-        }
-        if planes.len() == MOST {
-            why = Some((at, format!("more than {MOST} planes")));
-            break;
-        }
-        if plane & MERGED != 0 {
-            why = Some((at, format!("plane {plane}")));
-            break;
-        }
-        planes.push(plane);
-    }
-    let (at, why) = why?;
-    let text = format!(
-        "NCCL_IB_HCA has {why}: NCCL {version} refuses the list with ncclInvalidUsage, and uses no \
-        HCA"
-    );
-    let refused = Warning {
-        trap: Trap::Planes,
-        fatal: true,
-        text,
-    };
-    Some((at, refused))
-}
-
-/// What NCCL appends to the name of an HCA whose Data Direct function it uses; NCCL_IB_HCA is
-/// compared without it (src/transport/net_ib.cc since 2.27.3).
-pub(crate) const DIRECT: &str = "_dma";
-
-/// NCCL_IB_DATA_DIRECT: 0 where no Data Direct function is asked for
-/// (src/transport/net_ib.cc since 2.27.3).
-pub fn data_direct(settings: &Settings, version: Version) -> i64 {
-    match version >= Version::new(2, 27, 3) {
-        true => parameter(settings, version, "NCCL_IB_DATA_DIRECT", 1),
-        false => 0,
-    }
-}
-
 /// An empty NCCL_IBVERBS_LIB is dlopen's word for the program itself, which has no verbs.
 pub(crate) fn no_verbs(settings: &Settings, version: Version) -> bool {
     settings.get("NCCL_IBVERBS_LIB") == Some("") && version.opens_named_verbs()
@@ -333,26 +280,6 @@ pub(crate) fn excludes_verbs(settings: &Settings) -> Option<String> {
             UNKNOWN,
             shortened(&name, 80)
         )),
-    }
-}
-
-/// Whether it may have a Data Direct function; which one is its own, firmware says.
-pub(crate) fn may_be_direct(hca: &Hca) -> bool {
-    hca.driver.as_deref() == Some("mlx5_core")
-}
-
-pub(crate) fn has_direct(snapshot: &Snapshot, hca: &Hca) -> bool {
-    may_be_direct(hca) && snapshot.pci.iter().any(PciFunction::is_data_direct)
-}
-
-/// What NCCL's log and topology call an HCA with such a function.
-fn direct_name(settings: &Settings, snapshot: &Snapshot, version: Version, hca: &Hca) -> String {
-    let name = format!("{}{DIRECT}", hca.name);
-    match data_direct(settings, version) {
-        1.. if !has_direct(snapshot, hca) => String::new(),
-        2 => format!("; with Data Direct NCCL has {name} as well"),
-        1.. => format!("; with Data Direct NCCL calls it {name}"),
-        _ => String::new(),
     }
 }
 

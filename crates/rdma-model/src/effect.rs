@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_a_script_made_again_stand_for_those_that_were_there() {
+    fn rules_that_a_script_made_again_stand_for_recorded_ones() {
         let (a, b) = ("10.0.0.1/32", "10.0.0.0/24");
         let missing = |wanted: &[Rule], have: &[Rule]| {
             let Rules { missing, double } = compare_rules(wanted, have, Chooser::Maker);

@@ -1,0 +1,130 @@
+//! NICs that have come to the host, what their managers say of them, and what they wait for.
+
+use std::time::SystemTime;
+
+use rdma_model::host_objects::HostObjects;
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Netdev, Rule, Snapshot};
+
+use crate::link_managers::{Managers, Word};
+use crate::precedence::Precedence;
+use crate::restore::owed::{Words, has_its_own};
+
+/// NICs that have come to the host.
+#[derive(Clone, Copy)]
+pub struct Returned<'a> {
+    pub held: &'a [MovedNic],
+    pub order: &'a Precedence,
+    /// What of the host is no NIC's: networkd deletes that of others when a link appears.
+    pub host_objects: &'a HostObjects,
+    /// Those that came by this restore, and when it began; the others were here before.
+    pub moved: &'a [IfName],
+    pub begun: SystemTime,
+    /// See [`crate::record::Record::rules_beside`].
+    pub rules: Option<&'a [Rule]>,
+}
+
+/// A NIC that is on the host, and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub nic: IfName,
+    pub why: String,
+    /// Whether its manager has begun: what that took for foreign is gone by now.
+    pub has_begun: bool,
+}
+
+impl<'a> Returned<'a> {
+    /// NICs that were on the host before.
+    pub fn earlier(held: &'a [MovedNic], order: &'a Precedence) -> Returned<'a> {
+        Returned {
+            held,
+            order,
+            host_objects: HostObjects::NONE,
+            moved: &[],
+            begun: SystemTime::UNIX_EPOCH,
+            rules: None,
+        }
+    }
+
+    /// What the managers of these NICs say now. A manager whose own is there has begun, whatever it
+    /// still waits for.
+    pub fn words(&self, managers: &mut Managers, host: &Snapshot) -> Words {
+        let mut words = Words::new();
+        for held in self.held {
+            let name = &held.nic.identity.name;
+            let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
+                continue;
+            };
+            let since = if self.moved.contains(name) {
+                self.begun
+            } else {
+                SystemTime::UNIX_EPOCH
+            };
+            let word = match managers.word_of(managed, link, since) {
+                Word::Configuring | Word::Unseen if has_its_own(held, host) => {
+                    managers.begun_with(managed, link)
+                }
+                Word::Unaware if has_its_own(held, host) => Word::Done,
+                word => word,
+            };
+            words.insert(name.clone(), word);
+        }
+        words
+    }
+}
+
+/// What words mean when they are not waited for any longer: a manager that cannot be asked and says
+/// nothing does not run, and one that has missed nothing does nothing more.
+pub fn last_words(words: &mut Words, can_be_asked: bool) {
+    for word in words.values_mut() {
+        *word = match *word {
+            Word::Unseen if !can_be_asked => Word::Absent,
+            Word::Unaware | Word::Idle => Word::GivenUp,
+            word => word,
+        };
+    }
+}
+
+/// Has the profile of a NIC activated again. Whether that is under way.
+pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
+    let link = host.netdev(&held.nic.identity.name);
+    let managed = held.managed.as_ref().zip(link);
+    managed.is_some_and(|(managed, link)| managers.activate(managed, link))
+}
+
+/// Whether a stop need not wait for the manager any longer.
+pub(super) fn is_settled(word: Word) -> bool {
+    word == Word::Begun || is_last(word)
+}
+
+/// Whether nothing more is to come.
+pub fn is_last(word: Word) -> bool {
+    matches!(
+        word,
+        Word::Done | Word::Changed | Word::Stalled | Word::External | Word::GivenUp | Word::Absent
+    )
+}
+
+/// A NIC whose manager is not done.
+pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
+    let name = &held.nic.identity.name;
+    let managed = held.managed.as_ref()?;
+    let word = words.get(name)?;
+    let does = match word {
+        // When it starts it takes for external what it finds.
+        Word::Absent if managed.uuid.is_some() => "does not run",
+        word if is_last(*word) => return None,
+        _ if has_carrier(host, name) => "is configuring it",
+        _ => "is configuring it, which has no carrier",
+    };
+    Some(Waiting {
+        nic: name.clone(),
+        why: format!("{name} is back; {} {does}", managed.by.name()),
+        has_begun: word.has_begun(),
+    })
+}
+
+pub(super) fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
+    host.netdev(name).is_some_and(|dev: &Netdev| dev.running)
+}
