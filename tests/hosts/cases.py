@@ -879,10 +879,8 @@ def networkd_macvlan_rail(h):
 
 @case("bookworm", "trixie", quick=True, udev=True)
 def networkd_rails_networkmanager_uplink(h):
-    """A rule of NetworkManager's for the uplink is a foreign one to networkd, which drops it when
-    it starts: so it starts first."""
+    """A rule of NetworkManager's for the uplink is a foreign one to networkd."""
     h.gateways()
-    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
     h.network_manager(
         [
             "con-name m0 ifname m0 ipv4.method manual ipv4.addresses 192.0.2.10/24"
@@ -892,7 +890,7 @@ def networkd_rails_networkmanager_uplink(h):
         ],
         nics=["m0"],
     )
-    wait_for(lambda: "lookup 70" in sh("ip rule"), "set-up: the rule of NetworkManager")
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
     reach_gateways(h)
     h.reaches("192.0.2.10", "192.0.2.1")
 
