@@ -129,7 +129,8 @@ fn bring_back(
     let mut planned = plan_when_back(machine, world, &mut managers, &view, patience)?;
     record.searched = planned.searched;
     siblings.correct(&mut planned.plan.notes);
-    if !was_tried {
+    // A restore that was killed before it could save them has moved nothing.
+    if record.rules_beside.is_none() {
         record.rules_beside = of_host::rules_beside(&record.held, &planned.rules);
         if record.rules_beside.is_some() {
             unsaved = unsaved.or(records.save(&record).err());
