@@ -11,8 +11,9 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
-use crate::kernel::netns::search::Search;
+use crate::kernel::netns::search::{Processes, Search};
 use crate::kernel::{Depth, Scope, World};
+use crate::record::Record;
 
 #[derive(Debug, Default)]
 pub(super) struct Children {
@@ -51,7 +52,7 @@ pub(super) fn delete(
     world: &mut dyn World,
     here: &[MovedNic],
     owned: &BTreeSet<&IfName>,
-    are_gone: bool,
+    record: &Record,
 ) -> Result<Children> {
     let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
     let found = here.iter().filter_map(|h| {
@@ -71,7 +72,8 @@ pub(super) fn delete(
         let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
             continue;
         };
-        if !owned.contains(nic) && are_gone && child.is_anothers() {
+        let may_stay = !owned.contains(nic) && record.children_gone;
+        if may_stay && child.is_anothers(&Processes::of(record)) {
             let note = format!("{link} sits on {nic} by now, and is another container's: it stays");
             children.notes.push(note);
             continue;

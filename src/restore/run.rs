@@ -143,7 +143,7 @@ fn bring_back(
     let here = without_stuck(view.held, &planned.plan);
     let made_by_container =
         children::links_owners(&planned.plan.steps, &record.held, was == Phase::Attached);
-    let children = children::delete(world, &here, &made_by_container, record.children_gone)?;
+    let children = children::delete(world, &here, &made_by_container, &record)?;
     record.children_gone = children.remaining.is_empty();
     let back = Returned {
         held: &here,

@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Snapshot, Stranger};
 use rdma_model::step::Side;
 
-use crate::kernel::netns::search::{FoundLink, Search};
+use crate::kernel::netns::search::{FoundLink, Processes, Search};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
@@ -36,6 +36,8 @@ enum Kin<'a> {
     Own,
     /// Where a CNI plugin has put it.
     Given,
+    /// In the container's namespace, where its engine may have put it.
+    MayBeGiven,
     /// Another container's.
     Others,
     /// In another container's namespace, while this NIC is missing.
@@ -161,11 +163,16 @@ impl Siblings {
             let mut links = found.iter().map(|found| &found.link);
             nic.is_lost &= !links.any(|link| is_moved_on(nic.held, link));
         }
+        if found.is_empty() {
+            return Ok(());
+        }
+        let container = Processes::of(record);
         for found in found {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
             };
-            self.settle(kin(&found, card, (record, others), &absent), found, card);
+            let kin = kin(&found, card, (record, others), (&absent, &container));
+            self.settle(kin, found, card);
         }
         Ok(())
     }
@@ -209,6 +216,13 @@ impl Siblings {
             Kin::Given => {
                 let text = format!("{link} sits on {card}, too, and is of a CNI plugin: it stays");
                 self.notes.push(text);
+                return;
+            }
+            Kin::MayBeGiven => {
+                self.remaining.push(format!(
+                    "{link} has been put on {card} since, by the container or by its engine: \
+                        delete it there, or `rdmaprep restore --forget` if it is the engine's"
+                ));
                 return;
             }
             Kin::Others => {
@@ -297,14 +311,14 @@ fn kin<'a>(
     found: &FoundLink,
     card: &IfName,
     (record, others): (&'a Record, &[Record]),
-    absent: &[Absent<'a>],
+    (absent, container): (&[Absent<'a>], &Processes),
 ) -> Kin<'a> {
     let link = &found.link;
     if link.netns == record.netns {
-        return if found.is_of_cni() {
-            Kin::Given
-        } else {
-            Kin::Own
+        return match found {
+            _ if found.is_of_cni() => Kin::Given,
+            _ if found.may_be_of_engine(container) => Kin::MayBeGiven,
+            _ => Kin::Own,
         };
     }
     let mut on_card = absent.iter().filter(|nic| is_on(nic.held, card));
@@ -316,7 +330,7 @@ fn kin<'a>(
     }
     let began = record.members.iter().map(|m| m.start_time).min();
     let is_anothers = others.iter().any(|r| r.netns == link.netns)
-        || found.is_anothers()
+        || found.is_anothers(container)
         || began.is_some_and(|began| found.is_older_than(began));
     let may_be = on_card.find(|nic| {
         let is_same_kind = nic.held.before.netdev.kind == link.kind;

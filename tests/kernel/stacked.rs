@@ -188,13 +188,19 @@ fn one_that_sits_elsewhere_by_now_is_another() {
 
 const MACVLAN: &str = "link add link r0 name m0 type macvlan mode bridge";
 
-/// m0 on r0, which a container has; r0 stays on the host.
-fn given(host: &Host) -> (Look, Container) {
+/// A plan of m0 on r0.
+fn planned(host: &Host) -> Look {
     host.rails(1);
     host.ip(MACVLAN);
     host.ip("link set m0 up\naddress add 10.5.0.1/24 dev m0");
     let before = host.look();
     host.prepare("m0");
+    before
+}
+
+/// m0 on r0, which a container has; r0 stays on the host.
+fn given(host: &Host) -> (Look, Container) {
+    let before = planned(host);
     let c = Container::new("c");
     c.create(host).ok();
     (before, c)
@@ -536,6 +542,65 @@ fn a_macvlan_that_a_cni_plugin_gave_stays() {
             "{said}"
         );
         assert_eq!(parts(&c), "net1 ", "the container's own goes");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// `podman network connect` writes nothing that says so.
+#[test]
+fn a_macvlan_that_an_engine_may_have_put_stays_until_the_container_ends() {
+    alone(|host| {
+        let before = planned(host);
+        sh("ip netns add engines");
+        let mut c = Container::joining("c", "/run/netns/engines");
+        c.create(host).ok();
+        host.ip("link add link r0 name eth1 netns engines type macvlan mode bridge");
+        host.rdmaprep(&["restore", "c"])
+            .fails(8, &["eth1 (macvlan)", "by the container or by its engine"]);
+        assert_eq!(parts(&c), "eth1 ");
+        host.is_as(&before);
+        c.stop(host).ok();
+        assert_eq!(sh("ip -n engines -o link show type macvlan"), "");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// A container that has not ended made it there by one command, which leaves no trace but the
+/// process.
+#[test]
+fn a_sibling_in_a_namespace_of_the_containers_own_holds_the_nic_back() {
+    alone(|host| {
+        let before = planned(host);
+        let (outer, init) = with_pids("c");
+        let state = outer.state().replace(&outer.pid().to_string(), &init);
+        host.hook("createRuntime", &state).ok();
+        // The container's process that made the namespace has ended.
+        let there = sh(&format!(
+            "nsenter -t {init} -n -p unshare --net --pid --fork sleep 60 > /dev/null \
+                2>&1 & sleep 0.3
+            maker=$(cat /proc/$!/task/$!/children)
+            there=$(cat /proc/$((maker))/task/$((maker))/children)
+            nsenter -t {init} -n ip link add link m0 name y netns $((there)) type macvlan
+            kill -9 $maker
+            echo $((there))"
+        ));
+        let there = there.trim();
+        host.rdmaprep(&["restore", "c"]).fails(
+            8,
+            &[
+                "y (macvlan)",
+                &format!("process {there}"),
+                "may be the container's",
+            ],
+        );
+        assert!(sh(&format!("nsenter -t {there} -n ip -o link")).contains("y@"));
+        host.is_as(&before);
+        sh(&format!("kill -9 {there}"));
+        until("the namespace is gone", || {
+            host.rdmaprep(&["restore", "--all"]).code == Some(0)
+        });
         host.is_as(&before);
         host.is_clean();
     });

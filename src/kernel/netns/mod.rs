@@ -212,6 +212,14 @@ pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
     find_process(&wanted, but).or_else(|| find_process(&wanted, but))
 }
 
+/// The processes in the namespace with that inode.
+fn processes_in(inode: u64) -> Vec<i32> {
+    let wanted = format!("net:[{inode}]");
+    processes()
+        .filter(|pid| is_in(&format!("/proc/{pid}"), &wanted))
+        .collect()
+}
+
 fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
     processes().find(|pid| {
         Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted) && !is_visit(*pid, wanted)

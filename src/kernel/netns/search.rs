@@ -3,6 +3,8 @@
 //! in net/core/dev.c links within a namespace alone), but each names the device below: its index,
 //! and by IFLA_LINK_NETNSID the namespace in which that counts.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +17,8 @@ use serde::Deserialize;
 use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::{self, Journey, NAMED, Netns, pins};
 use crate::kernel::process::pidfd::start_time;
+use crate::kernel::process::status::{pid_namespace, status};
+use crate::record::Record;
 
 /// How long to look: there may be thousands of namespaces, and a container waits.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -53,28 +57,68 @@ impl FoundLink {
 
     /// Whether a CNI plugin has put it where it is.
     pub fn is_of_cni(&self) -> bool {
-        let mut results = CNI_RESULTS.iter().flat_map(|folder| cni_results(folder));
-        results.any(|result| {
-            let netns = std::fs::metadata(&result.netns);
-            result.if_name == self.link.name.as_str()
-                && netns.is_ok_and(|file| file.ino() == self.link.netns)
-        })
+        cni_results().any(|r| r.if_name == self.link.name.as_str() && self.is_in(&r))
     }
 
     /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name,
-    /// or the process that was found in it is in a PID namespace of its own. Those of a container
-    /// that has ended are gone, with all its processes.
-    pub fn is_anothers(&self) -> bool {
-        let named = ENGINES
-            .iter()
-            .any(|folder| pins::is_named_in(folder, self.netns.inode()));
-        named
-            || self
-                .path
-                .ancestors()
-                .nth(2)
-                .is_some_and(is_in_pid_namespace)
+    /// or the process that was found in it is in a PID namespace of its own, which is not one of
+    /// the container's.
+    pub fn is_anothers(&self, container: &Processes) -> bool {
+        let process = self.path.ancestors().nth(2);
+        self.has_name() || process.is_some_and(|p| is_in_pid_namespace(p) && !container.have(p))
     }
+
+    /// Whether an engine may have put it where it is, in the namespace of that container. The
+    /// engines that do so while a container runs keep its namespace by a name, and what a CNI
+    /// plugin gives they write down.
+    pub fn may_be_of_engine(&self, container: &Processes) -> bool {
+        !container.all.is_empty() && self.has_name() && !cni_results().any(|r| self.is_in(&r))
+    }
+
+    fn has_name(&self) -> bool {
+        let mut folders = ENGINES.iter();
+        folders.any(|folder| pins::is_named_in(folder, self.netns.inode()))
+    }
+
+    fn is_in(&self, result: &CniResult) -> bool {
+        std::fs::metadata(&result.netns).is_ok_and(|file| file.ino() == self.link.netns)
+    }
+}
+
+/// The processes of a container. A PID namespace that one of them has made is below theirs, and
+/// each process of it has one of theirs above it: the kernel gives the children of one that ends
+/// to none outside (find_new_reaper() in kernel/exit.c).
+pub struct Processes {
+    all: Vec<i32>,
+    pid_namespaces: BTreeSet<PathBuf>,
+}
+
+impl Processes {
+    pub fn of(record: &Record) -> Processes {
+        let all = netns::processes_in(record.netns);
+        // A first process may have left its network namespace.
+        let mut members = record.members.clone();
+        members.retain(|m| start_time(m.pid) == Some(m.start_time));
+        let pids = all.iter().copied().chain(members.iter().map(|m| m.pid));
+        let pid_namespaces = pids.filter_map(|pid| pid_namespace(&folder(pid)));
+        Processes {
+            pid_namespaces: pid_namespaces.collect(),
+            all,
+        }
+    }
+
+    fn have(&self, process: &Path) -> bool {
+        let mut chain = std::iter::successors(Some(process.to_owned()), |p| parent(p));
+        chain.any(|p| pid_namespace(&p).is_some_and(|own| self.pid_namespaces.contains(&own)))
+    }
+}
+
+fn parent(process: &Path) -> Option<PathBuf> {
+    status(process, "PPid:").map(folder)
+}
+
+fn folder(pid: impl Display) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
 }
 
 /// What a container runtime keeps of each interface that a CNI plugin has given: `libcni` of
@@ -88,11 +132,12 @@ struct CniResult {
     netns: PathBuf,
 }
 
-fn cni_results(folder: &str) -> Vec<CniResult> {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    files
-        .filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
-        .collect()
+fn cni_results() -> impl Iterator<Item = CniResult> {
+    let folders = CNI_RESULTS
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok());
+    let files = folders.flatten().flatten();
+    files.filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
 }
 
 /// Docker's names are not among those of `ip netns`.

@@ -6,3 +6,4 @@ pub mod pidfd_getfd;
 pub mod program;
 pub mod runtime_users;
 pub mod signals;
+pub mod status;

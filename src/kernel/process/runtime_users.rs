@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::files;
+use crate::kernel::process::status::{pid_namespace, status};
 use crate::record::is_of_engine;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,17 +190,6 @@ fn program(words: &[String]) -> &str {
         .unwrap_or_default()
 }
 
-/// The first number of a field in proc_pid_status(5).
-fn status(process: &Path, field: &str) -> Option<u32> {
-    let text = files::read(&process.join("status")).ok()??;
-    text.lines()
-        .find_map(|line| line.strip_prefix(field))?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-}
-
 /// The parts of the paths of a process's cgroups (cgroups(7)).
 fn cgroups(process: &Path) -> Vec<String> {
     let text = files::read(&process.join("cgroup"))
@@ -211,10 +201,6 @@ fn cgroups(process: &Path) -> Vec<String> {
         .flat_map(|path| path.split('/'))
         .map(str::to_owned)
         .collect()
-}
-
-fn pid_namespace(process: &Path) -> Option<PathBuf> {
-    fs::read_link(process.join("ns/pid")).ok()
 }
 
 /// Whether a process is in the cgroup that an engine made for a container: `docker-ID.scope`,
