@@ -286,6 +286,8 @@ class Host:
         self.reach = []
         self.foreign_commands = ""
         self.prepare_flags = []
+        # An item that managers make and drop by themselves: it is neither lost nor extra.
+        self.uncounted = None
         self._awaited = []
         self._bus = None
         self.dhcp = None

@@ -80,7 +80,8 @@ class Judge:
             time.sleep(0.1)
 
     def differences(self):
-        return state.differences(self.base, self.look(), self.foreign, self.case.has_daemons)
+        lines = state.differences(self.base, self.look(), self.foreign, self.case.has_daemons)
+        return [line for line in lines if line[8:] != self.host.uncounted]
 
     def control(self, work):
         """What managers do by themselves when so treated, with every NIC at home, is no
