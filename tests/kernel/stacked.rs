@@ -549,7 +549,7 @@ fn a_macvlan_that_a_cni_plugin_gave_stays() {
 
 /// `podman network connect` writes nothing that says so.
 #[test]
-fn a_macvlan_that_an_engine_may_have_put_stays_until_the_container_ends() {
+fn a_macvlan_that_an_engine_may_have_put_holds_the_nic_back() {
     alone(|host| {
         let before = planned(host);
         sh("ip netns add engines");
@@ -570,7 +570,7 @@ fn a_macvlan_that_an_engine_may_have_put_stays_until_the_container_ends() {
 /// A container that has not ended made it there by one command, which leaves no trace but the
 /// process.
 #[test]
-fn a_sibling_in_a_namespace_of_the_containers_own_holds_the_nic_back() {
+fn a_sibling_in_a_namespace_within_holds_the_nic_back() {
     alone(|host| {
         let before = planned(host);
         let (outer, init) = with_pids("c");
