@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use rdma_model::snapshot::{Gid, GidKind, Netdev, Port};
+use rdma_model::snapshot::{Gid, GidKind, Netdev, Port, is_doubled};
 
 use super::candidates::{Context, counts};
 use super::{Drop, DropCode, Verdict, kept_netdevs, part_of};
@@ -191,7 +191,8 @@ fn leave_out(rails: &[Rail], first: Family, verdicts: &mut [Verdict]) {
 
 /// Whether a port's table is as a new one would be: one link-local GID, then one address, and no
 /// gap, which a new entry would fill (find_gid() in drivers/infiniband/core/cache.c takes the first
-/// free place). Where the link-local GID is not there yet, the table is not settled.
+/// free place). Where the link-local GID is not there yet, the table is not settled, and where the
+/// kernel has put one into two places, it need not inside.
 pub fn is_certain(port: &Port) -> bool {
     let mut gids: Vec<&Gid> = port.gids.iter().collect();
     gids.sort_by_key(|g| g.index);
@@ -206,5 +207,6 @@ pub fn is_certain(port: &Port) -> bool {
         .chain(&others)
         .enumerate()
         .all(|(at, g)| u32::try_from(at) == Ok(g.index));
-    ordered && !locals.is_empty() && is_one(&locals) && is_one(&others)
+    let is_settled = !locals.is_empty() && !is_doubled(&port.gids);
+    ordered && is_settled && is_one(&locals) && is_one(&others)
 }

@@ -19,7 +19,7 @@ mod pci;
 mod route;
 mod sysctls;
 
-pub use hca::{Gid, GidKind, Hca, Port, Protocol};
+pub use hca::{Gid, GidKind, Hca, Port, Protocol, is_doubled};
 pub use netdev::{
     Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD,
 };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
+use rdma_model::snapshot::{Gid, GidKind, RdmaMode, is_doubled};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use rdma_netlink::nldev::{CharDev, CharKind};
@@ -139,19 +139,6 @@ fn is_of(gid: &Gid, dev: &IfName, ip: &IpAddr) -> bool {
     gid.kind == Some(GidKind::RoceV2) && gid.netdev.as_ref() == Some(dev) && gid.ip() == *ip
 }
 
-/// Whether two entries are the same but for their index. The kernel looks for an equal one before
-/// it adds one (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at
-/// index 0 aside, which it writes whatever there is.
-fn is_doubled(gids: &[Gid]) -> bool {
-    let mut seen = Vec::new();
-    gids.iter().any(|gid| {
-        let entry = (gid.address, gid.kind, &gid.netdev);
-        let is_known = seen.contains(&entry);
-        seen.push(entry);
-        is_known
-    })
-}
-
 /// Makes a soft-RoCE device again. A work queue of the kernel had not done with the netdev's
 /// departure from the host when the device came: it took the new GIDs for the old ones, and added
 /// them again in another order (del_netdev_ips() in roce_gid_mgmt.c).
@@ -207,37 +194,4 @@ fn sysfs_of(rdma: &mut Rdma, netns: &Netns) -> Result<OwnedFd> {
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, "/sys", flags, Mode::empty()).context("opening /sys")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// As seen of Linux 7.3 under load.
-    #[test]
-    fn table_with_a_gid_in_two_places_is_doubled() {
-        let entry = |index: u32, gid: &str| {
-            json!({ "index": index, "address": gid,
-                "kind": "RoCE v2", "netdev": "v1" })
-        };
-        let doubled = |gids: &[&str]| {
-            let all: Vec<Gid> = gids
-                .iter()
-                .zip(0..)
-                .map(|(gid, index)| serde_json::from_value(entry(index, gid)).unwrap())
-                .collect();
-            is_doubled(&all)
-        };
-        assert!(doubled(&[
-            "fe80::708b:1bff:fe72:4ca7",
-            "fe80::708b:1bff:fe72:4ca7",
-            "::ffff:198.51.100.2"
-        ]));
-        assert!(!doubled(&[
-            "fe80::708b:1bff:fe72:4ca7",
-            "::ffff:198.51.100.2"
-        ]));
-    }
 }

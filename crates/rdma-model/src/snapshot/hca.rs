@@ -110,6 +110,19 @@ impl Gid {
     }
 }
 
+/// Whether two entries are the same but for their index. The kernel looks for an equal one before
+/// it adds one (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at
+/// index 0 aside, which it writes whatever there is.
+pub fn is_doubled(gids: &[Gid]) -> bool {
+    let mut seen = Vec::new();
+    gids.iter().any(|gid| {
+        let entry = (gid.address, gid.kind, &gid.netdev);
+        let is_known = seen.contains(&entry);
+        seen.push(entry);
+        is_known
+    })
+}
+
 /// `gid_attrs/types/N`: the kernel's words (drivers/infiniband/core/cache.c, `gid_type_str`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
