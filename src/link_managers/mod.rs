@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use hmac_sha256::Hash as Sha256;
+use network_manager::applied;
 use rdma_model::ids::Hex;
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed, Profile};
@@ -251,6 +252,21 @@ impl Managers {
             format!(
                 "systemd-networkd makes {name} again on the host, with the same addresses, where \
                 it starts again while a container has it"
+            )
+        })
+    }
+
+    /// What `prepare` says of a link that NetworkManager will not configure as it is now.
+    pub fn modified(&mut self, link: &Netdev) -> Option<String> {
+        let bus = self.running_network_manager()?;
+        let names = applied::differences(bus, link).ok()?;
+        let names = Vec::from_iter(names).join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "{0} has other settings than its profile of NetworkManager ({names}), and gets \
+                those of the profile when it is back from a container: `nmcli connection modify` \
+                changes that",
+                link.name
             )
         })
     }

@@ -1,6 +1,7 @@
 //! NetworkManager: what it says of a device, and which addresses, routes and rules are its own. The
 //! interfaces are those of https://networkmanager.dev/docs/api/latest/spec.html.
 
+pub mod applied;
 mod rows;
 
 use std::collections::HashMap;

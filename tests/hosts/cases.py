@@ -552,6 +552,15 @@ def networkmanager_changed_at_run_time(h):
     )
 
 
+@case("trixie", "bookworm", run=steps.other_than_its_profile)
+def networkmanager_other_than_its_profile(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+    h.foreign("nmcli device modify r0 +ipv4.routes '203.0.113.0/24 198.18.0.1'")
+
+
 @case("bookworm", "trixie", quick=True, run=steps.manager_too_busy_to_notice)
 def networkmanager_too_busy_to_notice(h):
     h.m0_by_hand()

@@ -171,6 +171,27 @@ def made_again_while_away(judge, meanwhile=lambda: None):
         judge.expect_back(step)
 
 
+def other_than_its_profile(judge):
+    """`nmcli device modify` has changed a NIC: `prepare` says so, and the NIC gets the profile's
+    settings back. What was added alone comes back, and is not spoken of."""
+    said = "r0 has other settings than its profile of NetworkManager"
+    if said in (text := judge.prepare()):
+        raise Failure(f"prepare calls an addition a change: {text[:300]}")
+    sh(
+        "nmcli device modify r0 ipv4.dns-priority 50 ipv4.routing-rules ''"
+        " -ipv4.routes '198.19.77.0/24 198.18.0.1'"
+    )
+    judge.settled()
+    changed = f"{said} (ipv4.dns-priority, ipv4.routes, ipv4.routing-rules)"
+    if changed not in (text := judge.prepare()):
+        raise Failure(f"prepare does not say that r0 was changed: {text[:300]}")
+    judge.expect_code(judge.attach("stop").stop(), 0, "stop")
+    judge.until_nothing_is_left()
+    judge.expect_back("stop")
+    if said in (text := judge.prepare()):
+        raise Failure(f"prepare says again that r0 was changed: {text[:300]}")
+
+
 def attach_noticed(judge, step):
     """A container; NetworkManager knows that r0 has left."""
     container = judge.attach(step)

@@ -56,7 +56,10 @@ impl DraftInputs<'_> {
             let moved = plan.nics.iter();
             let moved = moved.filter_map(|nic| decision.host.netdev(&nic.identity.name));
             let mut managers = Managers::of(Path::new("/"));
-            notes.extend(moved.filter_map(|link| managers.made_again(link)));
+            for link in moved {
+                notes.extend(managers.made_again(link));
+                notes.extend(managers.modified(link));
+            }
         }
         notes.extend(traps.unwrap_or_default());
         let bundle = args.bundle.as_deref().zip(self.config);

@@ -1,0 +1,84 @@
+//! Which settings a link has that are not its profile's: by `nmcli device modify`, or since the
+//! profile was edited. NetworkManager goes by the profile when the link returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use rdma_model::snapshot::Netdev;
+use rustbus::message_builder::MarshalledMessage;
+use rustbus::params::{Base, Container, Param};
+
+use super::{DEVICE, FAMILIES, NAME, device, profile_of, settings};
+use crate::link_managers::bus::{Bus, Callee};
+
+type Value = Param<'static, 'static>;
+/// By `SETTING.KEY`.
+type Values = BTreeMap<String, Value>;
+
+/// Those of addresses, routes and rules, as nmcli calls them. What is there besides the profile's
+/// is no difference: a restore puts it back.
+pub fn differences(bus: &mut Bus, link: &Netdev) -> Result<BTreeSet<String>> {
+    let device = device(bus, link)?;
+    let profile = profile_of(bus, &device)?;
+    let profile = values(settings(bus, &profile)?)?;
+    let callee = Callee {
+        name: NAME,
+        path: &device,
+        interface: DEVICE,
+    };
+    let applied = values(bus.call(callee, "GetAppliedConnection", &[0_u32])?)?;
+    let mut names: BTreeSet<&String> = applied.keys().chain(profile.keys()).collect();
+    names.retain(|name| differs(name, applied.get(*name), profile.get(*name)));
+    Ok(names.into_iter().map(|name| of_nmcli(name)).collect())
+}
+
+fn values(message: MarshalledMessage) -> Result<Values> {
+    let mut values = Values::new();
+    let message = message.unmarshall_all()?;
+    for (setting, keys) in message.params.into_iter().take(1).flat_map(entries) {
+        if FAMILIES.contains(&setting.as_str()) {
+            let keys = entries(keys).into_iter();
+            values.extend(keys.map(|(key, value)| (format!("{setting}.{key}"), value)));
+        }
+    }
+    Ok(values)
+}
+
+fn entries(of: Value) -> Vec<(String, Value)> {
+    let Param::Container(Container::Dict(dict)) = of else {
+        return Vec::new();
+    };
+    let all = dict.map.into_iter().filter_map(|(key, value)| match key {
+        Base::String(key) => Some((key, value)),
+        _ => None,
+    });
+    all.collect()
+}
+
+fn differs(name: &str, applied: Option<&Value>, profile: Option<&Value>) -> bool {
+    match name.split_once('.').map(|(_, key)| key) {
+        Some("address-data" | "route-data" | "routing-rules") => {
+            let there = rows(applied);
+            rows(profile).iter().any(|row| !there.contains(row))
+        }
+        // The same once more, in an older form.
+        Some("addresses" | "routes") => false,
+        Some("gateway") if profile.is_none() => false,
+        _ => applied != profile,
+    }
+}
+
+fn rows(table: Option<&Value>) -> &[Value] {
+    match table {
+        Some(Param::Container(Container::Variant(variant))) => match &variant.value {
+            Param::Container(Container::Array(array)) => &array.values,
+            _ => &[],
+        },
+        _ => &[],
+    }
+}
+
+fn of_nmcli(name: &str) -> String {
+    let name = name.replace("address-data", "addresses");
+    name.replace("route-data", "routes")
+}
