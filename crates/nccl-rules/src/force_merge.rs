@@ -6,10 +6,11 @@ use rdma_model::snapshot::Snapshot;
 
 use super::explanation::{Explanation, Network, Trap};
 use super::hca::{DIRECT, data_direct, has_direct, parameter};
-use super::ifname::{Entry, entries};
-use super::merges::{Device, automatic, devices, nodes};
+use super::ifname::{Entry, Patterns, entries};
+use super::merges::{Device, MOST, automatic, devices, nodes};
 use super::pitfalls::{few, short, warning};
 use super::settings::Settings;
+use super::version::Version;
 
 const VARIABLE: &str = "NCCL_NET_FORCE_MERGE";
 const LEVEL: &str = "NCCL_NET_MERGE_LEVEL";
@@ -22,12 +23,15 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, explained: &mut Ex
         return;
     }
     let devices = devices(settings, snapshot, explained);
+    if let Some(text) = twins(settings, version, &devices) {
+        return explained.warnings.push(warning(Trap::Merge, text));
+    }
     let value = settings.get(VARIABLE).unwrap_or_default();
     let mut forced = Vec::new();
     for group in value.split(';').filter(|group| !group.is_empty()) {
         let all = entries(group, version);
         let mut read = all.clone();
-        read.truncate(version.max_merged());
+        read.truncate(version.max_forced());
         if read.len() < all.len() {
             let (of, most) = (all.len(), read.len());
             let text = format!(
@@ -75,6 +79,33 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, explained: &mut Ex
         .collect();
 }
 
+/// Two ports of an HCA, which are NICs of one name, without one rail and plane for both.
+fn twins(settings: &Settings, version: Version, devices: &[Device]) -> Option<String> {
+    if !version.has_own_rails() {
+        return None;
+    }
+    let hcas = Patterns::hcas(settings.get("NCCL_IB_HCA"), version);
+    let lane = |device: &Device| {
+        let (name, port) = (device.hca.name.as_str(), Some(device.port.number));
+        let entry = hcas
+            .entries
+            .iter()
+            .find(|e| e.matches(name, port, hcas.exact))?;
+        Some((entry.rail?, entry.plane?)).filter(|_| !hcas.exclude)
+    };
+    let pairs = devices.iter().enumerate().flat_map(|(at, port)| {
+        let others = devices[..at].iter().filter(|o| o.hca.name == port.hca.name);
+        others.map(move |other| (other, port))
+    });
+    let (one, other) = { pairs }.find(|(a, b)| lane(a).is_none() || lane(a) != lane(b))?;
+    let first = one.label();
+    Some(format!(
+        "NCCL {version} ends with ncclInvalidUsage: {first} and {} have one name, and different \
+        planes; name one port of the HCA, as {first}",
+        other.label()
+    ))
+}
+
 fn labels(group: &[Device]) -> String {
     let labels: Vec<String> = group.iter().map(Device::label).collect();
     few(&labels.iter().map(String::as_str).collect::<Vec<_>>())
@@ -87,7 +118,7 @@ fn is_across(
     group: &[Device],
 ) -> bool {
     let nodes = nodes(settings, snapshot, explained.version, group);
-    let differ = nodes.is_some_and(|nodes| nodes.iter().any(|node| *node != nodes[0]));
+    let differ = nodes.iter().any(|node| *node != nodes[0]);
     differ && explained.version.wants_one_node()
 }
 
@@ -114,25 +145,11 @@ fn named<'a>(
         });
         found.extend(by.take(most).map(|entry| (entry, *device)));
     }
-    let absent = entries
-        .iter()
-        .filter(|e| found.iter().all(|(by, _)| by != e));
-    let absent: Vec<&str> = absent.map(|entry| entry.name.as_str()).collect();
     let group: Vec<Device> = found.iter().map(|(_, device)| *device).collect();
-    let why = if !absent.is_empty() {
-        let others = devices.iter();
-        let others = others.filter(|d| absent.contains(&d.hca.name.as_str()));
-        let others: Vec<String> = others.map(Device::entry).collect();
-        let others: Vec<&str> = others.iter().map(String::as_str).collect();
-        match others.is_empty() {
-            true => format!("no HCA that it uses is called {}", few(&absent)),
-            false => format!("it counts the ports of a card on, and has {}", few(&others)),
-        }
-    } else if found.len() != entries.len() {
-        let fit: Vec<String> = group.iter().map(Device::entry).collect();
-        let fit: Vec<&str> = fit.iter().map(String::as_str).collect();
-        let count = entries.len();
-        format!("{count} are named, and {} fit: write NAME:PORT", few(&fit))
+    let why = if found.len() != entries.len() {
+        unfit(devices, entries, &found)
+    } else if group.len() > MOST {
+        format!("at most {MOST} become one")
     } else if let Some(why) = forbidden(settings, explained, &group) {
         return Err(why);
     } else if let Some(why) = renamed(settings, snapshot, explained, &found) {
@@ -141,6 +158,28 @@ fn named<'a>(
         return Ok(group);
     };
     Err(format!("NCCL {version} ends with ncclInvalidUsage: {why}"))
+}
+
+/// Why the ports that a group fits are more or less than its names: NCCL compares nothing else.
+fn unfit(devices: &[Device], entries: &[Entry], found: &[(&Entry, Device)]) -> String {
+    let absent = entries
+        .iter()
+        .filter(|e| found.iter().all(|(by, _)| by != e));
+    let absent: Vec<&str> = absent.map(|entry| entry.name.as_str()).collect();
+    if absent.is_empty() {
+        let fit: Vec<String> = found.iter().map(|(_, d)| d.entry()).collect();
+        let fit: Vec<&str> = fit.iter().map(String::as_str).collect();
+        let count = entries.len();
+        return format!("{count} are named, and {} fit: write NAME:PORT", few(&fit));
+    }
+    let others = devices.iter();
+    let others = others.filter(|d| absent.contains(&d.hca.name.as_str()));
+    let others: Vec<String> = others.map(Device::entry).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    match others.is_empty() {
+        true => format!("no HCA that it uses is called {}", few(&absent)),
+        false => format!("it counts the ports of a card on, and has {}", few(&others)),
+    }
 }
 
 /// Why NICs cannot be one (`ncclIbMakeVDevice`).

@@ -21,6 +21,10 @@ pub(crate) struct Device<'a> {
     pub(crate) number: u32,
 }
 
+/// How many NICs become one: NCCL_NET_MAX_DEVS_PER_NIC_V11, also where the plugin's interface has
+/// room for more, as NCCL's own network is of no version (ncclTopoGetSystem).
+pub(crate) const MOST: usize = 4;
+
 /// How near two NICs are: ports of one card, else as their places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Near {
@@ -94,7 +98,7 @@ pub(crate) fn automatic<'a>(
         }
         let mut group = vec![at];
         for other in 0..devices.len() {
-            if group.len() == version.max_merged() {
+            if group.len() == MOST {
                 break;
             }
             let is_rail = rails
@@ -104,11 +108,7 @@ pub(crate) fn automatic<'a>(
             if !free[other] || !is_rail || apart.contains(&pair) {
                 continue;
             }
-            let near = places.near(at, other);
-            if near.is_none() && level > Near::Port {
-                return None;
-            }
-            if near.is_some_and(|near| near <= level) {
+            if places.are_within(level, at, other)? {
                 group.push(other);
             }
         }
@@ -132,29 +132,40 @@ pub(crate) fn automatic<'a>(
     Some(groups.collect())
 }
 
-/// The NUMA nodes of NICs, where all are known.
+/// The NUMA nodes of those NICs of a group whose nodes are known.
 pub(crate) fn nodes(
     settings: &Settings,
     snapshot: &Snapshot,
     version: Version,
     group: &[Device],
-) -> Option<Vec<i32>> {
-    let places = Places::new(settings, snapshot, version, group)?;
-    let known = places.all.iter().map(|place| {
-        let place = place.filter(|id| places.levels.function(*id).is_some())?;
-        Some(places.levels.numa(place))
+) -> Vec<i32> {
+    let Some(places) = Places::new(settings, snapshot, version, group) else {
+        return Vec::new();
+    };
+    let known = places.all.iter().filter_map(|spot| match spot {
+        Spot::At(id) if places.levels.function(*id).is_some() => Some(places.levels.numa(*id)),
+        _ => None,
     });
     known.collect()
 }
 
-/// Where NCCL takes NICs to be.
+/// Where NCCL takes a NIC to be.
+#[derive(Clone, Copy)]
+enum Spot {
+    At(BusId),
+    /// On the first processor, with all others that have no PCI function, or whose function 0 is
+    /// none (`ncclTopoFillNet`).
+    Aside,
+}
+
 struct Places<'s> {
     levels: Levels<'s>,
-    all: Vec<Option<BusId>>,
+    all: Vec<Spot>,
 }
 
 impl<'s> Places<'s> {
-    /// Nothing where a topology file, or firmware's Data Direct, has the last word.
+    /// Nothing where a topology file, or firmware's Data Direct, has the last word, or where the
+    /// snapshot has no word of a place.
     fn new(
         settings: &Settings,
         snapshot: &'s Snapshot,
@@ -168,30 +179,50 @@ impl<'s> Places<'s> {
             return None;
         }
         let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
-        let mut all: Vec<Option<BusId>> = devices.iter().map(|d| d.hca.pci).collect();
-        if version.edits_path() {
-            for id in all.iter_mut().flatten() {
-                *id = place(*id, vfs);
-            }
-        }
         let levels = Levels::new(snapshot);
+        let mut all = Vec::new();
+        for Device { hca, .. } in devices {
+            let Some(id) = hca.pci else {
+                hca.is_software().then(|| all.push(Spot::Aside))?;
+                continue;
+            };
+            let at = if version.edits_path() {
+                place(id, vfs)
+            } else {
+                id
+            };
+            let is_none = levels.function(id).is_some() && levels.function(at).is_none();
+            all.push(if is_none { Spot::Aside } else { Spot::At(at) });
+        }
         Some(Places { levels, all })
     }
 
-    /// None where it is not known (`ncclTopoGetPath`).
-    fn near(&self, one: usize, other: usize) -> Option<Near> {
+    /// Whether two NICs are as near as that; none where that is not known.
+    fn are_within(&self, level: Near, one: usize, other: usize) -> Option<bool> {
         let (one, other) = match (self.all[one], self.all[other]) {
-            // All that have no PCI path hang on the first processor, as one card.
-            (None, None) => return Some(Near::Port),
-            (one, other) => (one?, other?),
+            (Spot::At(one), Spot::At(other)) => (one, other),
+            (Spot::Aside, Spot::Aside) => return Some(true),
+            // On the same processor or on another one: which is the first is the GPUs' to say.
+            _ if level == Near::At(Distance::Phb) => return None,
+            _ => return Some(level > Near::At(Distance::Phb)),
         };
-        let ways = self.way(one).into_iter().zip(self.way(other));
-        let apart = ways.into_iter().find(|(a, b)| a != b);
-        if apart.is_none_or(|(a, b)| place(a, false) == place(b, false)) {
-            return Some(Near::Port);
+        if self.are_ports(one, other) {
+            return Some(true);
         }
         let is_known = [one, other].map(|id| self.levels.function(id).is_some());
-        (is_known == [true, true]).then(|| Near::At(self.levels.between(one, other).0))
+        match level {
+            Near::Port => Some(false),
+            Near::At(_) if is_known != [true, true] => None,
+            level => Some(Near::At(self.levels.between(one, other).0) <= level),
+        }
+    }
+
+    /// Whether they are functions of one card, or on the way down the first that differ are
+    /// (`ncclTopoGetPath`).
+    fn are_ports(&self, one: BusId, other: BusId) -> bool {
+        let mut ways = self.way(one).into_iter().zip(self.way(other));
+        let apart = ways.find(|(a, b)| a != b);
+        apart.is_none_or(|(a, b)| place(a, false) == place(b, false))
     }
 
     /// From the processor down.
@@ -223,15 +254,12 @@ fn level(settings: &Settings, version: Version) -> Option<Near> {
     (name != "P2C" || version.knows_p2c()).then_some(level)
 }
 
-/// With NCCL_NET_MERGE_POLICY=RAIL only NICs of one rail become one: the rails, -1 for none. What
-/// 2.32 makes of rails is not known.
+/// With NCCL_NET_MERGE_POLICY=RAIL only NICs of one rail become one: the rails, -1 for none. 2.32
+/// gives a rail to NICs that the list gives none, and which one is not known.
 fn rails(settings: &Settings, version: Version, devices: &[Device]) -> Option<Option<Vec<i32>>> {
     let policy = settings.get("NCCL_NET_MERGE_POLICY").unwrap_or_default();
     if !version.splits_fields() || !policy.eq_ignore_ascii_case("RAIL") {
         return Some(None);
-    }
-    if version >= Version::new(2, 32, 0) {
-        return None;
     }
     let patterns = Patterns::hcas(settings.get("NCCL_IB_HCA"), version);
     let mut rails = Vec::new();
@@ -239,7 +267,11 @@ fn rails(settings: &Settings, version: Version, devices: &[Device]) -> Option<Op
         let (name, number) = (hca.name.as_str(), Some(port.number));
         let mut entries = patterns.entries.iter().filter(|_| !patterns.exclude);
         let entry = entries.find(|e| e.matches(name, number, patterns.exact));
-        rails.push(entry.and_then(|e| e.rail).unwrap_or(-1));
+        let rail = entry.and_then(|e| e.rail);
+        if rail.is_none() && version.has_own_rails() {
+            return None;
+        }
+        rails.push(rail.unwrap_or(-1));
     }
     Some(Some(rails))
 }

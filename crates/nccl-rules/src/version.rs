@@ -233,8 +233,15 @@ impl Version {
         self.since(27, 3)
     }
 
-    /// How many NICs can become one (NCCL_NET_MAX_DEVS_PER_NIC in src/include/nccl_net.h).
-    pub const fn max_merged(self) -> usize {
+    /// NICs have rails and planes also where no list gives them any: the two ports of an HCA differ
+    /// in their planes, as NICs of one name must not (seen with 2.32.3).
+    pub const fn has_own_rails(self) -> bool {
+        self.since(32, 0)
+    }
+
+    /// How many names of a group NCCL_NET_FORCE_MERGE has room for (NCCL_NET_MAX_DEVS_PER_NIC in
+    /// src/include/nccl_net.h).
+    pub const fn max_forced(self) -> usize {
         if self.since(30, 3) { 8 } else { 4 }
     }
 

@@ -278,8 +278,17 @@ fn what_one_of_two_releases_does_is_not_fatal() {
 
 /// The warnings of that trap with these settings.
 fn warned(snapshot: &Snapshot, env: &[(&str, &str)], trap: Trap) -> Vec<String> {
+    warned_by(Version::NEWEST, snapshot, env, trap)
+}
+
+fn warned_by(
+    release: Version,
+    snapshot: &Snapshot,
+    env: &[(&str, &str)],
+    trap: Trap,
+) -> Vec<String> {
     let settings = Settings::of(env.iter().copied(), "");
-    let explained = explain(&settings, snapshot, Version::NEWEST, &|_| None);
+    let explained = explain(&settings, snapshot, release, &|_| None);
     let of_it = explained.warnings.into_iter().filter(|w| w.trap == trap);
     of_it.map(|w| w.text).collect()
 }
@@ -361,6 +370,8 @@ fn a_range_is_named_where_no_index_is_right_on_all_ports() {
 
 #[test]
 fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
+    // In 2.32 an HCA of two ports ends NCCL.
+    let release = Version::new(2, 31, 2);
     let mut node = hcas(&[
         ("mlx5_0", Some("0000:05:00.0"), "0001", 1),
         ("mlx5_1", Some("0000:06:00.0"), "0002", 1),
@@ -368,9 +379,10 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
     ]);
     let name = "NCCL_NET_FORCE_MERGE";
     let ends = |value: &str, why: &str| {
-        format!("{name}={value}: NCCL 2.32.3 ends with ncclInvalidUsage: {why}")
+        format!("{name}={value}: NCCL 2.31.2 ends with ncclInvalidUsage: {why}")
     };
-    let said = |node: &Snapshot, value: &str| warned(node, &[(name, value)], Trap::Merge);
+    let said =
+        |node: &Snapshot, value: &str| warned_by(release, node, &[(name, value)], Trap::Merge);
     for fits in [
         "mlx5_0,mlx5_1",
         "mlx5_0:1;mlx5_1,mlx4_0:3;",
@@ -397,18 +409,21 @@ fn a_forced_merge_has_to_fit_the_hcas_one_by_one() {
     ] {
         assert_eq!(said(&node, value), [ends(value, why)]);
     }
-    let hangs = "NCCL_NET_FORCE_MERGE=,;mlx5_0: NCCL 2.32.3 reads \",\" again and again, and hangs";
+    let hangs = "NCCL_NET_FORCE_MERGE=,;mlx5_0: NCCL 2.31.2 reads \",\" again and again, and hangs";
     assert_eq!(said(&node, ",;mlx5_0"), [hangs]);
     let off = [(name, "mlx5_0,mlx5_1"), ("NCCL_IB_MERGE_NICS", "0")];
     let why = "NCCL_IB_MERGE_NICS=0 forbids it";
-    assert_eq!(warned(&node, &off, Trap::Merge), [ends(off[0].1, why)]);
+    assert_eq!(
+        warned_by(release, &node, &off, Trap::Merge),
+        [ends(off[0].1, why)]
+    );
     let left = [(name, "mlx5_0,mlx5_1"), ("NCCL_IB_HCA", "=mlx5_0")];
     assert_eq!(
-        warned(&node, &left, Trap::Merge),
+        warned_by(release, &node, &left, Trap::Merge),
         [ends(left[0].1, "no HCA that it uses is called mlx5_1")]
     );
     let socket = [(name, "mlx5_7"), ("NCCL_NET", "Socket")];
-    assert_eq!(warned(&node, &socket, Trap::Merge), [""; 0]);
+    assert_eq!(warned_by(release, &node, &socket, Trap::Merge), [""; 0]);
     node.hcas[1].ports[0].link_layer = Some("InfiniBand".to_owned());
     let why = "mlx5_0:1, mlx5_1:1 are of two link layers";
     assert_eq!(said(&node, "mlx5_0,mlx5_1"), [ends("mlx5_0,mlx5_1", why)]);

@@ -89,6 +89,10 @@ fn nics_within_the_level_become_one() {
         ("NCCL_IB_HCA", "a::1,b::2,c::1"),
     ];
     assert_eq!(merged(&node, &rails, "2.30.7"), one("a:1+c:1"));
+    assert_eq!(merged(&node, &rails, "2.32.3"), one("a:1+c:1"));
+    let without = [rails[0], rails[1], ("NCCL_IB_HCA", "a::1,b,c::1")];
+    assert_eq!(merged(&node, &without, "2.30.7"), one("a:1+c:1"));
+    assert_eq!(merged(&node, &without, "2.32.3"), NONE);
     let off = [("NCCL_IB_MERGE_NICS", "0")];
     assert_eq!(merged(&node, &off, "2.26.2"), NONE);
     let said = "NCCL 2.25.1 ends with ncclInvalidUsage: NCCL_IB_MERGE_NICS=0 forbids it; \
@@ -100,11 +104,90 @@ fn nics_within_the_level_become_one() {
 
 #[test]
 fn vfs_of_a_card_are_one_place_from_2_27_3_on() {
-    let vfs = hcas(&[("a", "0000:05:00.2", 0), ("b", "0000:05:01.3", 0)]);
+    let mut vfs = hcas(&[
+        ("a", "0000:05:00.2", 0),
+        ("b", "0000:05:01.3", 0),
+        ("c", "0000:05:00.0", 0),
+        ("d", "0000:05:01.0", 0),
+    ]);
+    vfs.hcas.truncate(2);
     assert_eq!(merged(&vfs, &[], "2.26.2"), NONE);
     assert_eq!(merged(&vfs, &[], "2.27.3"), one("a:1+b:1"));
     let apart = [("NCCL_IB_MERGE_VFS", "0")];
     assert_eq!(merged(&vfs, &apart, "2.27.3"), NONE);
+}
+
+#[test]
+fn nics_whose_function_0_is_none_are_one_on_the_first_processor() {
+    let nics = [
+        ("a", "0000:05:01.0", 0),
+        ("b", "0000:06:01.0", 0),
+        ("c", "0000:07:00.0", 1),
+    ];
+    let mut node = hcas(&nics);
+    let level = |level| [("NCCL_NET_MERGE_LEVEL", level)];
+    assert_eq!(merged(&node, &[], "2.30.4"), one("a:1+b:1"));
+    assert_eq!(merged(&node, &level("PXB"), "2.30.4"), one("a:1+b:1"));
+    assert_eq!(merged(&node, &level("SYS"), "2.30.4"), one("a:1+b:1+c:1"));
+    // Which processor is the first one, the GPUs say.
+    assert_eq!(merged(&node, &level("PHB"), "2.30.4"), NONE);
+    let apart = [("NCCL_IB_MERGE_VFS", "0")];
+    assert_eq!(merged(&node, &apart, "2.30.4"), NONE);
+    for hca in &mut node.hcas {
+        hca.pci = None;
+    }
+    assert_eq!(merged(&node, &[], "2.30.4"), NONE);
+    for hca in &mut node.hcas {
+        hca.driver = Some("rxe".to_owned());
+    }
+    assert_eq!(merged(&node, &[], "2.30.4"), one("a:1+b:1+c:1"));
+}
+
+#[test]
+fn at_most_four_nics_become_one() {
+    let places = ["1", "2", "3", "4", "5", "6"].map(|n| format!("0000:0{n}:00.0"));
+    let all: Vec<_> = ["a", "b", "c", "d", "e", "f"].iter().zip(&places).collect();
+    let all: Vec<_> = all
+        .iter()
+        .map(|(name, pci)| (**name, pci.as_str(), 0))
+        .collect();
+    let node = hcas(&all);
+    let groups = ["a:1+b:1+c:1+d:1", "e:1+f:1"].map(str::to_owned).to_vec();
+    for release in ["2.24.3", "2.30.3", "2.32.3"] {
+        let phb = [("NCCL_NET_MERGE_LEVEL", "PHB")];
+        assert_eq!(merged(&node, &phb, release), (groups.clone(), Vec::new()));
+    }
+    let five = [("NCCL_NET_FORCE_MERGE", "a,b,c,d,e")];
+    let said = "NCCL_NET_FORCE_MERGE=a,b,c,d,e: NCCL 2.32.3 ends with ncclInvalidUsage: at most \
+        4 become one";
+    assert_eq!(merged(&node, &five, "2.32.3"), ends(said));
+}
+
+#[test]
+fn a_group_has_to_fit_as_many_ports_as_it_has_names() {
+    let mut node = hcas(&[("a", "0000:05:00.0", 0), ("b", "0000:06:00.0", 0)]);
+    let mut second = node.hcas[0].ports[0].clone();
+    second.number = 2;
+    node.hcas[0].ports.push(second);
+    let forced = [("NCCL_NET_FORCE_MERGE", "gone,a")];
+    assert_eq!(merged(&node, &forced, "2.31.2"), one("a:1+a:2"));
+}
+
+#[test]
+fn two_ports_of_an_hca_end_2_32() {
+    let mut node = hcas(&[("a", "0000:05:00.0", 0), ("b", "0000:06:00.0", 0)]);
+    let mut second = node.hcas[1].ports[0].clone();
+    second.number = 2;
+    node.hcas[1].ports.push(second);
+    let said = "NCCL 2.32.3 ends with ncclInvalidUsage: b:1 and b:2 have one name, and different \
+        planes; name one port of the HCA, as b:1";
+    assert_eq!(merged(&node, &[], "2.32.3"), ends(said));
+    assert_eq!(merged(&node, &[], "2.31.2"), one("b:1+b:2"));
+    assert_eq!(merged(&node, &[("NCCL_IB_HCA", "=a,b:1")], "2.32.3"), NONE);
+    let planes = |second| merged(&node, &[("NCCL_IB_HCA", second)], "2.32.3");
+    assert_eq!(planes("=a,b:1:0:1,b:2:0:1"), one("b:1+b:2"));
+    assert_eq!(planes("=a,b:1:0:1,b:2:0:2"), ends(said));
+    assert_eq!(planes("=a,b:1:0,b:2:0"), ends(said));
 }
 
 #[test]
