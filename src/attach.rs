@@ -5,6 +5,7 @@ mod gateways;
 mod inside;
 mod stand_ins;
 
+use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use std::collections::BTreeMap;
@@ -160,7 +161,8 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     steps.extend(rdma_mode::move_inside(plan, host));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
-        if !orphans.contains(&rule) {
+        // A routing daemon deletes its own, and does not see who else does.
+        if !orphans.contains(&rule) && !is_daemon(rule.protocol()) {
             orphans.push(rule);
         }
     }

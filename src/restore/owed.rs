@@ -36,6 +36,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         .addresses
         .retain(|a| !a.protocol.is_some_and(is_daemon));
     before.routes.retain(|r| !is_daemon(r.protocol));
+    before.rules.retain(|r| !is_daemon(r.protocol()));
     keep_nexthops(before, |n| !is_daemon(n.protocol));
     let Some(managed) = &held.managed else {
         return owed;

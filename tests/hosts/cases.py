@@ -953,6 +953,24 @@ def frr_ospf(h):
     h.waits_for("198.19.77.1 .*proto ospf.*\n.*nexthop.*\n.*nexthop")
 
 
+@case("bookworm", "trixie", managed=False, daemons=True, stay=3)
+def frr_pbr(h):
+    """Zebra drops a NIC's rule as it leaves, and makes it again; the uplink's stays."""
+    h.m0_by_hand()
+    for i in range(2):
+        sh(f"ip address add 198.18.{i}.1/24 dev r{i}; ip link set r{i} up")
+        h.on_fabric(f"ip address add 198.18.{i}.2/24 dev pr{i}")
+        h.reaches(f"198.18.{i}.1", f"198.18.{i}.2")
+    policies = {"r0": "10.9.0.0/16 198.18.1.2 r1", "m0": "10.8.0.0/16 192.0.2.1"}
+    text = ""
+    for nic, policy in policies.items():
+        source, to = policy.split(" ", 1)
+        text += f"pbr-map OF-{nic} seq 5\n match src-ip {source}\n set nexthop {to}\n!\n"
+        text += f"interface {nic}\n pbr-policy OF-{nic}\n!\n"
+    h.frr(["pbrd"], text, "interface pr0\n")
+    wait_for(lambda: sh("ip rule").count("proto zebra") == 2, "zebra's rules")
+
+
 # Zebra takes an unused group of nexthops up again for as long as it keeps it, though the kernel
 # has taken legs out of it
 # meanwhile: the same without any container, at every flap. So here it keeps them for a second, and

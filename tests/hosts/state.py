@@ -11,7 +11,7 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass
 
-DAEMONS = {"zebra", "bgp", "ospf", "isis", "rip", "eigrp", "babel", "bird", "openr"}
+DAEMONS = {"zebra", "bgp", "ospf", "isis", "rip", "eigrp", "babel", "bird", "openr", "pbr"}
 # What the kernel counts or derives, or what passes by itself.
 PASSING = {
     "ifindex",
