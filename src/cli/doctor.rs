@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+use nccl_rules::version::Version;
 
 use crate::config::select_args::{SelectArgsBut, Unused};
 
@@ -57,9 +58,9 @@ pub struct TryNodesArgs {
     /// Identity that opens them: UID:GID,GID,...
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Print NCCL's settings there instead
-    #[arg(long, conflicts_with_all = ["user", "nodes"])]
-    pub settings: bool,
+    /// Print NCCL's settings there instead, as that release reads them
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["user", "nodes"])]
+    pub settings: Option<Version>,
     /// Print what there is of rdma-core there instead, for these providers
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["user", "nodes", "settings"])]

@@ -101,7 +101,7 @@ fn host(request: &Request) -> Result<Diagnosis> {
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans,
-        settings: Ok(&nccl::own_settings()?),
+        settings: Ok(&nccl::own_settings()?.settings),
         container: None,
     })
 }
@@ -210,8 +210,9 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     devnode_probe::make_way()?;
-    if args.settings {
-        return say(&report::json(&running::container_settings(args.pid)?)?);
+    if let Some(version) = args.settings {
+        let found = running::container_settings(args.pid, version)?;
+        return say(&report::json(&found)?);
     }
     if let Some(providers) = &args.libraries {
         let found = running::container_userspace(args.pid, providers)?;

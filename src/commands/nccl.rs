@@ -1,9 +1,10 @@
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nccl_rules::explain;
-use nccl_rules::settings::{Plugin, Settings};
+use nccl_rules::explain::{self, Explanation};
+use nccl_rules::settings::{FoundSettings, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::HcaName;
@@ -14,6 +15,8 @@ use super::running::Running;
 use super::{config, load_snapshot, say, warn};
 use crate::cli::{ExplainArgs, Global, NcclSettingsArgs};
 use crate::config::host::Host;
+use crate::container::nccl_files;
+use crate::container::userspace::{self, Userspace};
 use crate::disk::{files, home_and_hosts};
 use crate::doctor::collect;
 use crate::oci::edit;
@@ -21,35 +24,40 @@ use crate::report;
 
 pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     let asked = args.settings.nccl_version;
-    let mut plugin = Plugin::Unknown;
-    let (settings, snapshot, named) = match &args.container {
-        Some(id) => {
-            let Inside {
-                settings,
-                snapshot,
-                planned,
-                plugin: found,
-            } = inside(global, id)?;
-            plugin = found;
-            (settings, snapshot, asked.or(planned))
-        }
-        None => {
-            let settings = settings(&args.settings, args.snapshot.is_none())?;
-            (
-                settings,
-                load_snapshot(None, args.snapshot.as_deref())?,
-                asked,
-            )
-        }
+    let inside = match &args.container {
+        Some(id) => inside(global, id, asked)?,
+        None => Inside {
+            found: settings(&args.settings, args.snapshot.is_none())?,
+            snapshot: load_snapshot(None, args.snapshot.as_deref())?,
+            planned: None,
+            userspace: None,
+        },
     };
+    let Inside {
+        found,
+        snapshot,
+        planned,
+        userspace,
+    } = inside;
+    warn(&found.notes);
     // Only the container has its resolver, and its names are its author's choice.
     let resolve: &dyn Fn(&str) -> Option<IpAddr> = if args.container.is_some() {
         &|_| None
     } else {
         &home_and_hosts::address_of
     };
-    let explanation = explain::explain_named(&settings, &snapshot, named, resolve)
-        .with_plugin(&settings, &plugin);
+    let settings = &found.settings;
+    let explanation = explain::explain_named(settings, &snapshot, asked.or(planned), resolve)
+        .with_plugin(settings, &found.plugin);
+    let drivers = taken(&explanation, &snapshot);
+    let lacks = match (&userspace, &args.settings.bundle) {
+        (Some(there), _) => userspace::sentences(&there.lacks(drivers)),
+        (None, Some(bundle)) => {
+            userspace::bundle_notes(bundle, &read_config(bundle)?, drivers.into_iter())
+        }
+        (None, None) => Vec::new(),
+    };
+    let explanation = explanation.with_lacks(lacks);
     if args.json {
         say(&report::json(&explanation)?)
     } else {
@@ -57,25 +65,35 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     }
 }
 
+/// The HCAs that NCCL takes, with their drivers.
+fn taken<'s>(explained: &Explanation, snapshot: &'s Snapshot) -> Vec<(&'s HcaName, &'s str)> {
+    let ports = explained.hcas.iter();
+    let names: BTreeSet<&str> = ports.filter_map(|port| port.split(':').next()).collect();
+    let hcas = snapshot.hcas.iter();
+    hcas.filter(|hca| names.contains(hca.name.as_str()))
+        .filter_map(|hca| Some((&hca.name, hca.driver.as_deref()?)))
+        .collect()
+}
+
 struct Inside {
-    settings: Settings,
+    found: FoundSettings,
+    /// Of its loader, where that was looked at.
+    userspace: Option<Userspace>,
     snapshot: Snapshot,
     /// The release that its plan names.
     planned: Option<Version>,
-    plugin: Plugin,
 }
 
 /// What NCCL finds in a running container, where it passes over an HCA whose verbs node does not
 /// open.
-fn inside(global: &Global, id: &str) -> Result<Inside> {
+fn inside(global: &Global, id: &str, asked: Option<Version>) -> Result<Inside> {
     let running = Running::find(&Host::new(global, &config(global)?), id)?;
-    let found = running.settings().map_err(|why| {
+    let found = running.settings(asked).map_err(|why| {
         ErrorClass::State.error(format!(
             "NCCL's settings in container {:?} are unknown: {why}",
             running.id
         ))
     })?;
-    warn(&found.notes);
     let nodes: Vec<CharDevice> = running
         .snapshot
         .hcas
@@ -83,7 +101,6 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
         .filter_map(|hca| hca.uverbs.clone())
         .collect();
     let (snapshot, shut) = running.opened(&nodes, &collect::limits(running.pid)?.user);
-    running.still_runs()?;
     if !shut.is_empty() {
         let names = shut
             .iter()
@@ -94,21 +111,23 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
             "left out, as NCCL does: {names}, whose verbs node does not open in the container"
         )]);
     }
-    let planned = running
-        .record
-        .as_ref()
-        .and_then(|r| r.given.as_ref()?.nccl_version);
+    let userspace = running.userspace(&snapshot).unwrap_or_else(|e| {
+        let unknown = "the libraries of the container are unknown";
+        warn(&[format!("{unknown}: {e:#}")]);
+        None
+    });
+    running.still_runs()?;
     Ok(Inside {
-        settings: found.settings,
+        found,
+        userspace,
+        planned: running.planned(),
         snapshot,
-        planned,
-        plugin: found.plugin,
     })
 }
 
-/// The environment in question, and the config files that NCCL adds to it: by default, if
-/// `is_live`, those of this host.
-pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Settings> {
+/// The environment in question, and the config files that NCCL adds to it: by default those of the
+/// bundle's root, else, if `is_live`, those of this host.
+pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<FoundSettings> {
     let version = args.nccl_version.unwrap_or_default();
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args
@@ -117,20 +136,23 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
         .map(String::as_str)
         .filter(|pair| !pair.is_empty())
         .collect();
-    let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
+    let mut found = FoundSettings::default();
+    found.settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
         ([], None, None) => Settings::of(own_environment(), "the environment"),
         (pairs, None, Some(bundle)) => {
             let text = read_config(bundle)?;
-            let all = edit::environment(&text)
-                .into_iter()
-                .map(|(name, value)| format!("{name}={value}"));
-            let all: Vec<String> = all
-                .chain(pairs.iter().map(|pair| (*pair).to_owned()))
-                .collect();
-            given(&all.iter().map(String::as_str).collect::<Vec<_>>(), None)?
+            let mut env = edit::environment(&text);
+            env.extend(assigned(pairs.iter().copied())?);
+            let whole = nccl_files::of_bundle(bundle, &text, env.clone(), version);
+            match args.conf.is_empty() {
+                true => return Ok(whole),
+                false => found.plugin = whole.plugin,
+            }
+            Settings::of(env, "as asked")
         }
         (pairs, file, _) => given(pairs, file.as_deref())?,
     };
+    let settings = &mut found.settings;
     let files: Vec<PathBuf> = match (args.conf.as_slice(), is_live) {
         ([], false) => Vec::new(),
         ([], true) => settings.files(home_and_hosts::home_dir().as_deref(), version),
@@ -154,11 +176,11 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
             }
         }
     }
-    Ok(settings)
+    Ok(found)
 }
 
 /// What NCCL would find here, by this process's environment and the config files of this host.
-pub(super) fn own_settings() -> Result<Settings> {
+pub(super) fn own_settings() -> Result<FoundSettings> {
     settings(&NcclSettingsArgs::default(), true)
 }
 
@@ -186,11 +208,14 @@ fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
         .lines()
         .filter(|line| !line.trim_start().is_empty() && !line.starts_with('#'));
     // What comes later wins.
-    let all = lines
-        .chain(pairs.iter().copied())
-        .map(|line| match line.split_once('=') {
-            Some((name, value)) if !name.is_empty() => Ok((name, value)),
-            _ => Err(ErrorClass::Usage.error(format!("{line:?} is no NAME=VALUE"))),
-        });
-    Ok(Settings::of(all.collect::<Result<Vec<_>>>()?, "as asked"))
+    let all = assigned(lines.chain(pairs.iter().copied()))?;
+    Ok(Settings::of(all, "as asked"))
+}
+
+fn assigned<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Vec<(String, String)>> {
+    let all = lines.map(|line| match line.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(ErrorClass::Usage.error(format!("{line:?} is no NAME=VALUE"))),
+    });
+    all.collect()
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use nccl_rules::explain::{is_for_nccl, plugin_names};
-use nccl_rules::settings::{FoundSettings, Plugin, Settings};
+use nccl_rules::explain::is_for_nccl;
+use nccl_rules::settings::{FoundSettings, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::HcaName;
@@ -19,9 +19,10 @@ use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
 use crate::container::budget::Budget;
+use crate::container::nccl_files;
 use crate::container::userspace::{self, IBVERBS_LIB, LIBRARY_PATH, Userspace};
 use crate::doctor::collect;
-use crate::kernel::mount::rootfs::{self, Root};
+use crate::kernel::mount::rootfs::Root;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
@@ -33,8 +34,6 @@ use crate::record::Record;
 use crate::store::Store;
 use crate::store::records::Records;
 use sandbox::SandboxedContainer;
-
-const LIMIT: u64 = 1 << 20;
 
 pub(super) struct Running {
     /// Its whole id, or its pid where it has no record.
@@ -117,13 +116,18 @@ impl Running {
         )
     }
 
-    /// What NCCL finds there, or why that is unknown.
-    pub(super) fn settings(&self) -> Result<FoundSettings, String> {
+    /// The release that its plan names.
+    pub(super) fn planned(&self) -> Option<Version> {
+        self.record.as_ref()?.given.as_ref()?.nccl_version
+    }
+
+    /// What NCCL finds there, or why that is unknown: of the release that is asked for, else of
+    /// that of the plan.
+    pub(super) fn settings(&self, asked: Option<Version>) -> Result<FoundSettings, String> {
+        let version = asked.or_else(|| self.planned()).unwrap_or_default();
         match &self.sandbox {
             Some(sandbox) => sandbox.settings(),
-            None => {
-                devnode_probe::settings::<FoundSettings>(self.pid).map_err(|e| format!("{e:#}"))
-            }
+            None => devnode_probe::settings(self.pid, version).map_err(|e| format!("{e:#}")),
         }
     }
 
@@ -236,7 +240,7 @@ pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Opti
     let env = collect::environment(pid, |name| userspace::VARIABLES.contains(&name))?;
     let mut env: BTreeMap<String, String> = env.into_iter().collect();
     // A config file may have it, too.
-    let found = container_settings(pid).ok();
+    let found = container_settings(pid, Version::NEWEST).ok();
     let named = found
         .as_ref()
         .and_then(|found| found.settings.get(IBVERBS_LIB));
@@ -256,41 +260,19 @@ pub(super) fn container_userspace(pid: i32, providers: &[String]) -> Result<Opti
 /// What NCCL finds in a container: the environment of its init, and the config files below its
 /// root. A container's memory and file systems can block a reader for ever, so this runs in a
 /// process of its own, which doctor need not wait for.
-pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
-    let settings = Settings::of(
-        collect::environment(pid, is_setting)?,
-        "the environment of its init",
-    );
+pub(super) fn container_settings(pid: i32, version: Version) -> Result<FoundSettings> {
     let mut found = FoundSettings {
-        settings,
-        notes: Vec::new(),
-        plugin: Plugin::Unknown,
+        settings: Settings::of(
+            collect::environment(pid, is_setting)?,
+            "the environment of its init",
+        ),
+        ..FoundSettings::default()
     };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
-    for path in found.settings.files(None, Version::NEWEST) {
-        let Some(text) = path.to_str() else { continue };
-        let Ok(place) = root.find(text) else { continue };
-        match root
-            .open_file(&place)
-            .and_then(|file| rootfs::read(&file, LIMIT))
-        {
-            Ok(bytes) => found.settings.add(&path, &bytes, Version::NEWEST),
-            Err(why) => found.notes.push(format!(
-                "{} in the container is not looked at: {why}",
-                path.display()
-            )),
-        }
-    }
+    let home = collect::own_user(pid)?.and_then(|user| nccl_files::home(&root, user));
+    nccl_files::add_files(&mut found, &root, home.as_deref(), version, None);
     let folders = collect::environment(pid, |name| name == LIBRARY_PATH)?;
     let folders = folders.first().map(|(_, value)| value.as_str());
-    let (names, budget) = (
-        plugin_names(&found.settings, Version::NEWEST),
-        Budget::new(None),
-    );
-    found.plugin = match userspace::first(&root, folders, &names, &budget) {
-        Some(path) => Plugin::Found(path),
-        None if budget.lasts() => Plugin::Missing,
-        None => Plugin::Unknown,
-    };
+    found.plugin = nccl_files::plugin(&root, folders, &found.settings, version);
     Ok(found)
 }

@@ -23,7 +23,9 @@ pub(super) fn run(args: &TestBootstrapArgs) -> Result<()> {
         .transpose()
         .class(ErrorClass::Usage, "HOST")?;
     let version = args.settings.nccl_version.unwrap_or_default();
-    let settings = nccl::settings(&args.settings, true)?;
+    let found = nccl::settings(&args.settings, true)?;
+    warn(&found.notes);
+    let settings = found.settings;
     let seen = load_snapshot(None, None)?;
     let explanation = explain(&settings, &seen, version, &home_and_hosts::address_of);
     if let Bootstrap::Fails(failure) = &explanation.bootstrap {

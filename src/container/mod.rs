@@ -7,6 +7,7 @@ mod loader;
 mod mount_point;
 pub mod mounts;
 mod nccl_conf;
+pub mod nccl_files;
 pub mod running_setup;
 pub mod sandbox;
 pub mod setup;

@@ -18,7 +18,7 @@ use crate::oci::bundle::ContainerRoot;
 mod bundle;
 mod lack;
 
-pub use bundle::bundle_notes;
+pub use bundle::{Mounts, bundle_notes};
 pub use lack::{Lack, Need};
 
 const VERBS: &str = "libibverbs.so.1";
@@ -168,11 +168,14 @@ pub fn notes<'h>(
     let wanted: BTreeSet<&str> = hcas.clone().filter_map(|(_, d)| provider(d)).collect();
     let found = look(root, env, program, &Vec::from_iter(wanted), budget);
     let lacks = found.map(|found| found.lacks(hcas)).unwrap_or_default();
-    lacks
-        .iter()
-        .filter(|lack| lack.need != Need::Rdmacm)
-        .map(|lack| format!("{}: {}", lack.seen, lack.fix))
-        .collect()
+    sentences(&lacks)
+}
+
+/// What of this NCCL cannot do without.
+pub fn sentences(lacks: &[Lack]) -> Vec<String> {
+    let needed = lacks.iter().filter(|lack| lack.need != Need::Rdmacm);
+    let text = needed.map(|lack| format!("{}: {}", lack.seen, lack.fix));
+    text.collect()
 }
 
 /// What a container's image lacks, once its runtime has mounted everything. For a thread that ends
@@ -190,20 +193,6 @@ pub fn container_notes(
         Ok(root) => notes(&root, env, program, hcas, budget),
         Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
     }
-}
-
-/// Where the first of these libraries is that the loader finds.
-pub fn first(
-    root: &Root,
-    library_path: Option<&str>,
-    names: &[String],
-    budget: &Budget,
-) -> Option<String> {
-    let loader = Loader::new(root, Vec::new(), library_path, budget);
-    names.iter().find_map(|name| match name.starts_with('/') {
-        true => loader.library(name).map(|_| name.clone()),
-        false => loader.find(name).map(|(path, _)| path),
-    })
 }
 
 /// What that name leads to. A name that begins where the program happens to be is not looked at.

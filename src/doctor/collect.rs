@@ -18,7 +18,7 @@ use crate::cdi;
 use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
-use crate::kernel::process::capabilities::{has_in_first_user, is_first_user};
+use crate::kernel::process::capabilities::{has_in_first_user, is_first_user, shares_user};
 use crate::kernel::process::{limits, pidfd};
 use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
@@ -274,6 +274,28 @@ pub fn limits(pid: i32) -> Result<Limits> {
                 .collect(),
             any: has(CapabilitySet::DAC_OVERRIDE),
         },
+    })
+}
+
+/// The user of a process as it sees itself: by the map of its user namespace.
+pub fn own_user(pid: i32) -> Result<Option<u32>> {
+    let status = text(&format!("/proc/{pid}/status"))?;
+    let user = numbers(&status, "Uid:").first().copied();
+    // The map of our own namespace names users of the one around it.
+    if shares_user(&pid.to_string()) {
+        return Ok(user);
+    }
+    let map = text(&format!("/proc/{pid}/uid_map"))?;
+    Ok(user.and_then(|user| mapped(&map, user)))
+}
+
+/// What a number of this namespace is in another one (user_namespaces(7)).
+fn mapped(map: &str, number: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut words = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (inside, outside, count) = (words.next()??, words.next()??, words.next()??);
+        let at = number.checked_sub(outside)?;
+        (at < count).then(|| inside.checked_add(at))?
     })
 }
 

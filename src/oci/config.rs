@@ -213,6 +213,13 @@ impl Config {
         pairs(env.into_iter().flatten().filter_map(Value::as_str))
     }
 
+    /// The user that it runs as.
+    pub fn user(&self) -> u32 {
+        let uid = self.0.pointer("/process/user/uid").and_then(Value::as_u64);
+        uid.and_then(|uid| u32::try_from(uid).ok())
+            .unwrap_or_default()
+    }
+
     /// What it runs, as exec has it.
     pub fn program(&self) -> Option<String> {
         let first = self.0.pointer("/process/args/0").and_then(Value::as_str);

@@ -257,6 +257,40 @@ fn a_bundles_environment_is_asked_about() {
     );
 }
 
+/// What HCAs lack in the image of a bundle is said beside them.
+#[test]
+fn a_bundles_image_may_lack_libibverbs() {
+    let bundle = tempfile::tempdir().unwrap();
+    let at = |path: &str| {
+        let path = bundle.path().join("rootfs").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    };
+    fs::write(at("etc/nccl.conf"), "NCCL_IB_HCA==rxe1\n").unwrap();
+    let machine: u8 = if cfg!(target_arch = "aarch64") {
+        183
+    } else {
+        62
+    };
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+    elf.resize(18, 0);
+    elf.extend([machine, 0]);
+    for loader in ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"] {
+        fs::write(at(loader), &elf).unwrap();
+    }
+    let config = json!({"ociVersion": "1.0.2", "root": {"path": "rootfs"}});
+    fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+    let place = bundle.path().to_str().unwrap();
+    let said = explain(&["--json", "--bundle", place]).ok().out;
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(json["hcas"], json!(["rxe1:1"]));
+    let lacks = |w: &&Value| w["trap"] == "libraries";
+    let warnings = json["warnings"].as_array().unwrap().iter().filter(lacks);
+    let texts: Vec<&Value> = warnings.map(|w| &w["text"]).collect();
+    let text = "the loader of the image finds no libibverbs.so.1: install rdma-core in the image";
+    assert_eq!(texts, [&json!(text)]);
+}
+
 /// The release that an image names is worth a note; all else is by the newest, or by the one that
 /// is asked about.
 #[test]

@@ -6,8 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nccl_rules::settings::{Plugin, Settings};
 use rdma_model::ids::HcaName;
 use rdmaprep::container::budget::Budget;
+use rdmaprep::container::nccl_files::{of_bundle, plugin};
 use rdmaprep::container::userspace::{self, Userspace, look};
 use rdmaprep::kernel::mount::rootfs::Root;
 
@@ -304,26 +306,82 @@ fn data_direct_needs_a_function_of_libmlx5() {
     assert_eq!(lack.unwrap().fix, fix);
 }
 
-/// A plugin as `nccl explain --container` looks for it.
+/// A plugin as `nccl explain` looks for it in a container.
 #[test]
 fn a_plugin_is_where_the_loader_finds_it() {
     let image = Image::bare("ubuntu");
-    image.library("opt/hpcx/lib/libnccl-net.so", &[]);
-    image.library("opt/amazon/lib/libnccl-net-ofi.so", &[]);
-    image.cache(&[("libnccl-net-ofi.so", "/opt/amazon/lib/libnccl-net-ofi.so")]);
+    image.library("opt/hpcx/lib/libnccl-net.so", &["ncclNetPlugin_v8"]);
+    let ofi = "/opt/amazon/lib/libnccl-net-ofi.so";
+    image.library(&ofi[1..], &["ncclNetPlugin_v12", "ncclCollNetPlugin_v8"]);
+    image.cache(&[("libnccl-net-ofi.so", ofi)]);
     let root = Root::open(image.0.path()).unwrap();
-    let first = |folders, names: &[&str]| {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        userspace::first(&root, folders, &names, &Budget::of(PATIENT))
+    let found = |folders, named: Option<&str>, release: &str| {
+        let settings = Settings::of(named.map(|name| ("NCCL_NET_PLUGIN", name)), "");
+        plugin(&root, folders, &settings, release.parse().unwrap())
     };
-    let own = ["libnccl-net.so", "librccl-net.so"];
-    assert_eq!(first(None, &own), None);
-    let hpcx = Some("/opt/hpcx/lib/libnccl-net.so".to_owned());
-    assert_eq!(first(Some("/opt/hpcx/lib"), &own), hpcx);
-    let ofi = Some("/opt/amazon/lib/libnccl-net-ofi.so".to_owned());
-    assert_eq!(first(None, &["ofi", "libnccl-net-ofi.so"]), ofi);
-    assert_eq!(first(None, &["/opt/amazon/lib/libnccl-net-ofi.so"]), ofi);
-    assert_eq!(first(None, &["/opt/none.so"]), None);
+    assert_eq!(found(None, None, "2.32.3"), Plugin::Missing);
+    let hpcx = Plugin::Found("/opt/hpcx/lib/libnccl-net.so".to_owned());
+    let folder = Some("/opt/hpcx/lib");
+    assert_eq!(found(folder, None, "2.32.3"), hpcx);
+    assert_eq!(found(folder, Some("none"), "2.32.3"), Plugin::Missing);
+    let is_ofi = Plugin::Found(ofi.to_owned());
+    assert_eq!(found(None, Some("ofi"), "2.32.3"), is_ofi);
+    assert_eq!(found(None, Some(ofi), "2.30.3"), is_ofi);
+    assert_eq!(found(None, Some("/opt/none.so"), "2.32.3"), Plugin::Missing);
+    // Of the list, the first that the release can use.
+    let unfit = Plugin::Unfit(ofi.to_owned());
+    assert_eq!(found(folder, Some("ofi"), "2.29.7"), unfit);
+    assert_eq!(found(folder, Some("ofi,libnccl-net.so"), "2.29.7"), hpcx);
+    assert_eq!(
+        found(folder, None, "2.19.3"),
+        Plugin::Unfit("/opt/hpcx/lib/libnccl-net.so".into())
+    );
+}
+
+/// What NCCL finds in a bundle: the image's files and libraries, and none of this host's.
+#[test]
+fn a_bundles_settings_are_its_images() {
+    let image = Image::bare("debian");
+    image.text(
+        "etc/passwd",
+        "root:x:0:0::/root:/bin/sh\nme:x:7:7::/home/me:/bin/sh\n",
+    );
+    image.text("etc/nccl.conf", "NCCL_NET=IB\nNCCL_IB_TC=1\n");
+    image.text("home/me/.nccl.conf", "NCCL_IB_TC=2\r\n");
+    image.library("opt/lib/libnccl-net.so", &["ncclNetPlugin_v8"]);
+    let config = |uid: u32, mounts: &str| {
+        format!(
+            r#"{{"ociVersion": "1.0.2", "root": {{"path": {:?}}}, "mounts": [{mounts}],
+            "process": {{"user": {{"uid": {uid}}}, "env": []}}}}"#,
+            image.0.path()
+        )
+    };
+    let found = |text: &str, release: &str| {
+        let env = [("LD_LIBRARY_PATH".to_owned(), "/opt/lib".to_owned())].into();
+        of_bundle(Path::new("/none"), text, env, release.parse().unwrap())
+    };
+    let seen = found(&config(7, ""), "2.29.7");
+    let values = ["NCCL_NET", "NCCL_IB_TC"].map(|name| seen.settings.get(name).unwrap().to_owned());
+    assert_eq!(values, ["IB", "2\r"]);
+    assert!(matches!(seen.plugin, Plugin::Found(_)), "{seen:?}");
+    // The runtime sets HOME.
+    let seen = found(&config(7, ""), "2.30.7");
+    assert_eq!(seen.settings.get("NCCL_IB_TC"), Some("2"));
+    assert_eq!(
+        found(&config(0, ""), "2.29.7").settings.get("NCCL_IB_TC"),
+        Some("1")
+    );
+    let seen = found(
+        &config(0, r#"{"destination": "/etc/"}, {"destination": "opt/lib"}"#),
+        "2.29.7",
+    );
+    let note = "/etc/nccl.conf in the container is not looked at: config.json mounts /etc/ over it";
+    assert_eq!(
+        (seen.notes, seen.plugin),
+        (vec![note.to_owned()], Plugin::Unknown)
+    );
+    let seen = found("{}", "2.29.7");
+    assert!(seen.notes[0].contains("root are not looked at"), "{seen:?}");
 }
 
 /// What is no library of this machine, and what a link of the image names on the host.

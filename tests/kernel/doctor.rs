@@ -306,3 +306,62 @@ fn cards_that_are_not_selected_need_no_rdma_driver() {
     }
     assert_eq!(lacking("ice", "rdma0,eth0"), ["modprobe -a irdma"]);
 }
+
+/// A process with these variables in a network namespace of its own.
+fn with_env(env: &[&str]) -> Container {
+    let mut enter = Command::new("env");
+    Container::start("job", enter.args(env).args(["unshare", "--net"]))
+}
+
+/// Files and plugins, as each release looks for them.
+#[test]
+fn a_containers_settings_are_those_of_its_release() {
+    alone(|host| {
+        sh(
+            "mount -t tmpfs tmpfs /opt; mount -t tmpfs tmpfs /root; mkdir /opt/home /opt/lib
+            printf 'NCCL_NET=Socket\r\n' > /opt/file; echo NCCL_NET=IB > /opt/home/.nccl.conf
+            echo NCCL_IB_DISABLE=1 > /root/.nccl.conf
+            head -c 64 /bin/sh > /opt/lib/libnccl-net.so
+            cp /opt/lib/libnccl-net.so /opt/lib/libnccl-net-ofi.so
+            printf '\\0ncclNetPlugin_v9\\0' >> /opt/lib/libnccl-net-ofi.so",
+        );
+        let said = |job: &Container, release: &str| {
+            let id = job.pid().to_string();
+            let args = ["nccl", "explain", "--json", "--container", &id];
+            let said = host.rdmaprep(&[&args[..], &["--nccl-version", release]].concat());
+            serde_json::from_str::<Value>(&said.ok().out).unwrap()
+        };
+        let all = |job: &Container, release: &str| {
+            let set = said(job, release)["settings"].clone();
+            let each = set.as_array().unwrap().iter();
+            let texts = each.map(|s| format!("{} {}", s["name"], s["value"]).replace('"', ""));
+            texts.collect::<Vec<_>>()
+        };
+        let job = with_env(&["HOME=/opt/home", "NCCL_CONF_FILE=/opt/file"]);
+        assert_eq!(all(&job, "2.22.3"), ["NCCL_IB_DISABLE 1"]);
+        assert_eq!(all(&job, "2.29.7"), ["NCCL_NET Socket\\r"]);
+        assert_eq!(all(&job, "2.30.3"), ["NCCL_NET Socket"]);
+        let job = with_env(&["HOME=/opt/home"]);
+        assert_eq!(all(&job, "2.29.7"), ["NCCL_IB_DISABLE 1"]);
+        assert_eq!(all(&job, "2.30.3"), ["NCCL_NET IB"]);
+        let plugin = |value: &str, release: &str| {
+            let job = with_env(&["HOME=/", "LD_LIBRARY_PATH=/opt/lib", value]);
+            let said = said(&job, release);
+            let warned = said["warnings"]
+                .to_string()
+                .contains("has none of ncclNetPlugin_v");
+            (said["plugin"].as_str().map(str::to_owned), warned)
+        };
+        let ofi = (Some("/opt/lib/libnccl-net-ofi.so".to_owned()), false);
+        let file = "NCCL_NET_PLUGIN=/opt/lib/libnccl-net-ofi.so";
+        assert_eq!(plugin(file, "2.24.3"), ofi);
+        assert_eq!(plugin(file, "2.20.5"), (None, false));
+        assert_eq!(plugin("NCCL_NET_PLUGIN=ofi", "2.24.3"), ofi);
+        assert_eq!(plugin("NCCL_NET_PLUGIN=ofi", "2.20.5"), (None, true));
+        assert_eq!(plugin("NCCL_NET_PLUGIN=a,ofi", "2.27.3"), ofi);
+        assert_eq!(plugin("NCCL_NET_PLUGIN=a,ofi", "2.26.5"), (None, false));
+        // The default one has no such symbol.
+        assert_eq!(plugin("NCCL_NET_PLUGIN=", "2.26.5"), (None, true));
+        assert_eq!(plugin("NCCL_NET_PLUGIN=", "2.27.3"), (None, false));
+    });
+}

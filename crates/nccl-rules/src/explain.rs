@@ -12,7 +12,7 @@ pub use super::explanation::{
 };
 pub use super::hca::{UNKNOWN, data_direct, may_crash};
 pub use super::known::is_for_nccl;
-pub use super::networks::plugin_names;
+pub use super::networks::{plugin_symbols, plugins};
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 pub use super::variables::{VARIABLES, Variable};

@@ -160,6 +160,7 @@ impl Trap {
             Trap::Layers => {
                 "NCCL takes ports of InfiniBand and of Ethernet, which it does not connect"
             }
+            Trap::Libraries => "the image lacks a library that NCCL needs for RDMA",
             Trap::NotJudged => "NCCL's release is none of those that were compared",
             Trap::Value => "a value means something else than it seems to",
         }
@@ -280,6 +281,8 @@ pub enum Trap {
     Merge,
     /// A name that is nearly that of a setting.
     Name,
+    /// The container lacks a library for an HCA that is taken, or it is not known.
+    Libraries,
     /// A release that is older or newer than those that were compared.
     NotJudged,
 }

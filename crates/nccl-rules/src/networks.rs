@@ -66,7 +66,7 @@ fn no_network(settings: &Settings, explained: &Explanation) -> Option<Warning> {
     let mut ports = explained.ports.iter();
     let is_known = ports.all(|p| !p.why.starts_with(hca::UNKNOWN));
     let text = match &explained.network {
-        Some(Network::Other(_)) if plugin_names(settings, explained.version).is_empty() => {
+        Some(Network::Other(_)) if plugins(settings, explained.version).is_empty() => {
             "NCCL_NET names a plugin's network and NCCL_NET_PLUGIN no plugin: NCCL does not start"
         }
         Some(Network::Nothing) => {
@@ -88,26 +88,51 @@ fn named_plugin(settings: &Settings) -> Option<&str> {
     (!name.eq_ignore_ascii_case("none")).then_some(name)
 }
 
-/// The names by which NCCL opens a plugin, the first that is there (src/plugin/plugin_open.cc in
-/// 2.27.3); RCCL's own name is the second.
-pub fn plugin_names(settings: &Settings, version: Version) -> Vec<String> {
-    let is_default = match settings.get(PLUGIN) {
-        Some(name) => name.is_empty() && !version.reads_empty_plugin(),
-        None => true,
+/// The libraries that NCCL tries as a plugin, one after the other until one serves: each has names,
+/// of which the first that is there counts (src/plugin/plugin_open.cc). RCCL's own name is the
+/// default's second.
+pub fn plugins(settings: &Settings, version: Version) -> Vec<Vec<String>> {
+    let named = settings.get(PLUGIN);
+    let Some(value) = named.filter(|value| !value.is_empty() || version.lists_plugins()) else {
+        return vec![
+            ["libnccl-net.so", "librccl-net.so"]
+                .map(str::to_owned)
+                .into(),
+        ];
     };
-    if is_default {
-        return ["libnccl-net.so", "librccl-net.so"]
-            .map(str::to_owned)
-            .into();
-    }
-    let names = named_plugin(settings).map_or("", |names| names);
-    let names = names.split(',').filter(|name| !name.is_empty());
+    let value = named_plugin(settings).map_or("", |_| value);
+    let names: Vec<&str> = match version.lists_plugins() {
+        true => value.split(',').collect(),
+        false => vec![value],
+    };
+    let names = names.into_iter().filter(|name| !name.is_empty());
     names
-        .flat_map(|name| [name.to_owned(), format!("libnccl-net-{name}.so")])
+        .map(|name| {
+            let long = format!("libnccl-net-{name}.so");
+            match version.opens_named_plugin() {
+                true => vec![name.to_owned(), long],
+                false => vec![long],
+            }
+        })
+        .collect()
+}
+
+/// The names of what a plugin exports, of which NCCL looks for one.
+pub fn plugin_symbols(version: Version) -> Vec<String> {
+    let (first, last) = version.plugin_interfaces();
+    (first..=last)
+        .map(|n| format!("ncclNetPlugin_v{n}"))
         .collect()
 }
 
 impl Explanation {
+    /// Adds what the container lacks for the HCAs that are taken.
+    pub fn with_lacks(mut self, lacks: Vec<String>) -> Explanation {
+        let lacks = lacks.into_iter().map(|text| warning(Trap::Libraries, text));
+        self.warnings.extend(lacks);
+        self
+    }
+
     /// Adds what is known of a plugin. One that NCCL_NET does not name has no part in it.
     pub fn with_plugin(mut self, settings: &Settings, plugin: &Plugin) -> Explanation {
         match plugin {
@@ -125,27 +150,43 @@ impl Explanation {
                 self.ring = self.ring.map(|_| Ring::Unknown(unknown.to_owned()));
             }
             Plugin::Missing => {
-                self.plugin = None;
-                let warning = self.missing(settings);
-                self.warnings.extend(warning);
+                let names = plugins(settings, self.version).concat().join(", ");
+                let text = format!("the loader of the container finds none of {names}");
+                let is_meant = !names.is_empty() && named_plugin(settings).is_some();
+                self.without_plugin(settings, text, is_meant);
+            }
+            Plugin::Unfit(path) => {
+                let (first, last) = self.version.plugin_interfaces();
+                let text = format!(
+                    "{} has none of ncclNetPlugin_v{first} to _v{last}, of which NCCL {} needs one",
+                    short(path),
+                    self.version
+                );
+                self.without_plugin(settings, text, true);
             }
         }
         self
     }
 
-    fn missing(&self, settings: &Settings) -> Option<Warning> {
-        let names = plugin_names(settings, self.version).join(", ");
-        if names.is_empty() {
-            return None;
-        }
-        let missing = format!("the loader of the container finds none of {names}");
-        if let Some(Network::Other(net)) = &self.network {
-            let text = format!("{NET}={}: {missing}, and NCCL does not start", short(net));
-            return Some(warning(Trap::NoNetwork, text));
-        }
-        let plugin = short(named_plugin(settings)?);
-        let text = format!("{PLUGIN}={plugin}: {missing}, and NCCL uses a network of its own");
-        Some(warning(Trap::Value, text))
+    fn without_plugin(&mut self, settings: &Settings, why: String, is_meant: bool) {
+        self.plugin = None;
+        let (trap, text) = match (&self.network, named_plugin(settings)) {
+            (Some(Network::Other(net)), _) => {
+                let does = "and NCCL does not start";
+                (
+                    Trap::NoNetwork,
+                    format!("{NET}={}: {why}, {does}", short(net)),
+                )
+            }
+            (_, named) if is_meant => {
+                let named =
+                    named.map_or(String::new(), |name| format!("{PLUGIN}={}: ", short(name)));
+                let does = "and NCCL uses a network of its own";
+                (Trap::Value, format!("{named}{why}, {does}"))
+            }
+            _ => return,
+        };
+        self.warnings.push(warning(trap, text));
     }
 }
 
@@ -158,17 +199,31 @@ mod tests {
 
     #[test]
     fn a_plugin_is_found_by_its_names() {
-        let names = |value: Option<&str>| {
+        let names = |value: Option<&str>, release: &str| {
             let settings = Settings::of(value.map(|value| (PLUGIN, value)), "");
-            plugin_names(&settings, Version::new(2, 26, 6))
+            plugins(&settings, release.parse().unwrap())
         };
-        assert_eq!(names(None), ["libnccl-net.so", "librccl-net.so"]);
-        assert_eq!(names(Some("")), names(None));
-        let empty = Settings::of([(PLUGIN, "")], "");
-        assert_eq!(plugin_names(&empty, Version::NEWEST), [""; 0]);
-        assert_eq!(names(Some("NONE")), [""; 0]);
-        assert_eq!(names(Some("ofi")), ["ofi", "libnccl-net-ofi.so"]);
-        assert_eq!(names(Some("a,b"))[2..], ["b", "libnccl-net-b.so"]);
+        let default = [["libnccl-net.so", "librccl-net.so"]];
+        assert_eq!(names(None, "2.32.3"), default);
+        assert_eq!(names(Some(""), "2.26.6"), default);
+        assert_eq!(names(Some(""), "2.27.3"), [[""; 0]; 0]);
+        assert_eq!(names(Some("NONE"), "2.26.6"), [[""; 0]; 0]);
+        assert_eq!(
+            names(Some("ofi"), "2.21.5"),
+            [["ofi", "libnccl-net-ofi.so"]]
+        );
+        assert_eq!(names(Some("ofi"), "2.20.5"), [["libnccl-net-ofi.so"]]);
+        let file = "libnccl-net-libnccl-net-ofi.so.so";
+        assert_eq!(names(Some("libnccl-net-ofi.so"), "2.20.5"), [[file]]);
+        assert_eq!(names(Some("a,b"), "2.27.3")[1], ["b", "libnccl-net-b.so"]);
+        assert_eq!(
+            names(Some("a,b"), "2.26.5"),
+            [["a,b", "libnccl-net-a,b.so"]]
+        );
+        assert_eq!(
+            plugin_symbols(Version::OLDEST).concat().len(),
+            3 * "ncclNetPlugin_v4".len()
+        );
     }
 
     #[test]
@@ -201,5 +256,9 @@ mod tests {
         assert_eq!(with(&[(NET, "gIB")], &Plugin::Missing), (false, vec![true]));
         assert_eq!(with(&[(NET, "IB")], &Plugin::Missing), (false, vec![]));
         assert_eq!(with(&[(NET, "gIB")], &Plugin::Unknown), (false, vec![]));
+        let unfit = Plugin::Unfit("/usr/lib/libnccl-net.so".to_owned());
+        assert_eq!(with(&[], &unfit), (false, vec![false]));
+        assert_eq!(with(&[(NET, "gIB")], &unfit), (false, vec![true]));
+        assert_eq!(with(&[(NET, "IB")], &unfit), (false, vec![]));
     }
 }

@@ -27,7 +27,7 @@ pub struct FoundSettings {
     pub plugin: Plugin,
 }
 
-/// The library of a network, by [`super::explain::plugin_names`].
+/// The library of a network, by [`super::explain::plugins`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Plugin {
@@ -35,6 +35,8 @@ pub enum Plugin {
     #[default]
     Unknown,
     Missing,
+    /// The library has no interface that this release looks for.
+    Unfit(String),
     Found(String),
 }
 

@@ -118,10 +118,30 @@ impl Version {
         self.since(28, 7)
     }
 
-    /// An empty NCCL_NET_PLUGIN is no plugin; before, the default one (src/plugin/net.cc,
-    /// `initPluginLibsOnceFunc`).
-    pub const fn reads_empty_plugin(self) -> bool {
+    /// NCCL_NET_PLUGIN is a list, and an empty one is no plugin; before, a name, and an empty one
+    /// the default (src/plugin/net.cc, `initPluginLibsOnceFunc`).
+    pub const fn lists_plugins(self) -> bool {
         self.since(27, 3)
+    }
+
+    /// What NCCL_NET_PLUGIN names is a library itself; before, only the end of a library's name
+    /// (src/net.cc, `openNetPluginLib`).
+    pub const fn opens_named_plugin(self) -> bool {
+        self.since(21, 5)
+    }
+
+    /// The first and the last interface of a plugin that is looked for: `ncclNetPlugin_vN`
+    /// (src/net.cc, src/plugin/net.cc; the strings of the libraries).
+    pub const fn plugin_interfaces(self) -> (u8, u8) {
+        match () {
+            () if self.since(30, 3) => (6, 12),
+            () if self.since(28, 3) => (6, 11),
+            () if self.since(26, 2) => (6, 10),
+            () if self.since(24, 3) => (5, 9),
+            () if self.since(20, 3) => (5, 8),
+            () if self.since(19, 1) => (5, 7),
+            () => (4, 6),
+        }
     }
 
     /// HCAs are sorted by PCI address (NCCL_IB_DEVICE_PCI_ORDER; src/transport/net_ib/init.cc).

@@ -43,7 +43,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
             });
         }
     }
-    let found = running.settings();
+    let found = running.settings(None);
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
     let mut unread: Vec<Unread> = notes.iter().cloned().map(Unread::Nccl).collect();
     let userspace = running.userspace(snapshot).unwrap_or_else(|e| {

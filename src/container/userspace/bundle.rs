@@ -1,6 +1,5 @@
 //! What an image lacks, before its container starts: as far as no mount of config.json hides it.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -29,20 +28,21 @@ pub fn bundle_notes<'h>(
     };
     let (env, program) = (own.env, own.program);
     let budget = Budget::new(None);
-    let places = places(&root, &env, program.as_deref(), &budget);
-    for mount in config.mounts().unwrap_or_default() {
-        // A destination may be relative, and have more slashes than it needs.
-        let at = Path::new("/").join(&mount.destination);
-        if !budget.lasts() {
-            return Vec::new();
-        }
-        if hides(&real(&root, &at), &places) {
-            return vec![format!(
-                "whether the image has the libraries for RDMA is not known: config.json mounts {} \
-                over them; the create hook looks there",
-                shortened(&mount.destination, PATH)
-            )];
-        }
+    let mounts = Mounts::new(&root, &config, &budget);
+    let named = env.get(LIBRARY_PATH).map(String::as_str);
+    let rpath = program.as_deref().map(|p| program::folders(&root, &env, p));
+    let loader = Loader::new(&root, rpath.unwrap_or_default(), named, &budget);
+    let mut more = vec![CONFIG.to_owned()];
+    more.extend(program.clone());
+    more.extend(env.get(IBVERBS_LIB).cloned());
+    if let Some(mount) = mounts.over_libraries(&root, &loader, more, is_rdma) {
+        return vec![format!(
+            "whether the image has the libraries for RDMA is not known: config.json mounts {mount} \
+            over them; the create hook looks there"
+        )];
+    }
+    if !budget.lasts() {
+        return Vec::new();
     }
     notes(&root, &env, program.as_deref(), hcas, &budget)
 }
@@ -50,24 +50,44 @@ pub fn bundle_notes<'h>(
 /// Characters of a path that are shown.
 const PATH: usize = 80;
 
-/// Where [`look`] may find something: folders and files.
-fn places(
-    root: &Root,
-    env: &BTreeMap<String, String>,
-    program: Option<&str>,
-    budget: &Budget,
-) -> Vec<PathBuf> {
-    let rpath = program.map(|program| program::folders(root, env, program));
-    let named = env.get(LIBRARY_PATH).map(String::as_str);
-    let mut all = Loader::new(root, rpath.unwrap_or_default(), named, budget).places(is_rdma);
-    all.extend(program.map(str::to_owned));
-    all.extend(env.get(IBVERBS_LIB).cloned());
-    all.push(CONFIG.to_owned());
-    all.retain(|place| place.starts_with('/'));
-    let mut all: Vec<PathBuf> = all.iter().map(|at| real(root, Path::new(at))).collect();
-    all.sort();
-    all.dedup();
-    all
+/// What config.json mounts: each place without the links on its way, and as it is written there.
+pub struct Mounts(Vec<(PathBuf, String)>);
+
+impl Mounts {
+    pub fn new(root: &Root, config: &Config, budget: &Budget) -> Mounts {
+        let all = config.mounts().unwrap_or_default().into_iter();
+        // A destination may be relative, and have more slashes than it needs.
+        let places = all.take_while(|_| budget.lasts()).map(|mount| {
+            let at = real(root, &Path::new("/").join(&mount.destination));
+            (at, shortened(&mount.destination, PATH).into_owned())
+        });
+        Mounts(places.collect())
+    }
+
+    /// The mount that a path is in.
+    pub fn over(&self, root: &Root, path: &Path) -> Option<&str> {
+        let path = real(root, path);
+        let mut over = self.0.iter().filter(|(at, _)| path.starts_with(at));
+        over.next().map(|(_, shown)| shown.as_str())
+    }
+
+    /// The mount that hides where a loader may find such libraries, or one of `more` places.
+    pub(in crate::container) fn over_libraries(
+        &self,
+        root: &Root,
+        loader: &Loader,
+        more: Vec<String>,
+        is_meant: fn(&str) -> bool,
+    ) -> Option<&str> {
+        let mut all = loader.places(is_meant);
+        all.extend(more);
+        all.retain(|place| place.starts_with('/'));
+        let mut all: Vec<PathBuf> = all.iter().map(|at| real(root, Path::new(at))).collect();
+        all.sort();
+        all.dedup();
+        let mut over = self.0.iter().filter(|(at, _)| hides(at, &all, is_meant));
+        over.next().map(|(_, shown)| shown.as_str())
+    }
 }
 
 /// Whether that is a library, or a folder, of rdma-core.
@@ -78,8 +98,8 @@ fn is_rdma(name: &str) -> bool {
         || name.contains("-rdmav")
 }
 
-/// Whether a mount is over one of these places, or is in it something of rdma-core.
-fn hides(at: &Path, places: &[PathBuf]) -> bool {
+/// Whether a mount is over one of these places, or is in it such a library.
+fn hides(at: &Path, places: &[PathBuf], is_meant: fn(&str) -> bool) -> bool {
     places.iter().any(|place| {
         let inside = at.strip_prefix(place).ok();
         let mut names = inside
@@ -87,7 +107,7 @@ fn hides(at: &Path, places: &[PathBuf]) -> bool {
             .flatten()
             .filter_map(|name| name.to_str());
         let is_config = place.ends_with("libibverbs.d") && inside.is_some();
-        place.starts_with(at) || is_config || names.any(is_rdma)
+        place.starts_with(at) || is_config || names.any(is_meant)
     })
 }
 

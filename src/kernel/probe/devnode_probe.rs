@@ -83,9 +83,9 @@ pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
     each(devices, |_| NodeAccess::Untried(why.clone()))
 }
 
-/// NCCL's settings there, as `rdmaprep try-nodes --settings` prints them.
-pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
-    run_probe([pid.to_string(), "--settings".to_owned()])?
+/// NCCL's settings there, as `rdmaprep try-nodes --settings` prints them for a release.
+pub fn settings<T: DeserializeOwned>(pid: i32, release: impl Display) -> Result<T> {
+    run_probe([pid.to_string(), format!("--settings={release}")])?
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }
 

@@ -1,5 +1,7 @@
 //! What this process may do: less than the root that started it, before it reads what others wrote.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
@@ -71,8 +73,16 @@ pub fn shed() -> Result<()> {
 
 /// Whether a process, by its name in /proc, is in the first user namespace.
 pub fn is_first_user(process: &str) -> bool {
-    std::fs::read_link(format!("/proc/{process}/ns/user"))
-        .is_ok_and(|link| link.as_os_str() == FIRST_USER)
+    user_namespace(process).is_some_and(|link| link.as_os_str() == FIRST_USER)
+}
+
+/// Whether a process, by its name in /proc, is in the user namespace of this one.
+pub fn shares_user(process: &str) -> bool {
+    user_namespace(process) == user_namespace("self")
+}
+
+fn user_namespace(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/user")).ok()
 }
 
 /// Whether this process has a capability over what belongs to no user namespace of its own.
