@@ -1,7 +1,7 @@
 //! Settings of libraries beside NCCL that name HCAs which a container does not have.
 
 use super::{Check, CheckContext, Finding, Severity, join};
-use crate::nccl_env::libraries::{SETTINGS, named_hcas};
+use crate::nccl_env::libraries::{NVSHMEM_MAPPING, SETTINGS, means, named_hcas};
 use rdma_model::escape::shell_word;
 
 const WHY: &str = "the library passes over a name that is not there, or ends; it never takes \
@@ -12,14 +12,18 @@ pub(super) fn named(context: &CheckContext) -> Vec<Finding> {
         return Vec::new();
     };
     let mut found = Vec::new();
+    let snapshot = context.of.snapshot;
+    let hcas: Vec<&str> = snapshot.hcas.iter().map(|h| h.name.as_str()).collect();
+    let interfaces: Vec<&str> = snapshot.netdevs.iter().map(|n| n.name.as_str()).collect();
+    let is_mapped = settings
+        .get(NVSHMEM_MAPPING)
+        .is_some_and(|value| value.starts_with(['1', 'y', 'Y', 't', 'T']));
     for setting in &SETTINGS {
         let variable = setting.variable;
         let value = settings.get(variable).unwrap_or_default();
-        let named = named_hcas(variable, value);
-        let mut away: Vec<&str> = named.iter().map(String::as_str).collect();
-        for hca in &context.of.snapshot.hcas {
-            away.retain(|name| *name != hca.name.as_str());
-        }
+        let named = named_hcas(variable, value, is_mapped);
+        let mut away = named.clone();
+        away.retain(|word| !means(variable, word, &hcas, &interfaces));
         if away.is_empty() {
             continue;
         }

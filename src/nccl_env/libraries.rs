@@ -42,13 +42,14 @@ pub enum Form {
 
 use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, Ports};
 
+const UCX_LIST: &str = "UCX_NET_DEVICES";
+const NVSHMEM_LIST: &str = "NVSHMEM_HCA_LIST";
+/// Without it NVSHMEM does not read its list.
+pub const NVSHMEM_MAPPING: &str = "NVSHMEM_ENABLE_NIC_PE_MAPPING";
+
 /// Settings that exclude each other: a container that has one of them otherwise has chosen.
 const CHOICES: [&[&str]; 4] = [
-    &[
-        "NVSHMEM_ENABLE_NIC_PE_MAPPING",
-        "NVSHMEM_HCA_LIST",
-        "NVSHMEM_HCA_PE_MAPPING",
-    ],
+    &[NVSHMEM_MAPPING, NVSHMEM_LIST, "NVSHMEM_HCA_PE_MAPPING"],
     &["MC_TE_FILTERS", "MC_TE_FILTERS_EXCLUDE"],
     &["OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude"],
     // One interface for all.
@@ -79,20 +80,46 @@ pub fn is_of_table(variable: &str) -> bool {
     SETTINGS.iter().any(|s| s.variable == variable)
 }
 
-/// The HCAs that a variable of the table names. Those of NCCL's list are judged with its rules.
-pub fn named_hcas(variable: &str, value: &str) -> Vec<String> {
+/// What a variable of the table names, where that counts. NCCL's list is judged with its rules.
+pub fn named_hcas<'v>(variable: &str, value: &'v str, is_mapped: bool) -> Vec<&'v str> {
     let setting = SETTINGS.iter().find(|s| s.variable == variable);
-    if !setting.is_some_and(|s| matches!(s.form, Ports | Names | OneName)) || value.starts_with('^')
-    {
+    let is_list = setting.is_some_and(|s| matches!(s.form, Ports | Names | OneName));
+    let is_all = variable == UCX_LIST && value == "all";
+    if !is_list || is_all || value.starts_with('^') || variable == NVSHMEM_LIST && !is_mapped {
         return Vec::new();
     }
-    let words = value
-        .split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty());
-    words
-        .map(|word| word.split(':').next().unwrap_or(word).to_owned())
-        .collect()
+    let words = value.split(',').map(str::trim);
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// Whether a word of such a list means something of these: UCX takes interfaces as well, and ranges
+/// (src/ucp/core/ucp_context.c, src/ucs/config/parser.c); libfabric the beginning of a name
+/// (fi_verbs(7)).
+pub fn means(variable: &str, word: &str, hcas: &[&str], interfaces: &[&str]) -> bool {
+    let name = word.split(':').next().unwrap_or(word);
+    match variable {
+        UCX_LIST => {
+            let mut all = hcas.iter().chain(interfaces);
+            all.any(|there| *there == name || in_range(there, name))
+        }
+        "FI_VERBS_DEVICE_NAME" => hcas.iter().any(|hca| hca.starts_with(name)),
+        _ => hcas.contains(&name),
+    }
+}
+
+/// Whether a name is one of `mlx5_[0-3]`.
+fn in_range(name: &str, range: &str) -> bool {
+    let Some((head, (numbers, tail))) = range
+        .split_once('[')
+        .and_then(|(head, rest)| Some((head, rest.split_once(']')?)))
+    else {
+        return false;
+    };
+    let number = name
+        .strip_prefix(head)
+        .and_then(|rest| rest.strip_suffix(tail)?.parse::<u32>().ok());
+    let ends = numbers.split_once('-').map(|(a, b)| (a.parse(), b.parse()));
+    matches!((number, ends), (Some(n), Some((Ok(a), Ok(b)))) if (a..=b).contains(&n))
 }
 
 impl Form {

@@ -180,13 +180,48 @@ fn what_waits_for_the_network_is_of_the_libraries_meant() {
 
 #[test]
 fn only_lists_of_hcas_are_read_as_such() {
+    let both = ["mlx5_0:1", "mlx5_1:1"];
     assert_eq!(
-        named_hcas("UCX_NET_DEVICES", "mlx5_0:1, mlx5_1:1"),
-        ["mlx5_0", "mlx5_1"]
+        named_hcas("UCX_NET_DEVICES", "mlx5_0:1, mlx5_1:1", false),
+        both
     );
-    assert_eq!(named_hcas("NVSHMEM_HCA_LIST", "^mlx5_0"), [""; 0]);
-    assert_eq!(named_hcas("NCCL_IB_HCA", "=mlx5_0"), [""; 0]);
-    assert_eq!(named_hcas("MC_GID_INDEX", "3"), [""; 0]);
+    assert_eq!(
+        named_hcas("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_1:1", true),
+        both
+    );
+    for (variable, value) in [
+        ("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_1:1"),
+        ("NVSHMEM_HCA_LIST", "^mlx5_0"),
+        ("UCX_NET_DEVICES", "all"),
+        ("NCCL_IB_HCA", "=mlx5_0"),
+        ("MC_GID_INDEX", "3"),
+    ] {
+        assert_eq!(
+            named_hcas(variable, value, false),
+            [""; 0],
+            "{variable}={value}"
+        );
+    }
+}
+
+#[test]
+fn each_library_reads_names_in_its_own_way() {
+    let means = |variable: &str, word: &str| means(variable, word, &["mlx5_2"], &["eth0"]);
+    for (variable, word, is_there) in [
+        ("UCX_NET_DEVICES", "mlx5_2:1", true),
+        ("UCX_NET_DEVICES", "mlx5:1", false),
+        ("UCX_NET_DEVICES", "eth0", true),
+        ("UCX_NET_DEVICES", "eth1", false),
+        ("UCX_NET_DEVICES", "mlx5_[0-2]:1", true),
+        ("UCX_NET_DEVICES", "mlx5_[0-1]:1", false),
+        ("UCX_NET_DEVICES", "mlx5_[x-2]", false),
+        ("MC_TE_FILTERS", "eth0", false),
+        ("MC_TE_FILTERS", "mlx5_2", true),
+        ("FI_VERBS_DEVICE_NAME", "mlx5", true),
+        ("FI_VERBS_DEVICE_NAME", "mlx5_20", false),
+    ] {
+        assert_eq!(means(variable, word), is_there, "{variable}={word}");
+    }
 }
 
 /// mlx4_0 has two ports, of which the second is chosen; mlx5_0 has one.
