@@ -50,13 +50,16 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
     let explanation = explain::explain_named(settings, &snapshot, asked.or(planned), resolve)
         .with_plugin(settings, &found.plugin);
     let drivers = taken(&explanation, &snapshot);
+    let is_direct = explain::uses_data_direct(settings, &snapshot, explanation.version);
     let lacks = match (&userspace, &args.settings.bundle) {
-        (Some(there), _) => userspace::sentences(&there.lacks(drivers)),
+        (Some(there), _) => Ok(there.lacks(drivers, is_direct)),
         (None, Some(bundle)) => {
-            userspace::bundle_notes(bundle, &read_config(bundle)?, drivers.into_iter())
+            let text = read_config(bundle)?;
+            userspace::bundle_lacks(bundle, &text, drivers.into_iter(), is_direct)
         }
-        (None, None) => Vec::new(),
+        (None, None) => Ok(Vec::new()),
     };
+    let lacks = lacks.map_or_else(|hidden| vec![hidden], userspace::for_nccl);
     let explanation = explanation.with_lacks(lacks);
     if args.json {
         say(&report::json(&explanation)?)

@@ -12,6 +12,7 @@ use rdma_model::escape::is_unsafe;
 
 use super::budget::Budget;
 use crate::kernel::mount::rootfs::{self, Root};
+use crate::kernel::mount::{elf, program};
 
 const CACHE: &str = "etc/ld.so.cache";
 const CONF: &str = "etc/ld.so.conf";
@@ -187,6 +188,41 @@ impl<'l> Loader<'l> {
         let is_elf = head.starts_with(b"\x7fELF\x02");
         let machine = u16::from_le_bytes([head[18], head[19]]);
         (is_elf && machine == MACHINE).then_some(found)
+    }
+
+    /// The first library that the loader does not find of those that a library needs, and these
+    /// need.
+    pub(super) fn lacking(&self, path: &str, file: OwnedFd) -> Option<String> {
+        let (mut left, mut seen) = (vec![(path.to_owned(), file)], BTreeSet::new());
+        while let Some((path, found)) = left.pop() {
+            let dynamic = self
+                .root
+                .open_file(&found)
+                .ok()
+                .and_then(|f| elf::dynamic(&f));
+            let dynamic = dynamic.unwrap_or_default();
+            let own = dynamic.runpath.or(dynamic.rpath).unwrap_or_default();
+            let origin = program::origin(self.root, &path).unwrap_or_default();
+            let own = elf::folders(&own, &origin);
+            for name in dynamic.needed {
+                if !self.budget.lasts() {
+                    return None;
+                }
+                if !seen.insert(name.clone()) || name.contains('/') {
+                    continue;
+                }
+                let mut near = own.iter().map(|folder| join(folder, &name));
+                let near = near.find_map(|path| Some((self.library(&path)?, path)));
+                match near
+                    .map(|(file, path)| (path, file))
+                    .or_else(|| self.find(&name))
+                {
+                    Some(found) => left.push(found),
+                    None => return Some(name),
+                }
+            }
+        }
+        None
     }
 
     /// What ldconfig reads, without the includes of an included file.

@@ -18,7 +18,7 @@ use crate::oci::bundle::ContainerRoot;
 mod bundle;
 mod lack;
 
-pub use bundle::{Mounts, bundle_notes};
+pub use bundle::{Mounts, bundle_lacks};
 pub use lack::{Lack, Need};
 
 const VERBS: &str = "libibverbs.so.1";
@@ -115,6 +115,9 @@ pub struct Userspace {
     pub named: BTreeSet<String>,
     /// Providers that are there, each with its numbers.
     pub providers: BTreeMap<String, BTreeSet<u32>>,
+    /// Of libraries that are there: one that it needs, and that the loader does not find.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lacking: BTreeMap<String, String>,
 }
 
 /// Looks below a container's root for what HCAs of these providers need. `env`: its environment;
@@ -152,30 +155,31 @@ pub fn look(
         found.read_verbs(loader::strings(&file).take_while(|_| budget.lasts()));
         found.look_for_names(&loader, env, wanted);
         found.look_for_providers(&loader, wanted);
+        found.look_for_needs(&loader, wanted);
     }
     found.data_direct = wanted.contains(&"mlx5").then(|| knows_data_direct(&loader));
     budget.lasts().then_some(found)
 }
 
-/// What NCCL lacks there for HCAs of these drivers, in a sentence each.
-pub fn notes<'h>(
+/// What HCAs of these drivers lack there.
+fn lacks<'h>(
     root: &Root,
     env: &BTreeMap<String, String>,
     program: Option<&str>,
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
+    data_direct: bool,
     budget: &Budget,
-) -> Vec<String> {
+) -> Vec<Lack> {
     let wanted: BTreeSet<&str> = hcas.clone().filter_map(|(_, d)| provider(d)).collect();
     let found = look(root, env, program, &Vec::from_iter(wanted), budget);
-    let lacks = found.map(|found| found.lacks(hcas)).unwrap_or_default();
-    sentences(&lacks)
+    let lacks = found.map(|found| found.lacks(hcas, data_direct));
+    lacks.unwrap_or_default()
 }
 
-/// What of this NCCL cannot do without.
-pub fn sentences(lacks: &[Lack]) -> Vec<String> {
-    let needed = lacks.iter().filter(|lack| lack.need != Need::Rdmacm);
-    let text = needed.map(|lack| format!("{}: {}", lack.seen, lack.fix));
-    text.collect()
+/// What NCCL lacks, in a sentence each: it does without librdmacm.
+pub fn for_nccl(mut lacks: Vec<Lack>) -> Vec<String> {
+    lacks.retain(|lack| lack.need != Need::Rdmacm);
+    lacks.iter().map(ToString::to_string).collect()
 }
 
 /// What a container's image lacks, once its runtime has mounted everything. For a thread that ends
@@ -190,7 +194,7 @@ pub fn container_notes(
     let entered = Mntns::of_process(container.pid).and_then(|inside| inside.enter());
     let hcas = drivers.iter().map(|(hca, driver)| (hca, driver.as_str()));
     match entered.and_then(|()| Root::open(&container.rootfs)) {
-        Ok(root) => notes(&root, env, program, hcas, budget),
+        Ok(root) => for_nccl(lacks(&root, env, program, hcas, false, budget)),
         Err(e) => vec![format!("the libraries of the image are unknown: {e:#}")],
     }
 }
@@ -302,6 +306,28 @@ impl Userspace {
             let names = list.map_or("", String::as_str).split([':', ';']);
             let names = names.filter(|name| wanted.contains(name));
             self.named.extend(names.map(str::to_owned));
+        }
+    }
+
+    /// What libraries need that are there.
+    fn look_for_needs(&mut self, loader: &Loader, wanted: &[&str]) {
+        let library = |library: &Library| match library {
+            Library::Found(path) => Some(path.clone()),
+            _ => None,
+        };
+        let both = [(VERBS, &self.verbs), (RDMACM, &self.rdmacm)];
+        let both = both.map(|(name, at)| Some((name.to_owned(), library(at)?)));
+        let mut files: Vec<(String, String)> = both.into_iter().flatten().collect();
+        let folder = self.folder.as_deref().unwrap_or_default();
+        for provider in wanted {
+            let file = format!("lib{provider}-rdmav{}.so", self.abi.unwrap_or_default());
+            files.push((file.clone(), format!("{folder}/{file}")));
+        }
+        for (name, path) in files {
+            let found = loader.library(&path).map(|file| (path, file));
+            let found = found.or_else(|| loader.find(&name));
+            let lacking = found.and_then(|(path, file)| loader.lacking(&path, file));
+            self.lacking.extend(lacking.map(|lacking| (name, lacking)));
         }
     }
 

@@ -1,10 +1,9 @@
 //! Whether the image of a container has what its HCAs need of rdma-core.
 
-use nccl_rules::explain::data_direct;
-use rdma_model::snapshot::PciFunction;
+use nccl_rules::explain::uses_data_direct as uses;
 
 use super::{Check, CheckContext, Finding, Severity};
-use crate::container::userspace::{Lack, Need, Userspace};
+use crate::container::userspace::{Lack, Need};
 
 pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     let found = context.of.machine.and_then(|m| m.userspace.as_ref());
@@ -13,15 +12,8 @@ pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     let drivers: Vec<_> = given
         .filter_map(|hca| Some((&hca.name, hca.driver.as_deref()?)))
         .collect();
-    let is_mlx5 = drivers.iter().any(|(_, driver)| *driver == "mlx5_core");
-    let lacks = found.map(|found| found.lacks(drivers));
+    let lacks = found.map(|found| found.lacks(drivers, uses_data_direct(context)));
     let mut lacks = lacks.unwrap_or_default();
-    let has_provider = lacks
-        .iter()
-        .all(|lack| !matches!(lack.need, Need::Verbs | Need::Provider));
-    if is_mlx5 && has_provider && uses_data_direct(context) {
-        lacks.extend(found.and_then(Userspace::lacks_data_direct));
-    }
     let release = context.release().unwrap_or_default();
     if !release.opens_named_verbs() {
         lacks.retain(|lack| !matches!(lack.need, Need::Named | Need::NamedVerbs));
@@ -29,13 +21,10 @@ pub(super) fn libraries(context: &CheckContext) -> Vec<Finding> {
     lacks.into_iter().map(finding).collect()
 }
 
-/// Whether a function of Data Direct is here, and NCCL would ask for it.
 fn uses_data_direct(context: &CheckContext) -> bool {
-    let mut functions = context.of.snapshot.pci.iter();
     let release = context.release().unwrap_or_default();
     let settings = context.of.settings;
-    functions.any(PciFunction::is_data_direct)
-        && settings.is_ok_and(|settings| data_direct(settings, release) != 0)
+    settings.is_ok_and(|settings| uses(settings, context.of.snapshot, release))
 }
 
 fn finding(lack: Lack) -> Finding {

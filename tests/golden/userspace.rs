@@ -130,7 +130,7 @@ impl Image {
         let wanted: Vec<&str> = drivers.clone().filter_map(userspace::provider).collect();
         let found = self.look(env, &wanted).expect("a loader");
         found
-            .lacks(names.iter().zip(drivers))
+            .lacks(names.iter().zip(drivers), false)
             .into_iter()
             .map(|lack| format!("{}: {}", lack.seen, lack.fix))
             .collect()
@@ -238,7 +238,45 @@ fn what_an_image_lacks_is_told_with_its_package() {
     one(&image, &[CX, ("rxe0", "rxe")], &[unnamed]);
 }
 
-/// A program with this tag of its dynamic section: DT_RPATH is 15, DT_RUNPATH 29.
+/// A library that is there and needs another one, which is not: as after a COPY of single files.
+#[test]
+fn a_library_that_does_not_load_is_no_library() {
+    let image = Image::debian();
+    let needs = |file: &str, name: &str| {
+        let path = image.at(file);
+        let mut bytes = program(1, name);
+        let old = fs::read(&path).unwrap();
+        bytes.extend(&old[20..]);
+        bytes[18..20].copy_from_slice(&old[18..20]);
+        fs::write(path, bytes).unwrap();
+    };
+    needs(&format!("{LIB}/libibverbs.so.1"), "libnl-3.so.200");
+    image.library(&format!("{LIB}/libnl-3.so.200"), &[]);
+    assert_eq!(image.lacks(&[CX], &[]), [""; 0]);
+    needs(&format!("{LIB}/librdmacm.so.1"), "libx.so.1");
+    needs(&format!("{LIB}/libmlx5.so.1"), "liby.so.1");
+    let no = "which its loader does not find";
+    let end = "in the image, with what it depends on";
+    assert_eq!(
+        image.lacks(&[CX], &[]),
+        [
+            format!(
+                "libmlx5-rdmav34.so of the image needs liby.so.1, {no}: install ibverbs-providers \
+                {end}"
+            ),
+            format!("librdmacm.so.1 of the image needs libx.so.1, {no}: install librdmacm1 {end}")
+        ]
+    );
+    // What is needed by what it needs, and by no folder of its own.
+    needs(&format!("{LIB}/libnl-3.so.200"), "libz.so.1");
+    let both = "libibverbs1 and ibverbs-providers";
+    assert_eq!(
+        image.lacks(&[CX], &[])[0],
+        format!("libibverbs.so.1 of the image needs libz.so.1, {no}: install {both} {end}")
+    );
+}
+
+/// A program with this tag of its dynamic section: DT_NEEDED is 1, DT_RPATH 15, DT_RUNPATH 29.
 fn program(tag: u64, path: &str) -> Vec<u8> {
     let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
     bytes.resize(64, 0);
@@ -301,9 +339,12 @@ fn data_direct_needs_a_function_of_libmlx5() {
     // NCCL takes this name first.
     image.library(&format!("{LIB}/libmlx5.so"), &["mlx5dv_get_data_direct"]);
     assert_eq!(knows(&["mlx5"]), Some(false));
-    let lack = image.look(&[], &["mlx5"]).unwrap().lacks_data_direct();
+    let name: HcaName = "mlx5_0".parse().unwrap();
+    let found = image.look(&[], &["mlx5"]).unwrap();
+    let lacks = |is_direct| found.lacks([(&name, "mlx5_core")], is_direct);
     let fix = "take libibverbs1 and ibverbs-providers of rdma-core 54 or later";
-    assert_eq!(lack.unwrap().fix, fix);
+    assert_eq!(lacks(true)[0].fix, fix);
+    assert!(lacks(false).is_empty());
 }
 
 /// A plugin as `nccl explain` looks for it in a container.
@@ -415,7 +456,7 @@ fn only_the_images_own_libraries_count() {
     assert_eq!(none.look(&[], &["mlx5"]), None, "no loader");
 }
 
-/// `prepare --bundle` and the create hook say the same, without librdmacm: NCCL does without it.
+/// `prepare --bundle` says what the image lacks, also what NCCL alone does without.
 #[test]
 fn a_bundle_is_looked_at_before_it_starts() {
     let bundle = tempfile::tempdir().unwrap();
@@ -429,19 +470,25 @@ fn a_bundle_is_looked_at_before_it_starts() {
     };
     let name: HcaName = "mlx5_0".parse().unwrap();
     let notes = |text: &str| {
-        userspace::bundle_notes(
-            Path::new(bundle.path()),
-            text,
-            [(&name, "mlx5_core")].into_iter(),
+        let hcas = [(&name, "mlx5_core")].into_iter();
+        let lacks = userspace::bundle_lacks(Path::new(bundle.path()), text, hcas, true);
+        lacks.map_or_else(
+            |hidden| vec![hidden],
+            |lacks| lacks.iter().map(ToString::to_string).collect(),
         )
     };
     assert_eq!(
         notes(&config("")),
         [
             "the loader of the image finds no libibverbs.so.1: install libibverbs1 and \
-            ibverbs-providers in the image"
+            ibverbs-providers in the image",
+            "the loader of the image finds no librdmacm.so.1: install librdmacm1 in the image"
         ]
     );
+    // With libibverbs there, what Data Direct lacks.
+    let whole = Image::debian();
+    let old = config("").replace(&rootfs.to_string(), &whole.0.path().display().to_string());
+    assert!(notes(&old)[0].starts_with("libmlx5 of the image does not know Data Direct"));
     for at in ["/usr/lib64/libibverbs.so.1", "/etc", "/usr/", "//", "lib64"] {
         let bound = format!(r#"{{"destination": "{at}", "source": "/x"}}"#);
         let hidden = format!(

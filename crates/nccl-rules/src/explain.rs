@@ -10,7 +10,7 @@ pub use super::explanation::{
     Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Network, PortGid, Ring, Setting,
     Step, Trap, Warning,
 };
-pub use super::hca::{UNKNOWN, data_direct, may_crash};
+pub use super::hca::{UNKNOWN, may_crash, uses_data_direct};
 pub use super::known::is_for_nccl;
 pub use super::networks::{plugin_symbols, plugins};
 use super::settings::Settings;

@@ -6,8 +6,9 @@
 mod data_direct;
 mod planes;
 
-pub use data_direct::data_direct;
+pub(crate) use data_direct::data_direct;
 use data_direct::direct_name;
+pub use data_direct::uses_data_direct;
 pub(crate) use data_direct::{DIRECT, has_direct, may_be_direct};
 use planes::refused_plane;
 use rdma_model::escape::shortened;

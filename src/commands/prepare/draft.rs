@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nccl_rules::explain::uses_data_direct;
+use nccl_rules::settings::Settings;
 use rail_agreement::Agreement;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
@@ -63,9 +65,17 @@ impl DraftInputs<'_> {
         }
         notes.extend(traps.unwrap_or_default());
         let bundle = args.bundle.as_deref().zip(self.config);
-        let lacks =
-            bundle.map(|(dir, text)| userspace::bundle_notes(dir, text, decision.drivers()));
-        notes.extend(lacks.unwrap_or_default());
+        let lacks = bundle.map(|(dir, text)| {
+            let env = edited.as_ref().map(env).unwrap_or_default();
+            let release = plan.nccl_version.unwrap_or_default();
+            let settings = Settings::of(env, "the bundle");
+            let is_direct = uses_data_direct(&settings, &decision.host, release);
+            userspace::bundle_lacks(dir, text, decision.drivers(), is_direct)
+        });
+        match lacks.transpose() {
+            Ok(lacks) => notes.extend(lacks.iter().flatten().map(ToString::to_string)),
+            Err(hidden) => notes.push(hidden),
+        }
         Ok(Draft {
             decision,
             edited,

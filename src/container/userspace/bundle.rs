@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rdma_model::escape::shortened;
 use rdma_model::ids::HcaName;
 
-use super::{CONFIG, IBVERBS_LIB, LIBRARY_PATH, notes};
+use super::{CONFIG, IBVERBS_LIB, LIBRARY_PATH, Lack, lacks};
 use crate::container::budget::Budget;
 use crate::container::loader::Loader;
 use crate::kernel::mount::program;
@@ -15,16 +15,17 @@ use crate::oci::bundle::Bundle;
 use crate::oci::config::Config;
 
 /// What a bundle's image lacks, if its root is there already. Where it mounts something over what
-/// the loader looks at, only the create hook sees what is there then.
-pub fn bundle_notes<'h>(
+/// the loader looks at, only the create hook sees what is there then: the error.
+pub fn bundle_lacks<'h>(
     bundle: &Path,
     text: &str,
     hcas: impl Iterator<Item = (&'h HcaName, &'h str)> + Clone,
-) -> Vec<String> {
+    data_direct: bool,
+) -> Result<Vec<Lack>, String> {
     let config = Config::lenient(text);
     let own = Bundle::new(&config, bundle, 0, "");
     let Ok((root, own)) = own.and_then(|own| Ok((Root::open(&own.container.rootfs)?, own))) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let (env, program) = (own.env, own.program);
     let budget = Budget::new(None);
@@ -36,15 +37,16 @@ pub fn bundle_notes<'h>(
     more.extend(program.clone());
     more.extend(env.get(IBVERBS_LIB).cloned());
     if let Some(mount) = mounts.over_libraries(&root, &loader, more, is_rdma) {
-        return vec![format!(
+        return Err(format!(
             "whether the image has the libraries for RDMA is not known: config.json mounts {mount} \
             over them; the create hook looks there"
-        )];
+        ));
     }
     if !budget.lasts() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    notes(&root, &env, program.as_deref(), hcas, &budget)
+    let program = program.as_deref();
+    Ok(lacks(&root, &env, program, hcas, data_direct, &budget))
 }
 
 /// Characters of a path that are shown.

@@ -1,6 +1,7 @@
 //! What the HCAs of a container lack in its image: which file, and which package has it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rdma_model::escape::shortened;
 use rdma_model::ids::HcaName;
@@ -9,7 +10,7 @@ use super::{DEVICE_LIST, IBVERBS_LIB, Library, Named, RDMACM, Userspace, VERBS, 
 
 impl Userspace {
     /// What HCAs with Data Direct functions lack of libmlx5.
-    pub fn lacks_data_direct(&self) -> Option<Lack> {
+    fn lacks_data_direct(&self) -> Option<Lack> {
         let is_old = self.data_direct == Some(false);
         let packages = Packages::of(&self.os);
         is_old.then(|| Lack {
@@ -21,7 +22,12 @@ impl Userspace {
     }
 
     /// What HCAs of these drivers lack. An HCA whose provider is not known is left out.
-    pub fn lacks<'h>(&self, hcas: impl IntoIterator<Item = (&'h HcaName, &'h str)>) -> Vec<Lack> {
+    /// `data_direct`: whether NCCL asks for such functions, and some are here.
+    pub fn lacks<'h>(
+        &self,
+        hcas: impl IntoIterator<Item = (&'h HcaName, &'h str)>,
+        data_direct: bool,
+    ) -> Vec<Lack> {
         let mut wanted: BTreeMap<&str, Vec<&HcaName>> = BTreeMap::new();
         for (hca, driver) in hcas {
             if let Some(provider) = provider(driver) {
@@ -33,18 +39,40 @@ impl Userspace {
         }
         let packages = Packages::of(&self.os);
         let mut lacks: Vec<Lack> = match &self.verbs {
-            Library::Found(_) => wanted
-                .iter()
-                .filter_map(|(provider, hcas)| self.lacks_provider(provider, hcas, &packages))
-                .collect(),
+            Library::Found(_) => match self.unlinked(VERBS, &packages.both(), Need::Verbs) {
+                Some(lack) => vec![lack],
+                None => wanted
+                    .iter()
+                    .filter_map(|(provider, hcas)| self.lacks_provider(provider, hcas, &packages))
+                    .collect(),
+            },
             at => vec![Lack::library(VERBS, at, &packages.both(), Need::Verbs)],
         };
+        if data_direct && lacks.is_empty() && wanted.contains_key("mlx5") {
+            lacks.extend(self.lacks_data_direct());
+        }
         lacks.extend(self.lacks_named());
-        if !matches!(self.rdmacm, Library::Found(_)) {
-            let name = packages.rdmacm;
-            lacks.push(Lack::library(RDMACM, &self.rdmacm, name, Need::Rdmacm));
+        match self.rdmacm {
+            Library::Found(_) => lacks.extend(self.unlinked(RDMACM, packages.rdmacm, Need::Rdmacm)),
+            _ => {
+                let name = packages.rdmacm;
+                lacks.push(Lack::library(RDMACM, &self.rdmacm, name, Need::Rdmacm));
+            }
         }
         lacks
+    }
+
+    /// Of a library that is there: one that it needs is not.
+    fn unlinked(&self, name: &str, package: &str, need: Need) -> Option<Lack> {
+        let lacking = self.lacking.get(name)?;
+        Some(Lack {
+            need,
+            seen: format!(
+                "{name} of the image needs {}, which its loader does not find",
+                shortened(lacking, 80)
+            ),
+            fix: format!("install {package} in the image, with what it depends on"),
+        })
     }
 
     fn lacks_named(&self) -> Option<Lack> {
@@ -114,6 +142,9 @@ impl Userspace {
                 ),
             );
         }
+        if let Some(lack) = self.unlinked(&file, package, Need::Provider) {
+            return Some(lack);
+        }
         let config = self.config.as_deref()?;
         if self.named.contains(name) {
             return None;
@@ -182,6 +213,12 @@ pub struct Lack {
     pub need: Need,
     pub seen: String,
     pub fix: String,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.seen, self.fix)
+    }
 }
 
 impl Lack {

@@ -1,3 +1,4 @@
+pub mod elf;
 pub(crate) mod fsmount;
 pub mod mntns;
 pub mod mountinfo;

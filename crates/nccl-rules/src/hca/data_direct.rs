@@ -12,11 +12,17 @@ pub(crate) const DIRECT: &str = "_dma";
 
 /// NCCL_IB_DATA_DIRECT: 0 where no Data Direct function is asked for
 /// (src/transport/net_ib.cc since 2.27.3).
-pub fn data_direct(settings: &Settings, version: Version) -> i64 {
+pub(crate) fn data_direct(settings: &Settings, version: Version) -> i64 {
     match version >= Version::new(2, 27, 3) {
         true => parameter(settings, version, "NCCL_IB_DATA_DIRECT", 1),
         false => 0,
     }
+}
+
+/// Whether a function of Data Direct is here, and NCCL asks for it.
+pub fn uses_data_direct(settings: &Settings, snapshot: &Snapshot, version: Version) -> bool {
+    let mut functions = snapshot.pci.iter();
+    functions.any(PciFunction::is_data_direct) && data_direct(settings, version) != 0
 }
 
 /// Whether it may have a Data Direct function; which one is its own, firmware says.
