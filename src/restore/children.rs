@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
-use crate::kernel::netns::search::{Processes, Search};
+use crate::kernel::netns::search::{FoundLink, Processes, Search, delete_all};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
 
@@ -54,46 +53,115 @@ pub(super) fn delete(
     owned: &BTreeSet<&IfName>,
     record: &Record,
 ) -> Result<Children> {
-    let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
-    let found = here.iter().filter_map(|h| {
-        Some((
-            host.netdev(&h.nic.identity.name)?.ifindex,
-            &h.nic.identity.name,
-        ))
-    });
-    let nics: BTreeMap<u32, &IfName> = found.collect();
-    let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
-    let mut children = Children {
-        notes: gap.into_iter().collect(),
-        ..Children::default()
-    };
-    for child in found {
-        let link = child.link.clone();
-        let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
-            continue;
-        };
-        let may_stay = !owned.contains(nic) && record.children_gone;
-        if may_stay && child.is_anothers(&Processes::of(record)) {
-            let note = format!("{link} sits on {nic} by now, and is another container's: it stays");
-            children.notes.push(note);
-            continue;
-        }
-        if !owned.contains(nic) {
-            children
-                .remaining
-                .push(format!("{link} sits on {nic}: delete it there"));
-            continue;
-        }
-        match child.delete() {
-            Ok(()) => children.notes.push(deleted(&link, nic)),
-            Err(e) => children
-                .remaining
-                .push(format!("{link} sits on {nic} and cannot be deleted: {e:#}")),
-        }
-    }
+    let mut children = Children::default();
+    let swept = sweep(|| children.look(world, here, owned, record))?;
+    children.notes.extend(few(swept.deleted));
+    children.remaining.extend(swept.left);
+    children.remaining = few(children.remaining);
     Ok(children)
 }
 
-fn deleted(link: &Stranger, nic: &IfName) -> String {
-    format!("{link} had been put on {nic} and is deleted")
+impl Children {
+    fn look(
+        &mut self,
+        world: &mut dyn World,
+        here: &[MovedNic],
+        owned: &BTreeSet<&IfName>,
+        record: &Record,
+    ) -> Result<Vec<Doomed>> {
+        let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
+        let names = here.iter().map(|h| &h.nic.identity.name);
+        let nics: BTreeMap<u32, &IfName> = names
+            .filter_map(|name| Some((host.netdev(name)?.ifindex, name)))
+            .collect();
+        let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
+        self.notes = gap.into_iter().collect();
+        self.remaining.clear();
+        let mut doomed = Vec::new();
+        for found in found {
+            let link = &found.link;
+            let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
+                continue;
+            };
+            // No one but the container was in its namespace, which we keep.
+            if owned.contains(nic) || link.netns == record.netns {
+                let why = format!("had been put on {nic}");
+                doomed.push(Doomed::new(found, nic, why));
+            } else if record.children_gone && found.is_anothers(&Processes::of(record)) {
+                let text = format!("{link} sits on {nic} by now, and is another container's");
+                self.notes.push(format!("{text}: it stays"));
+            } else {
+                let text = format!("{link} sits on {nic}: delete it there");
+                self.remaining.push(text);
+            }
+        }
+        Ok(doomed)
+    }
+}
+
+/// How often to look again: a container that runs may make further links from those that are left.
+const ROUNDS: usize = 10;
+
+/// As many sentences as a person reads: a container may have made thousands of links.
+const FEW: usize = 4;
+
+/// A link that goes.
+pub(super) struct Doomed {
+    found: FoundLink,
+    below: IfName,
+    why: String,
+}
+
+impl Doomed {
+    pub(super) fn new(found: FoundLink, below: &IfName, why: String) -> Doomed {
+        let below = below.clone();
+        Doomed { found, below, why }
+    }
+
+    fn stays(&self, why: &str) -> String {
+        format!("{} sits on {} and {why}", self.found.link, self.below)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Swept {
+    pub(super) deleted: Vec<String>,
+    pub(super) left: Vec<String>,
+}
+
+/// Deletes what is found until nothing is.
+pub(super) fn sweep(mut look: impl FnMut() -> Result<Vec<Doomed>>) -> Result<Swept> {
+    let mut swept = Swept::default();
+    for _ in 0..ROUNDS {
+        let doomed = look()?;
+        swept.left.clear();
+        if doomed.is_empty() {
+            return Ok(swept);
+        }
+        let links: Vec<&FoundLink> = doomed.iter().map(|d| &d.found).collect();
+        for (link, done) in doomed.iter().zip(delete_all(&links)) {
+            match done {
+                Ok(()) => swept
+                    .deleted
+                    .push(format!("{} {} and is deleted", link.found.link, link.why)),
+                Err(e) => swept
+                    .left
+                    .push(link.stays(&format!("cannot be deleted: {e:#}"))),
+            }
+        }
+    }
+    let again = "others are made as it goes: end the container's processes";
+    let more = look()?;
+    swept.left.extend(more.iter().map(|link| link.stays(again)));
+    Ok(swept)
+}
+
+/// The first ones, and how many more there are.
+pub(super) fn few(mut sentences: Vec<String>) -> Vec<String> {
+    let more = sentences.len().saturating_sub(FEW);
+    if more > 1 {
+        sentences.truncate(FEW);
+        sentences.push(format!("so it is with {more} more links"));
+    }
+    sentences
 }

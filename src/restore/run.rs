@@ -121,7 +121,7 @@ fn bring_back(
     let others = other_records(records, &record);
     let (absent, gone) = absent_nics(world, records, &record, &others)?;
     // Before it was attached, no program of the container has run.
-    let siblings = match was {
+    let mut siblings = match was {
         Phase::Attaching => Siblings::default(),
         _ => siblings::delete(world, &record, &others)?,
     };
@@ -144,6 +144,9 @@ fn bring_back(
     let made_by_container =
         children::links_owners(&planned.plan.steps, &record.held, was == Phase::Attached);
     let children = children::delete(world, &here, &made_by_container, &record)?;
+    if was != Phase::Attaching {
+        siblings::delete_again(world, &record, &others, &mut siblings)?;
+    }
     record.children_gone = children.remaining.is_empty();
     let back = Returned {
         held: &here,

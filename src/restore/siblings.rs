@@ -14,6 +14,7 @@ use rdma_model::step::Side;
 use crate::kernel::netns::search::{FoundLink, Processes, Search};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
+use crate::restore::children::{Doomed, few, sweep};
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
 
 const LOST: &str = "has been deleted or moved on";
@@ -60,17 +61,33 @@ pub(super) fn delete(
     others: &[Record],
 ) -> Result<Siblings> {
     let mut siblings = Siblings::default();
-    if !record.held.iter().any(|h| h.nic.over.is_some()) {
-        return Ok(siblings);
-    }
-    let links = Scope::only(Depth::Links);
-    let host = world.observe(Side::Host, &links)?;
-    let inside = world.observe_inside(&links)?;
-    siblings.delete_on(world, &host, (record, others), inside.as_ref())?;
-    if let Some(inside) = inside.filter(|inside| !absent_from(record, Some(inside)).is_empty()) {
-        siblings.delete_inside(world, &inside, record)?;
-    }
+    let swept = sweep(|| siblings.look(world, record, others))?;
+    siblings.notes.extend(few(swept.deleted));
+    siblings.remaining.extend(swept.left);
+    siblings.remaining = few(siblings.remaining);
     Ok(siblings)
+}
+
+/// Looks again once the NICs are back: until then a container that runs can make links from them.
+pub(super) fn delete_again(
+    world: &mut dyn World,
+    record: &Record,
+    others: &[Record],
+    siblings: &mut Siblings,
+) -> Result<()> {
+    let again = delete(world, record, others)?;
+    // What it says of links that stay has been said, with the NICs still missing.
+    let new = again
+        .notes
+        .into_iter()
+        .filter(|note| note.ends_with("deleted"));
+    siblings.notes.extend(new);
+    for text in again.remaining {
+        if !siblings.remaining.contains(&text) {
+            siblings.remaining.push(text);
+        }
+    }
+    Ok(())
 }
 
 /// The devices of the host below the record's NICs, by index.
@@ -122,16 +139,37 @@ impl Siblings {
         }
     }
 
-    fn delete_on(
+    fn look(
+        &mut self,
+        world: &mut dyn World,
+        record: &Record,
+        others: &[Record],
+    ) -> Result<Vec<Doomed>> {
+        if !record.held.iter().any(|h| h.nic.over.is_some()) {
+            return Ok(Vec::new());
+        }
+        self.notes.clear();
+        self.remaining.clear();
+        let links = Scope::only(Depth::Links);
+        let host = world.observe(Side::Host, &links)?;
+        let inside = world.observe_inside(&links)?;
+        let mut doomed = self.look_on(world, &host, (record, others), inside.as_ref())?;
+        if let Some(inside) = inside.filter(|i| !absent_from(record, Some(i)).is_empty()) {
+            doomed.extend(self.look_inside(world, &inside, record)?);
+        }
+        Ok(doomed)
+    }
+
+    fn look_on(
         &mut self,
         world: &mut dyn World,
         host: &Snapshot,
         (record, others): (&Record, &[Record]),
         inside: Option<&Snapshot>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Doomed>> {
         let below = below_on_host(record, host);
         if below.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let Search { mut found, gap } =
             world.search(Side::Host, &below.keys().copied().collect())?;
@@ -139,7 +177,9 @@ impl Siblings {
             .into_iter()
             .map(|held| Absent {
                 held,
-                is_lost: inside.is_some() && is_lost(held, record, host),
+                is_lost: inside.is_some()
+                    && !self.moved_on.contains(name_of(held))
+                    && is_lost(held, record, host),
             })
             .collect();
         // One that is missing may be where the search did not get to.
@@ -163,8 +203,9 @@ impl Siblings {
             let mut links = found.iter().map(|found| &found.link);
             nic.is_lost &= !links.any(|link| is_moved_on(nic.held, link));
         }
+        let mut doomed = Vec::new();
         if found.is_empty() {
-            return Ok(());
+            return Ok(doomed);
         }
         let container = Processes::of(record);
         for found in found {
@@ -172,21 +213,22 @@ impl Siblings {
                 continue;
             };
             let kin = kin(&found, card, (record, others), (&absent, &container));
-            self.settle(kin, found, card);
+            doomed.extend(self.settle(kin, found, card));
         }
-        Ok(())
+        Ok(doomed)
     }
 
     /// A device below that the container had as well: no other program can have put anything on it.
-    fn delete_inside(
+    fn look_inside(
         &mut self,
         world: &mut dyn World,
         inside: &Snapshot,
         record: &Record,
-    ) -> Result<()> {
+    ) -> Result<Vec<Doomed>> {
         let below = below_inside(record, inside);
+        let mut doomed = Vec::new();
         if below.is_empty() {
-            return Ok(());
+            return Ok(doomed);
         }
         for found in world
             .search(Side::Inside, &below.keys().copied().collect())?
@@ -200,36 +242,37 @@ impl Siblings {
                 .iter()
                 .find(|h| is_moved_on(h, &found.link))
                 .map_or(Kin::Own, Kin::MovedOn);
-            self.settle(kin, found, card);
+            doomed.extend(self.settle(kin, found, card));
         }
-        Ok(())
+        Ok(doomed)
     }
 
-    fn settle(&mut self, kin: Kin, found: FoundLink, card: &IfName) {
-        let link = found.link.clone();
-        let deleted = match kin {
+    /// What goes; else what there is to say of a link.
+    fn settle(&mut self, kin: Kin, found: FoundLink, card: &IfName) -> Option<Doomed> {
+        let link = &found.link;
+        let why = match kin {
             Kin::MovedOn(held) => {
                 self.moved_on.insert(name_of(held).clone());
-                format!("{link} had been moved on and is deleted")
+                "had been moved on".to_owned()
             }
-            Kin::Own => format!("{link} had been put on {card} and is deleted"),
+            Kin::Own => format!("had been put on {card}"),
             Kin::Given => {
                 let text = format!("{link} sits on {card}, too, and is of a CNI plugin: it stays");
                 self.notes.push(text);
-                return;
+                return None;
             }
             Kin::MayBeGiven => {
                 self.remaining.push(format!(
                     "{link} has been put on {card} since, by the container or by its engine: \
                         delete it there, or `rdmaprep restore --forget` if it is the engine's"
                 ));
-                return;
+                return None;
             }
             Kin::Others => {
                 self.notes.push(format!(
                     "{link} sits on {card}, too, and is another container's: it stays"
                 ));
-                return;
+                return None;
             }
             Kin::MayBe(held) => {
                 let nic = name_of(held);
@@ -239,22 +282,17 @@ impl Siblings {
                         delete it there, or `rdmaprep restore --forget` if it is another \
                         container's; {nic} {LOST}"
                 ));
-                return;
+                return None;
             }
             Kin::Unknown => {
                 self.remaining.push(format!(
                     "{link} has been put on {card} since, and may be the \
                         container's: delete it there"
                 ));
-                return;
+                return None;
             }
         };
-        match found.delete() {
-            Ok(()) => self.notes.push(deleted),
-            Err(e) => self.remaining.push(format!(
-                "{link} sits on {card} and cannot be deleted: {e:#}"
-            )),
-        }
+        Some(Doomed::new(found, card, why))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Macvlans on the real kernel: the kernel deletes them with the container's namespace, and a
 //! restore re-creates them.
 
+use std::process::Command;
+
 use crate::alone;
 use testkit::{Container, Host, Look, same, sh, until};
 
@@ -328,7 +330,7 @@ const DETOUR: &str = "ip link set m0 name old0; ip link set old0 address 02:11:2
 
 /// A process in a PID namespace and a network namespace of its own.
 fn with_pids(name: &str) -> (Container, String) {
-    let mut command = std::process::Command::new("unshare");
+    let mut command = Command::new("unshare");
     let outer = Container::start(name, command.args(["--pid", "--fork", "unshare", "--net"]));
     let init = sh(&format!("cat /proc/{0}/task/{0}/children", outer.pid()));
     (outer, init.trim().to_owned())
@@ -643,6 +645,96 @@ fn a_macvlan_of_another_container_stays() {
                 && notes.matches("is another container's: it stays").count() == 2,
             "{notes}"
         );
+    });
+}
+
+/// Its namespace is kept by the record alone: no one else could delete what is in it.
+#[test]
+fn a_killed_restore_still_deletes_what_is_in_the_containers_namespace() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.sh(&format!(
+            "ip link add link r0 name evil type macvlan mode bridge
+            ip link set r0 netns {}",
+            std::process::id()
+        ));
+        let path = host.records().remove(0);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let restoring = text.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
+        assert_ne!(restoring, text);
+        std::fs::write(&path, restoring).unwrap();
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// While one goes it is used to make the next, and all of them sit on the card.
+fn makes_links(host: &Host, nic: &str, before: &Look, c: &Container) {
+    c.sh(&format!(
+        "for i in 0 1 2 3 4 5 6 7; do
+            ip link add link {nic} name q$i type macvlan mode bridge
+        done"
+    ));
+    let makes = "n=0; while :; do
+            q=$(ip -o link show type macvlan | shuf -n 1 | cut -d: -f2 | cut -d@ -f1)
+            n=$((n + 1)); ip link add link $q name x$n type macvlan mode bridge
+        done > /dev/null 2>&1";
+    let mut maker = Command::new("nsenter");
+    let enter = format!("--net=/proc/{}/ns/net", c.pid());
+    let mut maker = maker.args([&enter, "sh", "-c", makes]).spawn().unwrap();
+    let said = host.rdmaprep(&["restore", "--all"]);
+    let left = parts(c);
+    maker.kill().unwrap();
+    maker.wait().unwrap();
+    assert!(said.code == Some(8) || left.is_empty(), "{said:?} {left}");
+    host.rdmaprep(&["restore", "--all"]).ok();
+    assert_eq!(parts(c), "");
+    host.is_as(before);
+    host.is_clean();
+}
+
+#[test]
+fn a_container_that_makes_links_on_its_nic_keeps_none() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        let c = Container::new("c");
+        c.create(host).ok();
+        makes_links(host, "r0", &before, &c);
+    });
+}
+
+#[test]
+fn a_container_that_makes_links_beside_its_nic_keeps_none() {
+    alone(|host| {
+        let (before, c) = given(host);
+        makes_links(host, "m0", &before, &c);
+    });
+}
+
+/// A stop has the lock that others wait for.
+#[test]
+fn thousands_of_links_go_together() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.sh("for i in $(seq 1000); do
+                echo link add link r0 name q$i type macvlan mode bridge
+            done | ip -batch -");
+        c.stop(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("so it is with 996 more links"), "{notes}");
+        host.is_as(&before);
+        host.is_clean();
     });
 }
 

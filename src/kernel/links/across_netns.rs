@@ -7,14 +7,16 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use nix::libc::ENODEV;
 use rdma_model::snapshot::Stranger;
 use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
 
 use super::{RouteSocket, change_links, link};
 use crate::kernel::netns::Netns;
+use crate::kernel::random;
 
 const TRIES: usize = 3;
 
@@ -73,12 +75,40 @@ impl RouteSocket {
         Ok(number.filter(|id| *id >= 0))
     }
 
-    /// Deletes a link by its index: its name may be anything.
-    pub fn delete_index(&mut self, index: u32) -> io::Result<()> {
+    /// Deletes links by their indexes: a name may be anything. Those that have gone already count
+    /// as deleted. The kernel lets grace periods pass for each that goes alone, some 20 ms
+    /// (unregister_netdevice_many_notify() in net/core/dev.c), and once for all of a group. What
+    /// did not join the group, or kept it from being deleted, goes alone.
+    pub fn delete_links(&mut self, indexes: &[u32]) -> Result<Vec<io::Result<()>>> {
+        if indexes.len() > 1 {
+            let [a, b, c, d, ..] = random::bits()?;
+            let group = u32::from_ne_bytes([a, b, c, d]).max(1);
+            for index in indexes {
+                let _ = self.change(Message::SetLink(in_group(*index, group)), 0);
+            }
+            let _ = self.change(Message::DelLink(in_group(0, group)), 0);
+        }
+        Ok(indexes
+            .iter()
+            .map(|index| self.delete_index(*index))
+            .collect())
+    }
+
+    fn delete_index(&mut self, index: u32) -> io::Result<()> {
         let mut m = LinkMessage::default();
         m.header.index = index;
-        self.change(Message::DelLink(m), 0)
+        match self.change(Message::DelLink(m), 0) {
+            Err(e) if e.raw_os_error() == Some(ENODEV) => Ok(()),
+            done => done,
+        }
     }
+}
+
+fn in_group(index: u32, group: u32) -> LinkMessage {
+    let mut m = LinkMessage::default();
+    m.header.index = index;
+    m.attributes.push(LinkAttribute::Group(group));
+    m
 }
 
 fn number(answer: &Packet) -> Option<i32> {

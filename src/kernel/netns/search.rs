@@ -3,14 +3,13 @@
 //! in net/core/dev.c links within a namespace alone), but each names the device below: its index,
 //! and by IFLA_LINK_NETNSID the namespace in which that counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use nix::libc::ENODEV;
+use anyhow::{Result, anyhow};
 use rdma_model::snapshot::Stranger;
 use serde::Deserialize;
 
@@ -35,16 +34,6 @@ pub struct FoundLink {
 }
 
 impl FoundLink {
-    /// Deletes it in its namespace, unless it has gone already.
-    pub fn delete(self) -> Result<()> {
-        self.netns.visit(
-            || match RouteSocket::open()?.delete_index(self.link.ifindex) {
-                Err(e) if e.raw_os_error() != Some(ENODEV) => Err(e.into()),
-                _ => Ok(()),
-            },
-        )
-    }
-
     /// Whether the process that was found in its namespace is older than one that started then, in
     /// the unit of proc_pid_stat(5): no container has made its namespace that began later.
     pub fn is_older_than(&self, start: u64) -> bool {
@@ -82,6 +71,33 @@ impl FoundLink {
 
     fn is_in(&self, result: &CniResult) -> bool {
         std::fs::metadata(&result.netns).is_ok_and(|file| file.ino() == self.link.netns)
+    }
+}
+
+/// Deletes links, those of one namespace together, and says of each whether it went, in their order.
+pub fn delete_all(found: &[&FoundLink]) -> Vec<Result<()>> {
+    let mut there: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (at, link) in found.iter().enumerate() {
+        there.entry(link.link.netns).or_default().push(at);
+    }
+    let mut all = BTreeMap::new();
+    for places in there.into_values() {
+        let links: Vec<&FoundLink> = places.iter().map(|at| found[*at]).collect();
+        all.extend(places.into_iter().zip(delete_there(&links)));
+    }
+    all.into_values().collect()
+}
+
+/// Of links of one namespace.
+fn delete_there(links: &[&FoundLink]) -> Vec<Result<()>> {
+    let indexes: Vec<u32> = links.iter().map(|f| f.link.ifindex).collect();
+    let visit = || RouteSocket::open()?.delete_links(&indexes);
+    let Some(first) = links.first() else {
+        return Vec::new();
+    };
+    match first.netns.visit(visit) {
+        Ok(done) => done.into_iter().map(|d| d.map_err(Into::into)).collect(),
+        Err(e) => links.iter().map(|_| Err(anyhow!("{e:#}"))).collect(),
     }
 }
 
