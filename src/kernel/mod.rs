@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::Result;
-use rdma_model::ids::IfName;
+use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 
 use rdma_model::step::{NicState, Side, Step};
@@ -207,4 +207,8 @@ pub trait World {
     /// Links of further namespaces, the container's first, that sit on netdevs of that side with
     /// these indices.
     fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search>;
+    /// See [`links::RouteSocket::forwarded`], of links of the host.
+    fn forwarded(&self, _on: &BTreeSet<u32>) -> Result<Vec<(u32, Mac)>> {
+        Ok(Vec::new())
+    }
 }

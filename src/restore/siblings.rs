@@ -7,7 +7,7 @@ use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use rdma_model::ids::IfName;
+use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{Snapshot, Stranger};
 use rdma_model::step::Side;
 
@@ -171,8 +171,17 @@ impl Siblings {
         if below.is_empty() {
             return Ok(Vec::new());
         }
-        let Search { mut found, gap } =
-            world.search(Side::Host, &below.keys().copied().collect())?;
+        let cards = below.keys().copied().collect();
+        let container = Processes::of(record);
+        // What it hides ends with it. A link that comes after this look is none.
+        let forwarded = match container.live() {
+            true => world.forwarded(&cards)?,
+            false => Vec::new(),
+        };
+        let Search { mut found, gap } = world.search(Side::Host, &cards)?;
+        if gap.is_none() {
+            self.find_hidden(&forwarded, &below, (record, host), &found);
+        }
         let mut absent: Vec<Absent> = absent_from(record, inside)
             .into_iter()
             .map(|held| Absent {
@@ -204,10 +213,6 @@ impl Siblings {
             nic.is_lost &= !links.any(|link| is_moved_on(nic.held, link));
         }
         let mut doomed = Vec::new();
-        if found.is_empty() {
-            return Ok(doomed);
-        }
-        let container = Processes::of(record);
         for found in found {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
@@ -216,6 +221,27 @@ impl Siblings {
             doomed.extend(self.settle(kin, found, card));
         }
         Ok(doomed)
+    }
+
+    /// A macvlan in a namespace that only a mount, an open file or a thread keeps is found by its
+    /// address alone.
+    fn find_hidden(
+        &mut self,
+        forwarded: &[(u32, Mac)],
+        below: &BTreeMap<u32, &IfName>,
+        (record, host): (&Record, &Snapshot),
+        found: &[FoundLink],
+    ) {
+        let mut known: BTreeSet<&Mac> = host.netdevs.iter().flat_map(|n| &n.mac).collect();
+        known.extend(found.iter().flat_map(|found| &found.link.mac));
+        known.extend(record.held.iter().flat_map(|h| &h.before.netdev.mac));
+        for (index, mac) in forwarded.iter().filter(|(_, mac)| !known.contains(mac)) {
+            self.remaining.push(format!(
+                "{} takes packets for {mac}, the address of no link that could be found: end the \
+                container, or `rdmaprep restore --forget` if that is none of its macvlans",
+                below[index]
+            ));
+        }
     }
 
     /// A device below that the container had as well: no other program can have put anything on it.

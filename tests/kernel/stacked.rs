@@ -608,6 +608,28 @@ fn a_sibling_in_a_namespace_within_holds_the_nic_back() {
     });
 }
 
+/// A namespace that nothing but an open file keeps is in no list.
+#[test]
+fn a_sibling_in_a_hidden_namespace_holds_the_nic_back() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let keeper = c.sh(
+            "unshare --net sleep 60 > /dev/null 2>&1 & there=$!; sleep 0.3
+            ip link add link m0 name y netns $there type macvlan
+            nsenter -t $there -n ip link set y up
+            exec 9< /proc/$there/ns/net; kill -9 $there
+            sleep 60 > /dev/null 2>&1 & echo $!",
+        );
+        host.rdmaprep(&["restore", "c"])
+            .fails(8, &["r0 takes packets for", "end the container"]);
+        host.is_as(&before);
+        sh(&format!("kill -9 {keeper}"));
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// Engines give pods macvlans of a card that is shared: those that were there before, those in a
 /// namespace that has a name, and those of a container with a PID namespace.
 #[test]
@@ -650,7 +672,7 @@ fn a_macvlan_of_another_container_stays() {
 
 /// Its namespace is kept by the record alone: no one else could delete what is in it.
 #[test]
-fn a_killed_restore_still_deletes_what_is_in_the_containers_namespace() {
+fn a_killed_restore_deletes_what_is_in_the_containers_netns() {
     alone(|host| {
         host.rails(1);
         let before = host.look();

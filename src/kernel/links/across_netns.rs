@@ -1,15 +1,17 @@
 //! Links whose device below is in another namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use netlink_packet_core::NLM_F_DUMP;
-use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use nix::libc::ENODEV;
+use rdma_model::ids::Mac;
 use rdma_model::snapshot::Stranger;
 use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
@@ -19,6 +21,8 @@ use crate::kernel::netns::Netns;
 use crate::kernel::random;
 
 const TRIES: usize = 3;
+/// Of an Ethernet address's first byte (is_multicast_ether_addr() in include/linux/etherdevice.h).
+const MULTICAST: u8 = 1;
 
 impl RouteSocket {
     /// Links of this socket's namespace that sit on netdevs of `home` with an index that
@@ -62,6 +66,27 @@ impl RouteSocket {
             .into_values()
             .filter(|(nsid, _)| Some(*nsid) == number);
         Ok((ours.map(|(_, stranger)| stranger).collect(), whole))
+    }
+
+    /// Addresses that these links take packets for besides their own (`bridge fdb`), each with its
+    /// link: those of macvlans that are up, in whatever namespace (macvlan_open() in
+    /// drivers/net/macvlan.c).
+    pub fn forwarded(&mut self, on: &BTreeSet<u32>) -> Result<Vec<(u32, Mac)>> {
+        let mut ask = NeighbourMessage::default();
+        ask.header.family = AddressFamily::Bridge;
+        self.dump(Message::GetNeighbour(ask), |message| {
+            let Message::NewNeighbour(entry) = message else {
+                return None;
+            };
+            let index = entry.header.ifindex;
+            let mut attributes = entry.attributes.iter();
+            let mac = attributes.find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(bytes) => Mac::from_bytes(bytes),
+                _ => None,
+            });
+            let mac = mac.filter(|mac| on.contains(&index) && mac.0[0] & MULTICAST == 0);
+            Some((index, mac?))
+        })
     }
 
     /// The number that this socket's namespace has for another one (RTM_GETNSID); none where there

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::libc::{EADDRNOTAVAIL, EINVAL, ENODEV, ENOENT, ESRCH};
+use rdma_model::ids::Mac;
 use rdma_model::snapshot::{HostPaths, JobAddresses, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use super::space::NO_RDMA;
 use super::{GONE, Kernel};
+use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
@@ -116,6 +118,11 @@ impl World for Kernel {
             .found
             .retain(|found| found.link.netns != host.inode());
         Ok(search)
+    }
+
+    fn forwarded(&self, on: &BTreeSet<u32>) -> Result<Vec<(u32, Mac)>> {
+        let netns = &self.host.netns;
+        netns.visit(|| RouteSocket::open()?.forwarded(on))
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {

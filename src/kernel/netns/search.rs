@@ -74,7 +74,7 @@ impl FoundLink {
     }
 }
 
-/// Deletes links, those of one namespace together, and says of each whether it went, in their order.
+/// Deletes links, those of one namespace together. What came of each, in their order.
 pub fn delete_all(found: &[&FoundLink]) -> Vec<Result<()>> {
     let mut there: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, link) in found.iter().enumerate() {
@@ -121,6 +121,10 @@ impl Processes {
             pid_namespaces: pid_namespaces.collect(),
             all,
         }
+    }
+
+    pub fn live(&self) -> bool {
+        !self.pid_namespaces.is_empty()
     }
 
     fn have(&self, process: &Path) -> bool {
