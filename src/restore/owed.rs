@@ -26,10 +26,24 @@ pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> 
         .collect()
 }
 
+/// What a NIC of the host belongs to, and did not before. A NIC leaves what its container put it
+/// into (unregister_netdevice_many_notify() and __dev_change_net_namespace() in net/core/dev.c), so
+/// it is the administrator or a manager who wants that.
+pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
+    let master = dev.master.as_ref();
+    master.filter(|_| held.before.netdev.master.is_none())
+}
+
 fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let now = NicState::of(host, &held.nic.identity.name);
     let now = now.as_ref();
     let mut owed = held.clone();
+    if let Some(now) = now.filter(|now| taken_into(held, &now.netdev).is_some()) {
+        owed.before = now.clone();
+        owed.stand_ins.clear();
+        owed.managed = None;
+        return owed;
+    }
     let before = &mut owed.before;
     before
         .netdev

@@ -18,6 +18,7 @@ use crate::restore::locate::{
     Place, double, foreign_altnames, in_place, lost_altnames, name_taken, place, restore_names,
     strangers,
 };
+use crate::restore::owed::taken_into;
 use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
 use rdma_model::step::{
@@ -106,6 +107,7 @@ pub fn plan_restore(
                 settings.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
+            (Some(Place::Host(dev)), None) if taken_into(h, dev).is_some() => {}
             (Some(Place::Host(dev)), None) => {
                 let there = inside
                     .and_then(|i| double(h, held, i))

@@ -14,7 +14,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use super::owed::{Words, is_configured_as_before};
+use super::owed::{Words, is_configured_as_before, taken_into};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
@@ -328,7 +328,10 @@ impl Settling<'_> {
                 d.field, d.dev
             )
         });
+        let held = self.back.held.iter();
+        let taken = held.filter_map(|h| given_up(h, host));
         let notes = self.device_notes.iter().flatten().cloned().chain(notes);
+        let notes = notes.chain(taken);
         Settled {
             drift,
             fought,
@@ -385,6 +388,14 @@ fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
         .collect::<Vec<_>>()
         .join(", ");
     (!drift.is_empty()).then(|| format!("{name} had other device settings: {fields}"))
+}
+
+fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
+    let name = &held.nic.identity.name;
+    let master = taken_into(held, host.netdev(name)?)?;
+    Some(format!(
+        "{name} belongs to {master} now: what it lacked is given up"
+    ))
 }
 
 /// The index of a link by now.

@@ -184,3 +184,48 @@ fn endless_changes_are_reported_and_the_record_stays() {
         host.is_clean();
     });
 }
+
+/// As a manager does with a new profile, which is the administrator's word.
+#[test]
+fn a_nic_that_the_host_puts_into_a_bridge_as_it_returns_is_left_there() {
+    alone(|host| {
+        host.rails(2);
+        let before = host.look();
+        host.prepare("r0,r1");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("link add br9 type bridge");
+        let takes = "while :; do ip link set r0 master br9; sleep 0.02; done 2> /dev/null";
+        let mut manager = Command::new("sh").args(["-c", takes]).spawn().unwrap();
+        c.stop(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        let note = "r0 belongs to br9 now: what it lacked is given up";
+        assert!(notes.contains(note), "{notes}");
+        assert!(sh("ip link show r0").contains("master br9"));
+        host.is_clean();
+        manager.kill().unwrap();
+        manager.wait().unwrap();
+        let of_r1 = |look: &Look| -> Vec<String> {
+            let lines = look.normal.lines().filter(|line| line.contains("r1"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(of_r1(&host.look()), of_r1(&before));
+    });
+}
+
+/// Nothing takes it out of the bridge again, whatever else keeps the record.
+#[test]
+fn a_nic_in_a_bridge_does_not_hold_others_back() {
+    alone(|host| {
+        host.rails(2);
+        host.prepare("r0,r1");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.sh(&format!("ip link set r0 netns {}", std::process::id()));
+        host.ip("link add br9 type bridge");
+        host.ip("link set r0 master br9");
+        c.stop(host).ok();
+        assert!(sh("ip link show r0").contains("master br9"));
+        host.is_clean();
+    });
+}
