@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use nccl_rules::explain::{self, Trap, Warning};
+use nccl_rules::settings::Settings;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName};
+use rdma_model::nic::EnvVar;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
@@ -57,13 +59,13 @@ pub struct SetupPlan {
     pub(super) drivers: Vec<(HcaName, String)>,
 }
 
-/// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `within` is
-/// its namespace, where that was observed.
+/// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `host`
+/// and `within`, its namespace, are there where they were observed.
 pub fn plan_setup(
     context: &SetupContext,
     bundle: Option<Bundle>,
     plan: &Plan,
-    within: Option<&Snapshot>,
+    (host, within): (Option<&Snapshot>, Option<&Snapshot>),
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
     let mut draft = Draft {
@@ -71,7 +73,7 @@ pub fn plan_setup(
         plan,
         notes: SetupNotes::default(),
     };
-    let setup = draft.setup(bundle, within, world);
+    let setup = draft.setup(bundle, host, within, world);
     (draft.notes, setup)
 }
 
@@ -85,6 +87,7 @@ impl Draft<'_> {
     fn setup(
         &mut self,
         bundle: Option<Bundle>,
+        host: Option<&Snapshot>,
         within: Option<&Snapshot>,
         world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
@@ -119,7 +122,7 @@ impl Draft<'_> {
         };
         let conf = nccl_env::lacking(&plan.env, &bundle.env);
         let nodes = bundle.lacking(&plan.devices);
-        let hosts = self.hosts_entry(&bundle, within);
+        let hosts = self.hosts_entry(&bundle, &conf, host, within);
         Ok(Some(SetupPlan {
             bundle,
             additions: ContainerMounts {
@@ -134,11 +137,37 @@ impl Draft<'_> {
         }))
     }
 
-    /// The name that the container has for itself, with its address for the bootstrap.
-    fn hosts_entry(&self, bundle: &Bundle, within: Option<&Snapshot>) -> Option<HostsEntry> {
-        let name = bundle.hostname.as_ref().filter(|_| self.plan.hosts_entry)?;
-        let address = nccl_env::bootstrap_address(&bundle.env, &self.plan.nics, within?)?;
-        HostsEntry::new(address, name)
+    /// The name that the container has for itself, with its address for the bootstrap by its own
+    /// settings and those that are added.
+    fn hosts_entry(
+        &mut self,
+        bundle: &Bundle,
+        added: &[EnvVar],
+        host: Option<&Snapshot>,
+        within: Option<&Snapshot>,
+    ) -> Option<HostsEntry> {
+        let plan = self.plan;
+        if !plan.hosts_entry {
+            return None;
+        }
+        let added = added.iter().map(|v| (&v.name, &v.value));
+        let settings = Settings::of(bundle.env.iter().chain(added), "");
+        let address = host.map(|host| {
+            let inside = inside(plan, host, within);
+            nccl_env::bootstrap_address(&settings, &inside, plan.nccl_version)
+        });
+        let why = match (&bundle.hostname, address) {
+            (None, _) => "config.json has no hostname",
+            (_, None) => "only the first container of a namespace gets one",
+            (_, Some(None)) => "NCCL's bootstrap has no address that peers reach",
+            (Some(name), Some(Some(address))) => match HostsEntry::new(address, name) {
+                None => "the hostname in config.json is no host name",
+                entry => return entry,
+            },
+        };
+        let note = format!("no line in /etc/hosts: {why}");
+        self.notes.notes.push(note);
+        None
     }
 
     /// How config.json's own mount is reported, if it shows this plan's HCAs and no others.

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use nccl_rules::explain::{self, explain_named};
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
 use rdma_model::ids::IfName;
 use rdma_model::nic::{EnvVar, Nic};
 use rdma_model::snapshot::{Address, Snapshot};
@@ -33,7 +36,7 @@ pub(super) fn choose_socket_interface(
     nics: &[Nic],
     inside: Option<&Snapshot>,
 ) {
-    let Some(Bootstrap { iface, why, .. }) = bootstrap(own, nics, inside) else {
+    let Some((iface, why)) = bootstrap(own, nics, inside) else {
         return;
     };
     let is_set =
@@ -53,18 +56,12 @@ pub(super) fn choose_socket_interface(
     );
 }
 
-/// The interface that nodes meet over: that of the default route, else the first rail.
-struct Bootstrap<'a> {
-    iface: &'a IfName,
-    addresses: &'a [Address],
-    why: &'static str,
-}
-
+/// The interface that nodes meet over, and why: that of the default route, else the first rail.
 fn bootstrap<'a>(
     own: &BTreeMap<String, String>,
     nics: &'a [Nic],
     inside: Option<&'a Snapshot>,
-) -> Option<Bootstrap<'a>> {
+) -> Option<(&'a IfName, &'static str)> {
     let family = own.get("NCCL_SOCKET_FAMILY").map(String::as_str);
     let fits = |addresses: &[Address]| {
         addresses.iter().any(|a| match family {
@@ -75,28 +72,26 @@ fn bootstrap<'a>(
     };
     let way_out = inside.and_then(protected_ifaces::way_out);
     if let Some(netdev) = way_out.filter(|n| fits(&n.addresses)) {
-        return Some(Bootstrap {
-            iface: &netdev.name,
-            addresses: &netdev.addresses,
-            why: "the container's default route leaves by it",
-        });
+        return Some((&netdev.name, "the container's default route leaves by it"));
     }
     let mut rails = nics.iter().filter(|n| n.hca.is_some());
     let rail = rails.find(|n| fits(&n.addresses))?;
-    Some(Bootstrap {
-        iface: &rail.identity.name,
-        addresses: &rail.addresses,
-        why: "the first rail: nothing else here leads out",
-    })
+    let why = "the first rail: nothing else here leads out";
+    Some((&rail.identity.name, why))
 }
 
-/// The address by which a container is known to its peers; an IPv4 one where it has both.
+/// The address by which a container is known to its peers: that of NCCL's bootstrap by all that it
+/// has of settings, where others reach it.
 pub fn bootstrap_address(
-    own: &BTreeMap<String, String>,
-    nics: &[Nic],
+    settings: &Settings,
     inside: &Snapshot,
+    release: Option<Version>,
 ) -> Option<IpAddr> {
-    let addresses = bootstrap(own, nics, Some(inside))?.addresses;
-    let reached = addresses.iter().filter(|a| counts(a, Family::Any));
-    reached.map(|a| a.address).min_by_key(IpAddr::is_ipv6)
+    let explained = explain_named(settings, inside, release, &|_| None);
+    let explain::Bootstrap::Uses(endpoint, _) = explained.bootstrap else {
+        return None;
+    };
+    let mut all = inside.netdevs.iter().flat_map(|n| &n.addresses);
+    let own = all.find(|a| a.address == endpoint.address && counts(a, Family::Any));
+    own.map(|a| a.address)
 }

@@ -467,6 +467,40 @@ fn they_meet_over_the_default_route_else_over_the_first_rail() {
 }
 
 #[test]
+fn a_container_is_known_by_the_address_that_its_nccl_announces() {
+    let mut inside = namespace("eth0");
+    inside.netdevs[0].addresses = from(json!([
+        {"address": "10.9.0.2", "prefix": 24}, {"address": "fd00:9::2", "prefix": 64},
+    ]));
+    for (at, (name, address)) in [("eth1", "10.8.0.2"), ("rdma0", "192.0.2.10")]
+        .iter()
+        .enumerate()
+    {
+        inside
+            .netdevs
+            .push(from(json!({"name": name, "ifindex": at + 3, "up": true,
+            "running": true, "addresses": [{"address": address, "prefix": 24}]})));
+    }
+    inside
+        .netdevs
+        .push(from(json!({"name": "local0", "ifindex": 9, "up": true,
+        "running": true, "addresses": [{"address": "fe80::1", "prefix": 64}]})));
+    for (name, value, address) in [
+        ("NCCL_SOCKET_IFNAME", "=eth0", Some("10.9.0.2")),
+        ("NCCL_SOCKET_IFNAME", "eth1", Some("10.8.0.2")),
+        ("NCCL_SOCKET_IFNAME", "=rdma0", Some("192.0.2.10")),
+        ("NCCL_SOCKET_FAMILY", "AF_INET6", Some("fd00:9::2")),
+        ("NCCL_COMM_ID", "192.0.2.1:4000", Some("192.0.2.10")),
+        ("NCCL_COMM_ID", "head.example:4000", None),
+        ("NCCL_SOCKET_IFNAME", "=local0", None),
+    ] {
+        let found = bootstrap_address(&Settings::of([(name, value)], ""), &inside, None);
+        let address = address.map(|a| a.parse().unwrap());
+        assert_eq!(found, address, "{name}={value}");
+    }
+}
+
+#[test]
 fn nothing_of_ours_stands_against_the_containers_own_choice() {
     let mut rail = nic("rdma1", Some("mlx5_1"), 1, 1);
     rail.addresses = from(json!([{"address": "2001:db8::1", "prefix": 64}]));

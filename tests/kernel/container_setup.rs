@@ -371,10 +371,29 @@ fn container_is_named_in_its_hosts_if_that_is_asked_for() {
     alone(|host| {
         host.rails(1);
         let named = json!({"hostname": "trainer"});
-        for (flags, own, says) in [
-            (&["--hosts-entry"][..], &named, true),
-            (&["--hosts-entry"], &json!({}), false),
-            (&[], &named, false),
+        let frozen = "the container has no mount namespace of its own";
+        let asked = &["--hosts-entry"][..];
+        for (flags, own, setting, why) in [
+            (asked, &named, "A=1", Some(frozen)),
+            (
+                asked,
+                &json!({}),
+                "A=1",
+                Some("config.json has no hostname"),
+            ),
+            (
+                asked,
+                &json!({"hostname": "train er"}),
+                "A=1",
+                Some("the hostname in config.json is no host name"),
+            ),
+            (
+                asked,
+                &named,
+                "NCCL_SOCKET_IFNAME==eth7",
+                Some("NCCL's bootstrap has no address that peers reach"),
+            ),
+            (&[], &named, "A=1", None),
         ] {
             let prepare = ["prepare", "--ifaces", "r0"];
             host.rdmaprep(&[&prepare, flags].concat()).ok();
@@ -383,14 +402,15 @@ fn container_is_named_in_its_hosts_if_that_is_asked_for() {
                 .as_object_mut()
                 .unwrap()
                 .extend(own.as_object().unwrap().clone());
+            config["process"]["env"] = json!([setting]);
             let mut c = Container::new("c").bundled(host, &config);
             c.sh("ip link add eth0 type veth peer name peer; ip link set peer up");
             c.sh("ip link set eth0 up");
             c.sh("ip address add 198.51.100.9/24 dev eth0; ip route add default dev eth0");
             c.create(host).ok();
             let notes = host.report("c")["notes"].to_string();
-            let line = "no line in /etc/hosts: the container has no mount namespace of its own";
-            assert_eq!(notes.contains(line), says, "{flags:?} {own}: {notes}");
+            let line = format!("no line in /etc/hosts: {}", why.unwrap_or_default());
+            assert_eq!(notes.contains(&line), why.is_some(), "{own}: {notes}");
             c.stop(host).ok();
         }
     });

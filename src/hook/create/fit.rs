@@ -45,7 +45,8 @@ impl<'a> Create<'a> {
             Some(bundle) => plan.for_container(&bundle.env, namespace),
             None => plan,
         };
-        let (notes, setup) = plan_setup(&context, bundle, &plan, within, &mut *attempt.world);
+        let (notes, setup) =
+            plan_setup(&context, bundle, &plan, (host, within), &mut *attempt.world);
         self.add_setup(notes);
         setup.map(|setup| Fitted { plan, setup })
     }
