@@ -108,23 +108,22 @@ impl Report {
         }
     }
 
-    /// With the notes of the container's create, where a later stage had nothing to move: each
-    /// stage replaces the report of the one before. `earlier` reads that.
+    /// With the notes of the container's create, and what that gave, where a later stage had
+    /// nothing to move: each stage replaces the report of the one before. `earlier` reads that.
     pub fn with_notes_of(&self, earlier: impl FnOnce() -> Option<String>) -> Report {
         let is_later = self.exit_code == 0 && self.steps_done == 0;
         let earlier = is_later
             .then(earlier)
             .flatten()
             .and_then(|text| serde_json::from_str::<Report>(&text).ok());
-        let notes = earlier
-            .filter(|r| r.exit_code == 0 && r.command != "hook poststop")
-            .map(|r| r.notes)
-            .unwrap_or_default();
-        let mut all = Report {
-            notes,
-            ..self.clone()
-        };
+        let mut all = self.clone();
+        let earlier = earlier.filter(|r| r.exit_code == 0 && r.command != "hook poststop");
+        let Some(earlier) = earlier else { return all };
+        all.notes = earlier.notes;
         all.note_once(self.notes.clone());
+        if all.plan.is_none() {
+            (all.plan, all.nics) = (earlier.plan, earlier.nics);
+        }
         all
     }
 

@@ -7,9 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::nic::EnvVar;
+use rdma_model::step::Side;
 
-use super::container_id::whole_id;
+use super::container_id::{running, whole_id};
 use super::decision::{decide, for_container, narrowed};
+use super::on_host::plan_on_host;
 use super::prepare::read_config;
 use super::spec::edit;
 use super::{is_stored, request, store, warn};
@@ -17,7 +19,9 @@ use crate::cli::{EnvArgs, Global};
 use crate::config::libraries::Library;
 use crate::config::request::Request;
 use crate::disk::files;
-use crate::kernel::boot_id;
+use crate::doctor::collect;
+use crate::kernel::netns::Netns;
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, Namespace, format, libraries};
 use crate::oci::edit::environment;
 use crate::plan::Plan;
@@ -72,15 +76,35 @@ fn of_container(args: &EnvArgs, request: &Request, id: &str, store: &Store) -> R
     let why = "a container's NICs are those that it has";
     args.select.refuse_given(&[LIBRARIES], why)?;
     let records = Records::read(store, &boot_id()?)?;
+    let asked = id;
     let id = whole_id(&records, id)?;
     let away = records.readable().filter(|r| !r.is_back());
     let record = away.into_iter().find(|r| r.has(&id));
     let given = record.and_then(|record| Some((record, record.given.as_deref().cloned()?)));
-    let (record, plan) = given.ok_or_else(|| {
-        ErrorClass::Usage.error(format!("container {id:?} has no NICs by a plan"))
-    })?;
+    let Some((record, plan)) = given else {
+        return of_container_on_host(args, request, asked, store);
+    };
     let own = own_environment(record, &id)?;
     let plan = with_libraries(plan, args, request)?.for_container(&own, Namespace::Unknown);
+    Ok(Settings::new(nccl_env::given(&plan.env, &own), &plan, &own))
+}
+
+fn of_container_on_host(
+    args: &EnvArgs,
+    request: &Request,
+    asked: &str,
+    store: &Store,
+) -> Result<Settings> {
+    let (id, pid) = running(asked)?.map_or((asked.to_owned(), None), |(id, pid)| (id, Some(pid)));
+    let host = Kernel::quiet(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let plan = plan_on_host(store, request, &id, &host)?.ok_or_else(|| {
+        ErrorClass::Usage.error(format!("container {id:?} has no NICs by a plan"))
+    })?;
+    let own = match pid {
+        Some(pid) => collect::environment(pid, |_| true)?.into_iter().collect(),
+        None => BTreeMap::new(),
+    };
+    let plan = with_libraries(plan, args, request)?.for_container(&own, Namespace::Seen(&host));
     Ok(Settings::new(nccl_env::given(&plan.env, &own), &plan, &own))
 }
 

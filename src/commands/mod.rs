@@ -12,6 +12,7 @@ mod hold;
 mod hook;
 mod install;
 mod nccl;
+mod on_host;
 mod peers;
 mod plan;
 mod prepare;

@@ -22,6 +22,7 @@ use crate::container::budget::Budget;
 use crate::container::nccl_files;
 use crate::container::userspace::{self, IBVERBS_LIB, LIBRARY_PATH, Userspace};
 use crate::doctor::collect;
+use crate::kernel::mount::mntns::Mntns;
 use crate::kernel::mount::rootfs::Root;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
@@ -44,6 +45,8 @@ pub(super) struct Running {
     pub(super) snapshot: Snapshot,
     /// Set where gVisor runs it.
     pub(super) sandbox: Option<SandboxedContainer>,
+    /// Whether it shares the host's network.
+    pub(super) on_host: bool,
     process: Process,
     namespaces: ThisMachine,
 }
@@ -69,11 +72,13 @@ impl Running {
         );
         let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
         let host = Netns::current()?;
-        let (own, inside) = (host.inode(), Netns::of_process(pid)?);
+        let inside = Netns::of_process(pid)?;
+        let on_host = inside.inode() == host.inode();
         ensure!(
-            inside.inode() != own,
+            !on_host || !Mntns::of_process(pid)?.is_same(&Mntns::current()?),
             ErrorClass::Refused.error(format!(
-                "container {id:?} shares the host's network: leave --container out to look at that"
+                "process {id:?} is no container: it shares the host's network and mounts; leave \
+                --container out to look at that"
             ))
         );
         let mut snapshot =
@@ -88,6 +93,7 @@ impl Running {
             record,
             snapshot,
             sandbox,
+            on_host,
             process,
             namespaces,
         })

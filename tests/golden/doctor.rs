@@ -1022,7 +1022,10 @@ fn containers_that_are_none() {
         &["no running container of podman", "no process has that pid"],
     );
     of_container("0", &[]).fails(2, &["no running container of podman"]);
-    of_container(&std::process::id().to_string(), &[]).fails(3, &["shares the host's network"]);
+    of_container(&std::process::id().to_string(), &[]).fails(
+        3,
+        &["is no container: it shares the host's network and mounts"],
+    );
 }
 
 /// Flags that choose NICs say nothing of a container, which has its own; those that say what is

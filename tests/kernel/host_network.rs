@@ -40,6 +40,7 @@ fn way_out(host: &Host) {
 fn plan_on_the_hosts_network_comes_without_a_move() {
     alone(|host| {
         let rails = host.rails(2);
+        way_out(host);
         host.configure(ALLOWED);
         host.prepare(&rails);
         let before = host.look();
@@ -55,6 +56,21 @@ fn plan_on_the_hosts_network_comes_without_a_move() {
         // In a user namespace, raising it is refused: it was tried.
         assert!(report["memlock"].is_string(), "{report}");
         host.hook("poststart", &c.state()).ok();
+        // Later stages keep what the create has given.
+        assert_eq!(host.report("shares")["plan"], "default");
+        let env = host.rdmaprep(&["env", "--container", "shares"]).ok().out;
+        assert!(env.contains("NCCL_SOCKET_IFNAME='=up0'"), "{env}");
+        let pid = c.pid().to_string();
+        let said = host.rdmaprep(&["doctor", "--container", &pid]).out;
+        assert!(
+            said.contains("RLIMIT_MEMLOCK of the container's init"),
+            "{said}"
+        );
+        let said = host
+            .rdmaprep(&["nccl", "explain", "--container", &pid])
+            .ok()
+            .out;
+        assert!(said.contains("r0"), "{said}");
         // It holds nothing: another container may have the NICs.
         let mut moves = Container::new("moves");
         moves.create(host).ok();

@@ -6,8 +6,10 @@ use anyhow::Result;
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::values::Family;
 
+use crate::commands::on_host::plan_on_host;
 use crate::commands::running::Running;
 use crate::commands::running::sandbox::SandboxedContainer;
+use crate::commands::store;
 use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
 use crate::doctor::collect::Limits;
@@ -27,7 +29,10 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     } = &running;
     let (pid, record) = (*pid, running.record.as_ref());
     let limits = collect::limits(pid)?;
-    let plan = record.and_then(|r| r.given.as_deref().cloned());
+    let plan = match running.on_host {
+        true => plan_on_host(&store(&request.host), &request, id, &running.snapshot)?,
+        false => record.and_then(|r| r.given.as_deref().cloned()),
+    };
     let given = plan.as_ref();
     let snapshot = &usable(&running, given, &limits);
     let mut tried = tried(pid, snapshot, given, sandbox.as_ref(), &limits);
@@ -77,7 +82,11 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
 
 /// What is there, without the HCAs that it was not given and cannot open.
 fn usable(running: &Running, given: Option<&Plan>, limits: &Limits) -> Snapshot {
-    let own = devices(&running.snapshot, given);
+    // The host's HCAs are not all meant for it: without a plan, those are that it can open.
+    let own = match (running.on_host, given) {
+        (true, None) => Vec::new(),
+        _ => devices(&running.snapshot, given),
+    };
     let nodes = running
         .snapshot
         .hcas
@@ -112,17 +121,19 @@ fn tried(
     tried
 }
 
-/// Its own NICs are those of its record; without one, all that are there. No uplink is guarded
-/// inside.
+/// Its own NICs are those of its record, or of its plan; without these, all that are there. No
+/// uplink is guarded inside.
 fn within(
     request: Request,
     inside: &Snapshot,
     record: Option<&Record>,
     share: Option<&Plan>,
 ) -> Request {
-    let ifaces = record
-        .iter()
-        .flat_map(|r| r.names())
+    let recorded = record.iter().flat_map(|r| r.names());
+    let on_host = share.filter(|_| record.is_none());
+    let planned = on_host.into_iter().flat_map(|plan| &plan.nics);
+    let ifaces = recorded
+        .chain(planned.map(|nic| &nic.identity.name))
         .filter(|name| inside.netdev(name).is_some())
         .filter(|name| share.is_none_or(|plan| plan.has(name)))
         .cloned()

@@ -483,5 +483,5 @@ case_a_container() {
   fails 2 rdmaprep doctor --container sick
   says "no running container of podman, CRI-O, Docker or containerd, and none that holds a NIC"
   fails 3 rdmaprep doctor --container $$
-  says "shares the host's network"
+  says "shares the host's network and mounts"
 }
