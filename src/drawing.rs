@@ -4,6 +4,7 @@
 use rdma_model::escape::count;
 use std::collections::{BTreeMap, BTreeSet};
 
+use nccl_rules::explain::may_be_direct;
 use nccl_rules::levels::{Distance, Levels};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Hca, Snapshot};
@@ -12,6 +13,7 @@ use serde::Serialize;
 use crate::select::{Drop, DropCode, Selection};
 
 mod canvas;
+mod nearest;
 mod svg;
 mod text;
 
@@ -63,6 +65,10 @@ pub struct Gpu {
     /// Where no kept NIC is nearest to it: the nearest kept one that it reaches without the
     /// processor.
     pub shares: Option<HcaName>,
+    /// Whether a Data Direct function that may be a kept NIC's is nearer than the processor: NCCL
+    /// from 2.27.3 on takes that for the NIC's place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -145,6 +151,7 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
             number,
             place: place(&levels, *at),
             shares: None,
+            direct: false,
         })
         .collect();
     let mut nics: Vec<Nic> = snapshot
@@ -161,12 +168,20 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     for (rail, nic) in kept.enumerate() {
         nic.rail = Some(rail);
     }
-    pair(&levels, &gpus, &mut nics);
-    for gpu in &mut gpus {
-        gpu.shares = shared(&levels, gpu, &nics);
-    }
+    nearest::pair(&levels, &gpus, &mut nics);
     let data_direct = snapshot.pci.iter().filter(|f| f.is_data_direct());
     let data_direct: Vec<Place> = data_direct.map(|f| place(&levels, f.address)).collect();
+    let mut kept = snapshot
+        .hcas
+        .iter()
+        .filter(|hca| matches!(fates.get(&hca.name), Some(None)));
+    let reads = kept.any(may_be_direct);
+    for gpu in &mut gpus {
+        gpu.shares = nearest::shared(&levels, gpu, &nics);
+        let at = gpu.place.address;
+        let mut ways = data_direct.iter().map(|f| levels.between(f.address, at).0);
+        gpu.direct = reads && ways.any(|distance| distance <= Distance::Pxb);
+    }
     let places = gpus
         .iter()
         .map(|g| &g.place)
@@ -226,77 +241,6 @@ fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
     }
 }
 
-fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
-    let mut taken = vec![0; gpus.len()];
-    let mut choices: Vec<(usize, Vec<Nearest>)> = Vec::new();
-    for (at, nic) in nics.iter().enumerate() {
-        let Some(place) = &nic.place else { continue };
-        let ways: Vec<_> = gpus
-            .iter()
-            .map(|g| (g.number, levels.between(place.address, g.place.address)))
-            .collect();
-        let Some(best) = ways.iter().map(|(_, way)| *way).min() else {
-            continue;
-        };
-        let mut near = ways;
-        near.retain(|(_, way)| *way == best);
-        let nearest = near.iter().map(|(gpu, _)| Nearest {
-            gpu: *gpu,
-            distance: best.0,
-            hops: best.1,
-            equals: near.len(),
-        });
-        choices.push((at, nearest.collect()));
-    }
-    choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
-    for (at, near) in choices {
-        let chosen = near.into_iter().min_by_key(|n| (taken[n.gpu], n.gpu));
-        if let Some(n) = &chosen {
-            taken[n.gpu] += 1;
-        }
-        nics[at].nearest = chosen;
-    }
-}
-
-/// The kept NIC of another GPU that a GPU without one of its own is nearest to.
-fn shared(levels: &Levels, gpu: &Gpu, nics: &[Nic]) -> Option<HcaName> {
-    let mut best = None;
-    for nic in nics.iter().filter(|n| n.dropped.is_none()) {
-        let nearest = nic.nearest.as_ref();
-        if nearest.is_some_and(|n| n.gpu == gpu.number && n.is_close()) {
-            return None;
-        }
-        if let Some(place) = &nic.place {
-            let way = levels.between(place.address, gpu.place.address);
-            let this = (way, nic.rail, &nic.hca);
-            best = Some(best.map_or(this, |best| this.min(best)));
-        }
-    }
-    let ((distance, _), _, hca) = best?;
-    (distance <= Distance::Pxb).then(|| hca.clone())
-}
-
-impl Nearest {
-    /// Whether data can go there without the processor: then the NIC belongs to the GPU.
-    pub fn is_close(&self) -> bool {
-        self.distance <= Distance::Pxb
-    }
-
-    pub fn words(&self) -> String {
-        let tie = if self.equals > 1 {
-            format!(", tie of {}", self.equals)
-        } else {
-            String::new()
-        };
-        format!(
-            "GPU {}, {}, {} links{tie}",
-            self.gpu,
-            self.distance.name(),
-            self.hops
-        )
-    }
-}
-
 impl Picture {
     pub fn headline(&self) -> String {
         let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
@@ -317,7 +261,8 @@ impl Picture {
     }
 
     pub fn lacks(&self, gpu: &Gpu) -> bool {
-        gpu.shares.is_none() && self.nics_of(gpu.number).all(|n| n.dropped.is_some())
+        let reached = gpu.shares.is_some() || gpu.direct;
+        !reached && self.nics_of(gpu.number).all(|n| n.dropped.is_some())
     }
 
     /// Whether any NIC has a nearest GPU, so that the rule matters.

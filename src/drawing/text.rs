@@ -147,22 +147,32 @@ fn foot(picture: &Picture) -> Vec<String> {
             &format!("{}: {why}", who.join(", ")),
         ));
     }
-    let alone: Vec<String> = picture
-        .gpus
-        .iter()
-        .filter(|g| picture.lacks(g))
-        .map(|g| g.number.to_string())
-        .collect();
+    let alone = numbers(picture, |gpu| picture.lacks(gpu));
     if !alone.is_empty() && !picture.nics.is_empty() {
         lines.extend(hanging(
             "! ",
-            &format!("no kept NIC under a switch with GPU {}", alone.join(", ")),
+            &format!("no kept NIC under a switch with GPU {alone}"),
         ));
+    }
+    let direct = numbers(picture, |gpu| gpu.direct);
+    if !direct.is_empty() {
+        let text = format!(
+            "GPU {direct}: under a switch with a Data Direct function, which NCCL from 2.27.3 on \
+            takes for its NIC's place; distances here are those of the NICs"
+        );
+        lines.extend(hanging("", &text));
     }
     if picture.has_pairs() {
         lines.extend(hanging("", picture.rule));
     }
     lines
+}
+
+/// Those of the GPUs, for a sentence.
+fn numbers(picture: &Picture, meant: impl Fn(&Gpu) -> bool) -> String {
+    let gpus = picture.gpus.iter().filter(|gpu| meant(gpu));
+    let numbers: Vec<String> = gpus.map(|gpu| gpu.number.to_string()).collect();
+    numbers.join(", ")
 }
 
 fn hanging(label: &str, text: &str) -> Vec<String> {

@@ -10,7 +10,7 @@ pub use super::explanation::{
     Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Network, PortGid, Ring, Setting,
     Step, Trap, Warning,
 };
-pub use super::hca::{UNKNOWN, may_crash, uses_data_direct};
+pub use super::hca::{UNKNOWN, may_be_direct, may_crash, uses_data_direct};
 pub use super::known::is_for_nccl;
 pub use super::networks::{plugin_symbols, plugins};
 use super::settings::Settings;
@@ -62,7 +62,7 @@ pub fn explain(
             endpoints: Vec::new(),
         };
     }
-    let is_unknown = snapshot.lacks_network() && !snapshot.hcas.is_empty();
+    let is_unknown = snapshot.lacks_network();
     let bootstrap = match &peer {
         _ if is_unknown => Bootstrap::Unknown,
         Some(peer) => by_id(peer, &candidates),

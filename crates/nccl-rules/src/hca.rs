@@ -6,10 +6,9 @@
 mod data_direct;
 mod planes;
 
-pub(crate) use data_direct::data_direct;
 use data_direct::direct_name;
-pub use data_direct::uses_data_direct;
-pub(crate) use data_direct::{DIRECT, has_direct, may_be_direct};
+pub(crate) use data_direct::{DIRECT, data_direct, has_direct};
+pub use data_direct::{may_be_direct, uses_data_direct};
 use planes::refused_plane;
 use rdma_model::escape::shortened;
 use rdma_model::ids::{BusId, Guid};

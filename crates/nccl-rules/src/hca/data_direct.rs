@@ -26,7 +26,7 @@ pub fn uses_data_direct(settings: &Settings, snapshot: &Snapshot, version: Versi
 }
 
 /// Whether it may have a Data Direct function; which one is its own, firmware says.
-pub(crate) fn may_be_direct(hca: &Hca) -> bool {
+pub fn may_be_direct(hca: &Hca) -> bool {
     hca.driver.as_deref() == Some("mlx5_core")
 }
 
