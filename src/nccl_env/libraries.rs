@@ -30,6 +30,8 @@ pub enum Form {
     Nccl(&'static str),
     Ports,
     Names,
+    /// Of a library that uses the port [`Form::Port`] of each.
+    PortNames,
     OneName,
     /// The number of all ports, where it is not the default, 1.
     Port,
@@ -40,7 +42,7 @@ pub enum Form {
     Constant(&'static str),
 }
 
-use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, Ports};
+use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, PortNames, Ports};
 
 const UCX_LIST: &str = "UCX_NET_DEVICES";
 const NVSHMEM_LIST: &str = "NVSHMEM_HCA_LIST";
@@ -83,7 +85,7 @@ pub fn is_of_table(variable: &str) -> bool {
 /// What a variable of the table names, where that counts. NCCL's list is judged with its rules.
 pub fn named_hcas<'v>(variable: &str, value: &'v str, is_mapped: bool) -> Vec<&'v str> {
     let setting = SETTINGS.iter().find(|s| s.variable == variable);
-    let is_list = setting.is_some_and(|s| matches!(s.form, Ports | Names | OneName));
+    let is_list = setting.is_some_and(|s| matches!(s.form, Ports | Names | PortNames | OneName));
     let is_all = variable == UCX_LIST && value == "all";
     if !is_list || is_all || value.starts_with('^') || variable == NVSHMEM_LIST && !is_mapped {
         return Vec::new();
@@ -129,6 +131,7 @@ impl Form {
             Form::Nccl(example) => example,
             Ports => "`mlx5_0:1,mlx5_1:1`",
             Names => "`mlx5_0,mlx5_1`; none where an HCA has several ports",
+            PortNames => "`mlx5_0,mlx5_1`; none where the ports differ",
             OneName => "`mlx5_0`, where it is the only HCA",
             Port => "a number, where all ports have one that is not 1",
             GidIndex(_) => "a number, where one is right on all ports",
@@ -141,7 +144,7 @@ impl Form {
     fn why(self, hcas: Hcas) -> String {
         let why = match self {
             Form::Nccl(_) | Constant(_) => "what the HCAs below need to count",
-            Ports | Names | OneName => {
+            Ports | Names | PortNames | OneName => {
                 let order = hcas.order();
                 return format!("exactly the HCAs that the container gets, {order}");
             }
@@ -188,8 +191,13 @@ pub fn fit(
             Err(why) => unset.push(format!("{}: {why}", setting.variable)),
         }
     }
-    let theirs = chosen_otherwise(env, own);
-    env.retain(|v| !theirs.contains(&v.name.as_str()));
+    for (name, by) in chosen_otherwise(env, own) {
+        let before = env.len();
+        env.retain(|v| v.name != name || own.contains_key(name));
+        if env.len() < before {
+            unset.push(format!("{name}: the container sets {by}"));
+        }
+    }
     unset
 }
 
@@ -217,15 +225,21 @@ pub fn read_gids(libraries: &Libraries) -> bool {
     meant.any(|s| matches!(s.form, GidIndex(_)) || s.variable == "NCCL_IB_GID_INDEX")
 }
 
-/// Ours that belong to a choice which the container has made in another way.
-fn chosen_otherwise(env: &[EnvVar], own: &BTreeMap<String, String>) -> Vec<&'static str> {
+/// Ours that belong to a choice which the container has made in another way, each with what it has
+/// set.
+fn chosen_otherwise(
+    env: &[EnvVar],
+    own: &BTreeMap<String, String>,
+) -> Vec<(&'static str, &'static str)> {
     let mut left = Vec::new();
     for choice in CHOICES {
-        if choice.iter().any(|name| {
-            let ours = env.iter().find(|v| v.name == *name).map(|v| &v.value);
-            own.get(*name).is_some_and(|own| Some(own) != ours)
-        }) {
-            left.extend(choice.iter().filter(|name| !name.starts_with("NCCL_")));
+        let by = choice.iter().find(|name| {
+            let ours = env.iter().find(|v| v.name == **name).map(|v| &v.value);
+            own.get(**name).is_some_and(|own| Some(own) != ours)
+        });
+        if let Some(by) = by {
+            let ours = choice.iter().filter(|name| !name.starts_with("NCCL_"));
+            left.extend(ours.map(|name| (*name, *by)));
         }
     }
     left
@@ -251,6 +265,10 @@ impl Made<'_> {
             ExactInterface => return Ok(self.interface.as_ref().map(|name| format!("={name}"))),
             Ports => self.ports.clone(),
             Names => self.names.clone()?,
+            PortNames => match self.port() {
+                Ok(_) => first_parts(&self.ports),
+                Err(_) => return Err("the ports differ, and a name is one of them".to_owned()),
+            },
             OneName => match self.names.clone()? {
                 many if many.len() > 1 => {
                     return Err("older releases read a single name, and there are several".into());
@@ -310,9 +328,13 @@ fn names(hcas: Hcas) -> Result<Vec<String>, String> {
             "{hca} has several ports, and a name is all of them"
         ));
     }
-    let ports = ports(hcas);
+    Ok(first_parts(&ports(hcas)))
+}
+
+/// The HCAs of these ports.
+fn first_parts(ports: &[String]) -> Vec<String> {
     let names = ports.iter().filter_map(|port| port.split(':').next());
-    Ok(names.map(str::to_owned).collect())
+    names.map(str::to_owned).collect()
 }
 
 /// The bootstrap's, where one was chosen.

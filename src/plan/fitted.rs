@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nccl_rules::version::Version;
 
-use crate::config::libraries::Libraries;
+use crate::config::libraries::{Libraries, Library};
 use crate::nccl_env::{self, Namespace, libraries};
 use crate::plan::{Plan, hcas};
 
@@ -33,6 +33,14 @@ impl Plan {
         self.unset
             .retain(|line| libraries::keeps(line, &self.libraries));
         self.unset.extend(unset);
+        if !self.libraries.has(Library::Nccl) {
+            let given = &self.libraries;
+            let text = format!(
+                "NCCL_IB_HCA: --libraries {given} leaves out all settings of NCCL; nccl,{given} \
+                has both"
+            );
+            self.unset.push(text);
+        }
         self
     }
 

@@ -1,6 +1,8 @@
 //! The table: each variable with its form, its default, and the source that says so.
 
-use super::Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, Ports};
+use super::Form::{
+    Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, PortNames, Ports,
+};
 use super::{Form, Setting};
 use crate::config::libraries::Library;
 
@@ -135,14 +137,14 @@ pub const SETTINGS: [Setting; 20] = {
         setting(
             Mooncake,
             "MC_TE_FILTERS",
-            Names,
+            PortNames,
             "mooncake-transfer-engine/src/topology.cpp",
             MOONCAKE,
         ),
         setting(
             Mooncake,
             "MC_MS_FILTERS",
-            Names,
+            PortNames,
             "mooncake-store/src/client_service.cpp",
             MOONCAKE,
         ),

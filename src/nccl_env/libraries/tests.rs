@@ -151,20 +151,43 @@ fn choice_of_the_container_is_whole() {
 #[test]
 fn names_alone_cannot_say_a_port() {
     let nics = [nic("rdma0", Some("mlx4_0"), 2, 2)];
-    let (lines, unset) = settings("ucx,mooncake", &nics, &[], &[]);
-    let second = ["UCX_NET_DEVICES=mlx4_0:2", "MC_IB_PORT=2", "MC_GID_INDEX=3"];
+    let (lines, unset) = settings("ucx,mscclpp,mooncake", &nics, &[], &[]);
+    let second = [
+        "UCX_NET_DEVICES=mlx4_0:2",
+        "MC_TE_FILTERS=mlx4_0",
+        "MC_MS_FILTERS=mlx4_0",
+        "MC_IB_PORT=2",
+        "MC_GID_INDEX=3",
+    ];
     assert_eq!(lines, second);
-    assert_eq!(unset.len(), 2);
-    assert!(
-        unset[0].starts_with("MC_TE_FILTERS: mlx4_0 has several ports"),
-        "{unset:?}"
+    assert_eq!(
+        unset,
+        ["MSCCLPP_HCA_DEVICES: mlx4_0 has several ports, and a name is all of them"]
     );
     let first = nic("rdma1", Some("mlx5_0"), 1, 1);
     let (_, unset) = settings("mooncake", &[nics[0].clone(), first], &[], &[]);
+    let differ = "the ports differ, and a name is one of them";
+    assert_eq!(unset[0], format!("MC_TE_FILTERS: {differ}"));
     assert!(
         unset[2].starts_with("MC_IB_PORT: the ports differ"),
         "{unset:?}"
     );
+}
+
+#[test]
+fn what_yields_to_a_choice_of_the_container_is_told() {
+    let own = [
+        ("NVSHMEM_HCA_LIST", "mlx5_9:1"),
+        ("OMPI_MCA_btl_tcp_if_exclude", "lo"),
+    ];
+    let (lines, unset) = settings("nvshmem,openmpi", &two(), &BOOTSTRAP, &own);
+    let list = "NVSHMEM_HCA_LIST=mlx5_0:1,mlx5_1:1";
+    assert!(lines.iter().any(|line| line == list), "{lines:?}");
+    let yields = [
+        "NVSHMEM_ENABLE_NIC_PE_MAPPING: the container sets NVSHMEM_HCA_LIST",
+        "OMPI_MCA_btl_tcp_if_include: the container sets OMPI_MCA_btl_tcp_if_exclude",
+    ];
+    assert_eq!(unset, yields);
 }
 
 #[test]
