@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use nccl_rules::settings::Settings;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
@@ -71,7 +70,7 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
         machine: None,
         traces: &[],
         plans: &[],
-        settings: Ok(&Settings::default()),
+        settings: Ok(&nccl::recorded_settings()?),
         container: None,
     })
 }

@@ -187,6 +187,11 @@ pub(super) fn own_settings() -> Result<FoundSettings> {
     settings(&NcclSettingsArgs::default(), true)
 }
 
+/// By this process's environment alone.
+pub(super) fn recorded_settings() -> Result<Settings> {
+    settings(&NcclSettingsArgs::default(), false)
+}
+
 fn own_environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));

@@ -120,11 +120,30 @@ const COPIES: &str =
     "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";
 
 fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
+    let settings = context.of.settings.ok();
+    let set = |name| settings.and_then(|settings| settings.get(name));
+    if matches!(set("NCCL_NET_GDR_LEVEL"), Some("LOC" | "0")) {
+        let seen = "NCCL_NET_GDR_LEVEL=LOC: NCCL takes no NIC for near enough to a GPU";
+        let warning = Severity::Warning;
+        return Some(Finding::new(
+            Check::PeerMemory,
+            warning,
+            seen,
+            COPIES,
+            "unset it",
+        ));
+    }
+    let is_off = set("NCCL_DMABUF_ENABLE") == Some("0");
+    let open = if is_off { Some(false) } else { nvidia.open };
+    let off = is_off.then_some("NCCL_DMABUF_ENABLE=0 turns dma-buf off");
     let old = context.release().filter(|version| !version.knows_peermem());
     if let Some(version) = old.filter(|_| nvidia.peermem && !nvidia.memory_peers) {
-        let (severity, dma_buf) = match nvidia.open {
+        let (severity, dma_buf) = match open {
             Some(true) => return None,
-            Some(false) => (Severity::Warning, "the driver has no dma-buf"),
+            Some(false) => (
+                Severity::Warning,
+                off.unwrap_or("the driver has no dma-buf"),
+            ),
             None => (
                 Severity::Unknown,
                 "whether the driver has dma-buf is unknown",
@@ -139,18 +158,22 @@ fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
             memory_peers; or NVIDIA's open kernel modules";
         return Some(Finding::new(Check::PeerMemory, severity, seen, COPIES, fix));
     }
-    let (severity, seen) = match (nvidia.peermem, nvidia.open) {
+    let (severity, dma_buf) = match (nvidia.peermem, open) {
         (true, _) | (false, Some(true)) => return None,
         (false, Some(false)) => (
             Severity::Warning,
-            "nvidia_peermem is not loaded, and the driver is not the open one, which has dma-buf",
+            off.unwrap_or("the driver is not the open one, which has dma-buf"),
         ),
         (false, None) => (
             Severity::Unknown,
-            "nvidia_peermem is not loaded, and whether the driver has dma-buf is unknown",
+            "whether the driver has dma-buf is unknown",
         ),
     };
-    let fix = "load nvidia_peermem, and at boot; or use NVIDIA's open kernel modules";
+    let seen = format!("nvidia_peermem is not loaded, and {dma_buf}");
+    let fix = match is_off && nvidia.open == Some(true) {
+        true => "unset that; or load nvidia_peermem, and at boot",
+        false => "load nvidia_peermem, and at boot; or use NVIDIA's open kernel modules",
+    };
     let found = Finding::new(Check::PeerMemory, severity, seen, COPIES, fix);
     Some(found.run("modprobe nvidia_peermem"))
 }

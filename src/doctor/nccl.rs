@@ -60,10 +60,10 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// A host may have two link layers: its jobs get the HCAs of one.
+/// A host may have two link layers, and rails of two families: its jobs get the HCAs of one.
 fn concerns_a_job(trap: Trap, settings: &Settings, context: &CheckContext) -> bool {
     let has_list = settings.get("NCCL_IB_HCA").is_some_and(|v| !v.is_empty());
-    trap != Trap::Layers || has_list || context.is_inside()
+    !matches!(trap, Trap::Layers | Trap::Families) || has_list || context.is_inside()
 }
 
 /// Of the rails that one job has together. Settings that are not known may keep to one rail.
@@ -176,7 +176,9 @@ fn consequence(trap: Trap) -> &'static str {
         Trap::NotRunning | Trap::Label | Trap::Overridden => {
             "the ranks meet over another interface than is meant"
         }
-        Trap::Layers => "a pair of ranks with ports of both ends with an error when it connects",
+        Trap::Layers | Trap::Families => {
+            "a pair of ranks with ports of both ends with an error when it connects"
+        }
         Trap::Planes => {
             "NCCL refuses the list and uses no HCA: the job runs at the pace of TCP at best"
         }

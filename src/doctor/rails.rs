@@ -241,7 +241,11 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     }
     let dropped = rail.verdict.dropped.as_ref();
     let (seen, fix) = match dropped.filter(|d| d.code == DropCode::NoGid) {
-        Some(drop) => (drop.why.clone(), drop.fix.clone()),
+        Some(drop) if drop.why.starts_with(&label) => (drop.why.clone(), drop.fix.clone()),
+        Some(drop) => {
+            let seen = format!("{label} of {}: {}", rail.name(), drop.why);
+            (seen, drop.fix.clone())
+        }
         None => (
             format!(
                 "{label} has no RoCE v2 GID of an {} of {}",
