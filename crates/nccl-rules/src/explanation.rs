@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Gid;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::settings::Settings;
 use super::version::Version;
@@ -74,12 +74,29 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bootstrap {
+    #[serde(serialize_with = "endpoint_and_step")]
     Uses(Endpoint, Step),
     Fails(Failure),
     /// The snapshot has no addresses.
     Unknown,
     /// The release was not compared with what is said here.
     NotJudged,
+}
+
+/// One object: the endpoint's fields, and `step`.
+fn endpoint_and_step<S: Serializer>(
+    endpoint: &Endpoint,
+    step: &Step,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Uses<'a> {
+        #[serde(flatten)]
+        endpoint: &'a Endpoint,
+        step: Step,
+    }
+    let step = *step;
+    Uses { endpoint, step }.serialize(serializer)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -144,6 +161,7 @@ impl Trap {
                 "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL uses no HCA"
             }
             Trap::PoorGid => "NCCL takes a GID that is link-local, or of RoCE v1",
+            Trap::Families => "NCCL takes GIDs of IPv4 and of IPv6, which it does not connect",
             Trap::ForeignGid => "NCCL takes a GID of a netdev that is not here",
             Trap::GidType => "NCCL's release fails on an unused entry of a GID table",
             Trap::TooMany => "a list has more entries than NCCL reads",
@@ -256,6 +274,9 @@ pub enum Trap {
     /// A GID that is link-local, or of RoCE v1, where the port has a better one or the index is
     /// set.
     PoorGid,
+    /// GIDs of both families: the kernel connects one only to its like (`rdma_resolve_ip` in
+    /// drivers/infiniband/core/addr.c).
+    Families,
     /// The GID of a netdev that is in another network namespace.
     ForeignGid,
     /// NCCL cannot read the type of a GID, and no connection comes up.

@@ -3,14 +3,13 @@
 //! case.
 
 use super::explanation::{Explanation, Network, Ring, Trap, Warning};
-use super::hca::{self, parameter};
+use super::hca;
 use super::pitfalls::{short, warning};
 use super::settings::{Plugin, Settings};
 use super::version::Version;
 
 const NET: &str = "NCCL_NET";
 const PLUGIN: &str = "NCCL_NET_PLUGIN";
-const MISMATCH: &str = "NCCL_IGNORE_NET_MISMATCH";
 
 /// What NCCL_NET_PLUGIN names, where a plugin has a part in it.
 pub(crate) fn named_first(settings: &Settings) -> Option<String> {
@@ -37,18 +36,6 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
         }
     };
     out.extend(other.and_then(|other| not_disabled(settings, explained.version, &other)));
-    let hides = settings
-        .get(MISMATCH)
-        .filter(|_| explained.version.knows_mismatch())
-        .filter(|v| !v.is_empty() && parameter(settings, explained.version, MISMATCH, 1) != 0);
-    if let Some(value) = hides {
-        let text = format!(
-            "{MISMATCH}={}: nodes with different numbers of HCAs are not refused, and may hang; 0 \
-            makes it an error",
-            short(value)
-        );
-        out.push(warning(Trap::Value, text));
-    }
     out
 }
 

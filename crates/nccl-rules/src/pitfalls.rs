@@ -319,8 +319,8 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
         let whole = there.iter().any(|(n, _)| *n == entry.name);
         let mut more: Vec<&str> = there
             .iter()
+            .filter(|(n, port)| entry.fits_port(*port) && surprises(entry, n, whole, list))
             .map(|(n, _)| *n)
-            .filter(|n| surprises(entry, n, whole, list))
             .collect();
         more.sort_unstable();
         more.dedup();

@@ -113,19 +113,71 @@ pub(crate) fn warnings(
             None => groups.push((key, vec![label])),
         }
     }
-    let all: Vec<&Port> = ports.iter().map(|(_, port)| *port).collect();
-    let cure = cure(&all, settings, snapshot, version);
-    let cure = cure.as_deref().unwrap_or(
-        "no one setting is right for all ports: give their NICs addresses of one family, or leave \
-        some out of NCCL_IB_HCA",
-    );
-    groups
-        .iter()
-        .map(|((flaw, has_good), labels)| {
-            let cure = if *has_good { cure } else { NO_BETTER };
-            said(flaw, labels, cure, settings, explained)
+    let mut curable: Vec<&Port> = ports.iter().map(|(_, port)| *port).collect();
+    curable.retain(|port| has_good(port, snapshot));
+    let cure = cure(&curable, settings, snapshot, version)
+        .unwrap_or_else(|| no_cure(&curable, settings, snapshot, version));
+    let flawed = groups.iter().map(|((flaw, has_good), labels)| {
+        let cure = if *has_good { &cure } else { NO_BETTER };
+        said(flaw, labels, cure, settings, explained)
+    });
+    let mixed = mixed(&ports, settings, snapshot, version);
+    let mixed = mixed.map(|text| warning(Trap::Families, format!("{text}; {cure}")));
+    flawed.chain(mixed).collect()
+}
+
+/// Good GIDs of both families: no port of one connects to a port of the other.
+fn mixed(
+    ports: &[(String, &Port)],
+    settings: &Settings,
+    snapshot: &Snapshot,
+    version: Version,
+) -> Option<String> {
+    let (mut four, mut six): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for (label, port) in ports {
+        match good_choice(port, settings, snapshot, version) {
+            Some(gid) if gid.ip().is_ipv4() => four.push(label),
+            Some(_) => six.push(label),
+            None => {}
+        }
+    }
+    (!four.is_empty() && !six.is_empty()).then(|| {
+        format!(
+            "{}: NCCL takes IPv4 GIDs on {} and IPv6 ones on {}, and no port of one connects to a \
+            port of the other",
+            index_set(settings),
+            few(&four),
+            few(&six)
+        )
+    })
+}
+
+/// Where no setting is right: a release with which one is, else other addresses.
+fn no_cure(ports: &[&Port], settings: &Settings, snapshot: &Snapshot, version: Version) -> String {
+    let newer = Version::SKIPS_UNTYPED;
+    let by_newer = cure(ports, settings, snapshot, newer).filter(|_| version < newer);
+    let has = |v4: bool| {
+        let mut ports = ports.iter();
+        ports.all(|port| {
+            let mut gids = port.gids.iter().filter(|gid| is_good(gid, snapshot));
+            gids.any(|gid| gid.ip().is_ipv4() == v4)
         })
-        .collect()
+    };
+    let other = match by_newer {
+        Some(cure) if cure.is_empty() => format!("take NCCL {newer} or later, or "),
+        Some(cure) => format!("take NCCL {newer} or later and {cure}, or "),
+        None if has(true) || has(false) => String::new(),
+        None => "give their NICs addresses of one family, or ".to_owned(),
+    };
+    format!("no one setting is right for all ports: {other}leave some out of NCCL_IB_HCA")
+}
+
+/// What is said of NCCL_IB_GID_INDEX.
+fn index_set(settings: &Settings) -> String {
+    match settings.get(INDEX).filter(|v| !v.is_empty()) {
+        Some(value) => format!("{INDEX}={}", short(value)),
+        None => format!("no {INDEX}"),
+    }
 }
 
 /// A port's table that ends before the index ends NET/IB for all ports.
@@ -151,10 +203,7 @@ fn said(
 ) -> Warning {
     let version = explained.version;
     let value = settings.get(INDEX).filter(|v| !v.is_empty());
-    let set = match value {
-        Some(value) => format!("{INDEX}={}", short(value)),
-        None => format!("no {INDEX}"),
-    };
+    let set = index_set(settings);
     let ports = few(labels);
     let then = match explained.network {
         None => ", and goes on over TCP",
@@ -266,16 +315,14 @@ fn is_here(gid: &Gid, snapshot: &Snapshot) -> bool {
             .is_none_or(|name| snapshot.netdev(name).is_some())
 }
 
-/// The setting with which each port that has a good GID takes one: what is set is taken back
-/// first.
+/// The setting with which each of these ports takes a good GID, all of one family: what is set is
+/// taken back first.
 fn cure(
-    ports: &[&Port],
+    curable: &[&Port],
     settings: &Settings,
     snapshot: &Snapshot,
     version: Version,
 ) -> Option<String> {
-    let mut curable = ports.to_vec();
-    curable.retain(|port| has_good(port, snapshot));
     let most = curable.iter().map(|p| places(p)).max()?;
     let mut ways: Vec<Way> = vec![vec![(INDEX, None)]];
     for name in [FAMILY, RANGE, "NCCL_IB_ROCE_VERSION_NUM"] {
@@ -283,23 +330,32 @@ fn cure(
     }
     ways.push(vec![(INDEX, None), (FAMILY, Some("AF_INET6".to_owned()))]);
     ways.extend((0..most.min(256)).map(|index| vec![(INDEX, Some(index.to_string()))]));
-    ways.extend(by_range(&curable, snapshot));
+    ways.extend(by_range(curable, snapshot));
     ways.into_iter().find_map(|way| {
         let changed = way.iter().fold(settings.clone(), |set, (name, value)| {
             set.but(name, value.as_deref())
         });
-        let mut ports = curable.iter();
-        ports
-            .all(|port| takes_good(port, &changed, snapshot, version))
-            .then(|| changes(&way, settings))
+        let taken = curable
+            .iter()
+            .map(|port| good_choice(port, &changed, snapshot, version));
+        let taken: Option<Vec<&Gid>> = taken.collect();
+        let mut families = taken?.into_iter().map(|gid| gid.ip().is_ipv4());
+        let first = families.next();
+        let is_right = families.all(|family| Some(family) == first);
+        is_right.then(|| changes(&way, settings))
     })
 }
 
-fn takes_good(port: &Port, settings: &Settings, snapshot: &Snapshot, version: Version) -> bool {
-    match choose(port, settings, version) {
-        Choice::Index(index) => entry(port, index).is_some_and(|g| is_good(g, snapshot)),
-        _ => false,
-    }
+fn good_choice<'a>(
+    port: &'a Port,
+    settings: &Settings,
+    snapshot: &Snapshot,
+    version: Version,
+) -> Option<&'a Gid> {
+    let Choice::Index(index) = choose(port, settings, version) else {
+        return None;
+    };
+    entry(port, index).filter(|gid| is_good(gid, snapshot))
 }
 
 /// Changes of settings.

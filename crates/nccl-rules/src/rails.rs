@@ -7,6 +7,7 @@ use rdma_model::snapshot::{Netdev, Route, Snapshot};
 
 use super::explanation::Explanation;
 use super::hca::parameter;
+use super::pitfalls::few;
 use super::settings::Settings;
 use super::version::Version;
 
@@ -21,14 +22,17 @@ pub fn hint(settings: &Settings, snapshot: &Snapshot, rails: &[&Netdev]) -> Opti
     if stays && has_pxn || !rails.iter().any(|dev| has_route(snapshot, dev)) {
         return None;
     }
-    let mut pairs = rails
+    let pairs = rails
         .iter()
         .flat_map(|from| rails.iter().map(move |to| (*from, *to)));
-    let (from, to) = pairs.find(|(from, to)| from.name != to.name && !leads(snapshot, from, to))?;
+    let apart: Vec<_> = pairs
+        .filter(|(from, to)| from.name != to.name && !leads(snapshot, from, to))
+        .collect();
+    let (from, to) = apart.first()?;
     let way = match (stays, has_pxn) {
         (_, true) => {
-            "with NCCL_CROSS_NIC=0 each rank stays on one rail, and PXN, which NCCL_PXN_DISABLE=0 \
-            leaves on, goes to the other one by way of its GPU"
+            "with NCCL_CROSS_NIC=0 each rank stays on one rail, and what is for another goes to \
+            the GPU of that rail first (PXN, which NCCL_PXN_DISABLE=1 would turn off)"
         }
         (true, false) => {
             "with NCCL_CROSS_NIC=0 each rank stays on one rail, and without PXN, which \
@@ -36,11 +40,20 @@ pub fn hint(settings: &Settings, snapshot: &Snapshot, rails: &[&Netdev]) -> Opti
         }
         (false, false) => {
             "set NCCL_CROSS_NIC=0 and unset NCCL_PXN_DISABLE: each rank then stays on one rail, \
-            and PXN goes to the other one by way of its GPU"
+            and what is for another goes to the GPU of that rail first (PXN)"
         }
     };
+    let mut names: Vec<&str> = rails.iter().map(|dev| dev.name.as_str()).collect();
+    names.retain(|name| {
+        let mut apart = apart.iter();
+        apart.any(|(from, to)| [&from.name, &to.name].iter().any(|n| n.as_str() == *name))
+    });
+    let whose = match names.len() {
+        2 => String::new(),
+        _ => format!("not all of {} reach each other: ", few(&names)),
+    };
     Some(format!(
-        "{} has no route to the network of {}: {way}",
+        "{whose}{} has no route to the network of {}: {way}",
         from.name, to.name
     ))
 }
@@ -109,6 +122,19 @@ mod tests {
         let node = json!({"schema": 1, "netns": 1, "hcas": [hca(0), hca(1)],
             "netdevs": [netdev(0), netdev(1)], "routes": routes});
         serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn all_rails_that_are_apart_are_named() {
+        let mut node = node(&[("10.0.0.0/24", "rdma0"), ("10.0.1.0/24", "rdma1")]);
+        let third = json!({"name": "rdma2", "ifindex": 9,
+            "addresses": [{"address": "10.0.2.1", "prefix": 24}]});
+        node.netdevs.push(serde_json::from_value(third).unwrap());
+        let rails: Vec<&Netdev> = node.netdevs.iter().collect();
+        let hint = hint(&Settings::default(), &node, &rails).unwrap();
+        let begin = "not all of rdma0, rdma1, rdma2 reach each other: rdma0 has no route to the \
+            network of rdma1: with NCCL_CROSS_NIC=0";
+        assert!(hint.starts_with(begin), "{hint}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::variables::VARIABLES;
 use super::version::Version;
 
 const INDEX: &str = "NCCL_IB_GID_INDEX";
+const ROUTING: &str = "NCCL_IB_SUBNET_AWARE_ROUTING";
 const ROCE: &str = "NCCL_IB_ROCE_VERSION_NUM";
 
 /// Those that are read as numbers (`NCCL_PARAM`).
@@ -22,7 +23,7 @@ const NUMBERS: [&str; 12] = [
     "NCCL_IB_ROUTABLE_FLID_GID_INDEX",
     "NCCL_OOB_NET_ENABLE",
     "NCCL_IB_DATA_DIRECT",
-    "NCCL_IB_SUBNET_AWARE_ROUTING",
+    ROUTING,
     "NCCL_IB_SUBNET_PREFIX_LEN",
     "NCCL_IGNORE_NET_MISMATCH",
 ];
@@ -58,6 +59,9 @@ fn by_number(settings: &Settings, name: &str, value: &str, version: Version) -> 
     let short = number as i32;
     match name {
         INDEX if i64::from(short) != number => Some(format!("beyond 32 bits: NCCL takes {short}")),
+        "NCCL_IB_SUBNET_PREFIX_LEN" if parameter(settings, version, ROUTING, 0) == 0 => {
+            Some(format!("without effect, as {ROUTING} is not set"))
+        }
         ROCE if !matches!(number, 1 | 2) => Some("no RoCE version: NCCL prefers none".to_owned()),
         _ => None,
     }
@@ -160,6 +164,11 @@ mod tests {
                 Some("no RoCE version: NCCL prefers none"),
             ),
             ("NCCL_IB_ROCE_VERSION_NUM", "1", None),
+            (
+                "NCCL_IB_SUBNET_PREFIX_LEN",
+                "24",
+                Some("without effect, as NCCL_IB_SUBNET_AWARE_ROUTING is not set"),
+            ),
             (
                 "NCCL_NETDEVS_POLICY",
                 "MAX:0",

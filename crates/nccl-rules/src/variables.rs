@@ -182,7 +182,7 @@ pub const VARIABLES: [Variable; 29] = [
     since(
         (30, 3),
         "NCCL_IGNORE_NET_MISMATCH",
-        "nodes with different numbers of HCAs are no error",
+        "0: nodes with different numbers of HCAs are an error; they may hang else",
         "src/init.cc",
     ),
 ];

@@ -21,6 +21,8 @@ impl Version {
     /// The newest release whose behaviour was compared with this module.
     pub const NEWEST: Version = Version::new(2, 32, 3);
 
+    pub const SKIPS_UNTYPED: Version = Version::new(2, 26, 2);
+
     /// The oldest one of these.
     pub const OLDEST: Version = Version::new(2, 16, 2);
 
@@ -193,7 +195,8 @@ impl Version {
     /// A GID whose type cannot be read, as that of an unused index, is passed over; before, each
     /// connection failed (src/transport/net_ib.cc, `ncclIbRoceGetVersionNum`; NCCL's issue 1573).
     pub const fn skips_untyped(self) -> bool {
-        self.since(26, 2)
+        let from = Version::SKIPS_UNTYPED;
+        self.since(from.minor, from.patch)
     }
 
     /// A NCCL_IB_ADDR_RANGE without a slash is written to beside a null pointer
@@ -268,11 +271,6 @@ impl Version {
     /// A NCCL_OOB_NET_IFNAME that fits no device ends NCCL; before, the first one was taken.
     pub const fn ends_without_ring(self) -> bool {
         self.since(24, 3)
-    }
-
-    /// Different numbers of HCAs are looked for (NCCL_IGNORE_NET_MISMATCH; src/init.cc).
-    pub const fn knows_mismatch(self) -> bool {
-        self.since(30, 3)
     }
 
     /// NCCL_IBVERBS_LIB is opened before libibverbs' own names (src/misc/ibvsymbols.cc).

@@ -181,6 +181,11 @@ impl Snapshot {
             && self.netdevs.iter().all(|n| n.addresses.is_empty())
     }
 
+    /// Whether it is of a /sys without netdevs; each namespace has one, lo.
+    pub fn lacks_netdevs(&self) -> bool {
+        self.netdevs.is_empty() && self.lacks_network()
+    }
+
     /// The netdev of an HCA that shows no port: the only one of its PCI function, if no other HCA
     /// is on that.
     pub fn netdev_beside(&self, hca: &Hca) -> Option<&Netdev> {

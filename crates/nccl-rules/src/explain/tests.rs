@@ -136,6 +136,13 @@ fn the_prefix_that_takes_more_than_meant() {
         explained(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3").hcas,
         ["mlx5_10:1", "mlx5_1:1"]
     );
+    // mlx5_10 has one port.
+    assert_eq!(traps(&[("NCCL_IB_HCA", "mlx5_1:1")], "2.32.3").len(), 1);
+    let other_port = traps(&[("NCCL_IB_HCA", "mlx5_1:2")], "2.32.3");
+    assert!(
+        other_port.iter().all(|t| !t.contains("also takes")),
+        "{other_port:?}"
+    );
     let text = "NCCL_IB_HCA: mlx5_1 also excludes mlx5_10; ^=mlx5_1 is exact";
     assert_eq!(traps(&[("NCCL_IB_HCA", "^mlx5_1")], "2.32.3"), [text]);
     // A family of names is meant as one, and who names both means both.
