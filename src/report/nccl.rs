@@ -35,7 +35,7 @@ pub fn explanation_table(e: &Explanation) -> String {
             Ring::Fails(why) => format!("fails: {why}"),
             Ring::Unknown(why) => format!("unknown: {why}"),
         };
-        line("ring by", printable(&text))
+        line("ranks meet by", printable(&text))
     }));
     let is_unknown = matches!(e.bootstrap, Bootstrap::Unknown | Bootstrap::NotJudged);
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
@@ -98,7 +98,7 @@ pub fn explanation_table(e: &Explanation) -> String {
         parts.push(remarks(
             e.warnings
                 .iter()
-                .map(|w| line("warning", w.text.clone()))
+                .map(|w| line(if w.fatal { "fatal" } else { "warning" }, w.text.clone()))
                 .collect(),
         ));
     }

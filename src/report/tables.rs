@@ -1,5 +1,5 @@
 use comfy_table::presets::NOTHING;
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
 use super::{WIDTH, printable};
@@ -357,7 +357,8 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> Str
     table.trim_fmt()
 }
 
-/// Labelled sentences with a hanging indent.
+/// Labelled sentences with a hanging indent. Labels are ours, and never broken: people search for
+/// the names of settings.
 pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     let mut table = bare();
     table.add_rows(
@@ -365,7 +366,7 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
             .map(|(label, text)| vec![printable(label), printable(text)]),
     );
     if let Some(column) = table.column_mut(0) {
-        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(24)));
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
     for c in table.column_iter_mut() {
         c.set_padding((0, 2));

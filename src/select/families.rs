@@ -45,7 +45,7 @@ pub(super) fn agree(context: &Context, verdicts: &mut [Verdict]) {
     let has_first = rails.iter().all(|r| r.gid(first).is_some());
     let has_other = rails.iter().all(|r| r.gid(other(first)).is_some());
     if !has_first && !has_other {
-        if !is_one_index(&rails) {
+        if !is_one_index(&rails, verdicts) {
             leave_out(&rails, first, verdicts);
         }
         return;
@@ -112,8 +112,8 @@ pub(super) fn share_index(context: &Context, verdicts: &mut [Verdict]) {
             also: Vec::new(),
             why,
             fix: format!(
-                "give each NIC one address; or take NCCL 2.21.5 or later; or have {INDEX} in the \
-                environment of prepare"
+                "give each NIC one address; or take NCCL 2.21.5 or later; or run prepare \
+                with {INDEX} set"
             ),
         };
         let verdict = &mut verdicts[rail.at];
@@ -158,9 +158,11 @@ fn own_gid<'a>(port: &'a Port, netdev: &Netdev, family: Family) -> Option<&'a Gi
     own.min_by_key(|g| g.index)
 }
 
-/// Whether one NCCL_IB_GID_INDEX is right on all, as `nccl_env` then sets it.
-pub(super) fn is_one_index(rails: &[Rail]) -> bool {
-    let mut indexes = rails.iter().map(|r| r.four.or(r.six).map(|g| g.index));
+/// Whether one NCCL_IB_GID_INDEX is the planned one on all, as `nccl_env` then sets it.
+pub(super) fn is_one_index(rails: &[Rail], verdicts: &[Verdict]) -> bool {
+    let mut indexes = rails
+        .iter()
+        .map(|r| verdicts[r.at].gid.as_ref().map(|g| g.index));
     let first = indexes.next();
     indexes.all(|index| Some(index) == first) && rails.iter().all(|r| r.is_certain)
 }

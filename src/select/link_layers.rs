@@ -48,7 +48,7 @@ pub(super) fn leave_one(context: &Context, verdicts: &mut [Verdict]) {
         code: DropCode::OtherLinkLayer,
         also: Vec::new(),
         why: format!(
-            "its link layer is {other}, which NCCL does not connect with {chosen}, and the job \
+            "the link layer is {other}, which NCCL does not connect with {chosen}, and the job \
             gets {chosen}: {reason}"
         ),
         fix: "to choose otherwise: --hca with all that are meant (RDMA_HCA)".to_owned(),

@@ -183,7 +183,8 @@ fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return None;
     };
     // An RDMA device in shared mode is seen by every namespace, its netdev by one.
-    let away = port.is_ethernet() && hca.protocol.as_deref() != Some("iw");
+    let is_known = !context.snapshot.lacks_netdevs();
+    let away = is_known && port.is_ethernet() && hca.protocol.as_deref() != Some("iw");
     let why = format!(
         "the netdev of {} is in another network namespace",
         port_label(hca, port)
@@ -260,11 +261,21 @@ fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
     )
 }
 
-fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
+fn no_netdev(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let hca = candidate
         .hca
         .filter(|_| candidate.netdev.is_none() && !candidate.is_ib())?;
     let layer = candidate.port.and_then(|p| p.link_layer.as_deref());
+    let lacking = match candidate.port {
+        None if context.snapshot.lacks_network() => Some("port"),
+        Some(_) if context.snapshot.lacks_netdevs() => Some("netdev"),
+        _ => None,
+    };
+    if let Some(lacking) = lacking {
+        let why = format!("no {lacking} of {} is in this snapshot", hca.name);
+        let fix = "run it on the host itself: a captured /sys may lack files";
+        return because(DropCode::NoNetdev, why, fix);
+    }
     let why = match (candidate.port, layer) {
         (None, _) => format!("{} has no ports", hca.name),
         (Some(_), layer) => format!(

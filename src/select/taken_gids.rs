@@ -44,7 +44,7 @@ pub(super) fn follow(context: &Context, verdicts: &mut [Verdict]) -> Option<Stri
             .or_insert_with(|| "AF_INET6".to_owned());
     }
     let is_free = !has_index && !set.contains_key(RANGE);
-    let is_cured = is_free && is_one_index(&rails);
+    let is_cured = is_free && is_one_index(&rails, verdicts);
     let addresses: Vec<Ipv6Addr> = planned.map(|gid| gid.address).collect();
     let kept = kept_netdevs(verdicts).into_iter();
     let moved: Vec<&Netdev> = kept.filter_map(|n| context.snapshot.netdev(&n)).collect();
@@ -175,24 +175,28 @@ fn left_out(set: &str, release: Version, taken: &Taken, netdev: &Netdev) -> Drop
         (Choice::Crash, None) => "ends by a signal".to_owned(),
         _ => "finds no GID that it can read".to_owned(),
     };
+    let newer = match taken.choice {
+        Choice::Unreadable(_) => format!("take NCCL {} or later; or ", Version::SKIPS_UNTYPED),
+        _ => String::new(),
+    };
     let release = release.label();
     let (why, fix) = match set {
         "" => (
             format!("NCCL {release} {takes}"),
-            "have NCCL_IB_GID_INDEX or NCCL_IB_ADDR_RANGE in the environment of prepare; or leave \
-            one of such NICs out",
+            "run prepare with NCCL_IB_GID_INDEX or NCCL_IB_ADDR_RANGE set; or leave one of such \
+            NICs out",
         ),
         _ => (
             format!("with {set} NCCL {release} {takes}"),
-            "unset that in the environment of prepare, or of the container; or give the NIC an \
-            address that it means (--family)",
+            "unset that where prepare runs, or in the container; or give the NIC an address that \
+            it means (--family)",
         ),
     };
     Drop {
         code: DropCode::NoGid,
         also: Vec::new(),
         why,
-        fix: fix.to_owned(),
+        fix: newer + fix,
     }
 }
 

@@ -115,6 +115,25 @@ fn explain_judges_hcas_of_a_capture_without_addresses() {
 
 /// A host with an HCA of each link layer, and settings that name another network.
 #[test]
+fn capture_without_addresses_says_nothing_of_a_start() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let netdev = json!({"name": "eth0", "ifindex": 2, "up": true, "running": true});
+    let node = json!({"schema": 1, "hcas": [], "netdevs": [netdev]});
+    fs::write(file.path(), node.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    let command = command
+        .env_clear()
+        .args(["nccl", "explain", "--snapshot"])
+        .arg(file.path());
+    let text = run(command, "").ok().out;
+    assert!(
+        text.contains("unknown: this snapshot has no addresses"),
+        "{text}"
+    );
+    assert!(!text.contains("fatal"), "{text}");
+}
+
+#[test]
 fn explain_tells_link_layers_and_networks_apart() {
     let hca = |index: u32, name: &str, layer: &str| {
         let port = json!({"number": 1, "state": "ACTIVE", "link_layer": layer});
@@ -217,7 +236,7 @@ fn common_failures_are_reported_in_one_line_each() {
         let text = run(&mut command, "").ok().out;
         let warnings: Vec<&str> = text
             .lines()
-            .filter_map(|l| l.strip_prefix("warning"))
+            .filter_map(|l| l.strip_prefix("warning").or(l.strip_prefix("fatal")))
             .map(str::trim)
             .collect();
         let found = warnings
@@ -252,7 +271,7 @@ fn a_bundles_environment_is_asked_about() {
     .out;
     let json: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(
-        (&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]),
+        (&json["bootstrap"]["uses"]["interface"], &json["hcas"]),
         (&json!("rdma1"), &json!(["rxe1:1"]))
     );
 }
@@ -349,9 +368,10 @@ fn json_has_it_all() {
     .ok()
     .out;
     let json: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(json["bootstrap"]["uses"][0]["interface"], "rdma1");
+    let uses = &json["bootstrap"]["uses"];
+    assert_eq!(uses["interface"], "rdma1");
     assert_eq!(
-        (&json["bootstrap"]["uses"][1], &json["version"]),
+        (&uses["step"], &json["version"]),
         (&json!("asked"), &json!("2.27.7"))
     );
     assert_eq!(json["settings"][0]["place"], "as asked");
@@ -736,7 +756,7 @@ fn settings_come_from_flags_else_from_where_nccl_finds_them() {
                 .unwrap_or_default()
                 .to_owned();
             (
-                json["bootstrap"]["uses"][0]["interface"]
+                json["bootstrap"]["uses"]["interface"]
                     .as_str()
                     .unwrap()
                     .to_owned(),
@@ -965,10 +985,38 @@ fn ipv6_alone_needs_its_family() {
     assert!(cured.contains("3 2001:db8:1::11 RoCE v2"), "{cured}");
     assert!(!cured.contains("warning"), "{cured}");
     let both = explained(&[&TWO_IPV4, &IPV6], &[], "2.32.3");
-    assert!(
-        both.contains("on mlx5_1:1; set NCCL_IB_GID_INDEX=3"),
-        "{both}"
-    );
+    let other = "on mlx5_1:1; no one setting is right for all ports: give their NICs addresses of \
+        one family, or leave some out of NCCL_IB_HCA";
+    assert!(both.contains(other), "{both}");
+}
+
+const BOTH: [(u32, &str, bool); 4] = [
+    (3, "::ffff:192.0.2.11", true),
+    (4, "fe80::ff:fe00:c", true),
+    (5, "2001:db8:1::12", true),
+    (6, "2001:db8:1::13", true),
+];
+
+#[test]
+fn one_index_of_two_families_is_told() {
+    let text = explained(&[&IPV6, &BOTH], &["NCCL_IB_GID_INDEX=3"], "2.32.3");
+    let warns = "NCCL_IB_GID_INDEX=3: NCCL takes IPv4 GIDs on mlx5_1:1 and IPv6 ones on mlx5_0:1, \
+        and no port of one connects to a port of the other; unset NCCL_IB_GID_INDEX and set \
+        NCCL_IB_ADDR_FAMILY=AF_INET6";
+    assert!(text.contains(warns), "{text}");
+    let six = ["NCCL_IB_ADDR_FAMILY=AF_INET6"];
+    let text = explained(&[&IPV6, &BOTH], &six, "2.32.3");
+    assert!(!text.contains("warning"), "{text}");
+}
+
+#[test]
+fn an_unused_first_gid_is_cured_by_a_newer_release() {
+    for release in ["2.20.5", "2.21.5", "2.25.1"] {
+        let text = explained(&[&IPV6[2..], &BOTH[2..]], &[], release);
+        let cure = "no one setting is right for all ports: take NCCL 2.26.2 or later and set \
+            NCCL_IB_ADDR_FAMILY=AF_INET6, or leave some out of NCCL_IB_HCA";
+        assert!(text.contains(cure), "{release}: {text}");
+    }
 }
 
 #[test]

@@ -136,8 +136,8 @@ impl Userspace {
             return lack(
                 seen,
                 format!(
-                    "take {} of the image from one release of rdma-core, and mount none of the \
-                host's into it",
+                    "install {} of one release of rdma-core in the image, and mount none of the \
+                    host's into it",
                     packages.both()
                 ),
             );

@@ -82,7 +82,7 @@ case_two_releases_of_rdma_core_do_not_fit() {
   unpack libibverbs1
   equal "number of the older libibverbs" "$older" "$(abi "$lib.so.1")"
   lacks "breaks: libibverbs of the image loads librxe-rdmav$older.so for rxe0, and the image has librxe-rdmav$newer.so"
-  says "take libibverbs1 and ibverbs-providers of the image from one release of rdma-core"
+  says "install libibverbs1 and ibverbs-providers of one release of rdma-core in the image"
   # Both of the older one fit.
   unpack ibverbs-providers
   equal "what a whole older image lacks" "" "$(lacking)"
