@@ -227,8 +227,8 @@ fn what_an_image_lacks_is_told_with_its_package() {
     one(&image, &[CX, ("mlx5_1", "mlx5_core")], &[&none]);
     image.library(&format!("{LIB}/libibverbs/libmlx5-rdmav59.so"), &[]);
     let other = "libibverbs of the image loads libmlx5-rdmav34.so for mlx5_0, and the image has \
-        libmlx5-rdmav59.so: take libibverbs1 and ibverbs-providers of the image from one \
-        release of rdma-core, and mount none of the host's into it";
+        libmlx5-rdmav59.so: install libibverbs1 and ibverbs-providers of one release of \
+        rdma-core in the image, and mount none of the host's into it";
     one(&image, &[CX], &[other]);
 
     let image = Image::debian();

@@ -154,6 +154,7 @@ fn names_alone_cannot_say_a_port() {
     let (lines, unset) = settings("ucx,mscclpp,mooncake", &nics, &[], &[]);
     let second = [
         "UCX_NET_DEVICES=mlx4_0:2",
+        "MSCCLPP_IB_GID_INDEX=3",
         "MC_TE_FILTERS=mlx4_0",
         "MC_MS_FILTERS=mlx4_0",
         "MC_IB_PORT=2",
