@@ -189,7 +189,7 @@ pub(super) fn own_settings() -> Result<FoundSettings> {
 
 /// By this process's environment alone.
 pub(super) fn recorded_settings() -> Result<Settings> {
-    settings(&NcclSettingsArgs::default(), false)
+    settings(&NcclSettingsArgs::default(), false).map(|found| found.settings)
 }
 
 fn own_environment() -> Vec<(String, String)> {

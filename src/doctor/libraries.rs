@@ -1,7 +1,7 @@
 //! Settings of libraries beside NCCL that name HCAs which a container does not have.
 
 use super::{Check, CheckContext, Finding, Severity, join};
-use crate::nccl_env::libraries::{NVSHMEM_MAPPING, SETTINGS, means, named_hcas};
+use crate::nccl_env::libraries::{NVSHMEM_MAPPING, NVSHMEM_PES, SETTINGS, means, named_hcas};
 use rdma_model::escape::shell_word;
 
 const WHY: &str = "the library passes over a name that is not there, or ends; it never takes \
@@ -18,8 +18,8 @@ pub(super) fn named(context: &CheckContext) -> Vec<Finding> {
     let is_mapped = settings
         .get(NVSHMEM_MAPPING)
         .is_some_and(|value| value.starts_with(['1', 'y', 'Y', 't', 'T']));
-    for setting in &SETTINGS {
-        let variable = setting.variable;
+    let variables = SETTINGS.iter().map(|setting| setting.variable);
+    for variable in variables.chain([NVSHMEM_PES]) {
         let value = settings.get(variable).unwrap_or_default();
         let named = named_hcas(variable, value, is_mapped);
         let mut away = named.clone();

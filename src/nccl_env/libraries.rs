@@ -46,12 +46,14 @@ use Form::{Constant, ExactInterface, GidIndex, Interface, Names, OneName, Port, 
 
 const UCX_LIST: &str = "UCX_NET_DEVICES";
 const NVSHMEM_LIST: &str = "NVSHMEM_HCA_LIST";
-/// Without it NVSHMEM does not read its list.
+/// `HCA:PORT:PES`, which rdmaprep never sets.
+pub const NVSHMEM_PES: &str = "NVSHMEM_HCA_PE_MAPPING";
+/// Without it NVSHMEM reads neither.
 pub const NVSHMEM_MAPPING: &str = "NVSHMEM_ENABLE_NIC_PE_MAPPING";
 
 /// Settings that exclude each other: a container that has one of them otherwise has chosen.
 const CHOICES: [&[&str]; 4] = [
-    &[NVSHMEM_MAPPING, NVSHMEM_LIST, "NVSHMEM_HCA_PE_MAPPING"],
+    &[NVSHMEM_MAPPING, NVSHMEM_LIST, NVSHMEM_PES],
     &["MC_TE_FILTERS", "MC_TE_FILTERS_EXCLUDE"],
     &["OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude"],
     // One interface for all.
@@ -79,15 +81,17 @@ fn library(name: &str) -> Option<Library> {
 }
 
 pub fn is_of_table(variable: &str) -> bool {
-    SETTINGS.iter().any(|s| s.variable == variable)
+    variable == NVSHMEM_PES || SETTINGS.iter().any(|s| s.variable == variable)
 }
 
 /// What a variable of the table names, where that counts. NCCL's list is judged with its rules.
 pub fn named_hcas<'v>(variable: &str, value: &'v str, is_mapped: bool) -> Vec<&'v str> {
     let setting = SETTINGS.iter().find(|s| s.variable == variable);
     let is_list = setting.is_some_and(|s| matches!(s.form, Ports | Names | PortNames | OneName));
+    let is_list = is_list || variable == NVSHMEM_PES;
     let is_all = variable == UCX_LIST && value == "all";
-    if !is_list || is_all || value.starts_with('^') || variable == NVSHMEM_LIST && !is_mapped {
+    let is_unread = [NVSHMEM_LIST, NVSHMEM_PES].contains(&variable) && !is_mapped;
+    if !is_list || is_all || value.starts_with('^') || is_unread {
         return Vec::new();
     }
     let words = value.split(',').map(str::trim);
