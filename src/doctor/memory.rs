@@ -1,5 +1,7 @@
 //! Memory: how much may be pinned, and how a NIC gets at a GPU's.
 
+use nccl_rules::settings::Settings;
+
 use super::facts::{Nvidia, Starter};
 use super::{Check, CheckContext, Finding, Severity};
 
@@ -120,9 +122,9 @@ const COPIES: &str =
     "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";
 
 fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
-    let settings = context.of.settings.ok();
-    let set = |name| settings.and_then(|settings| settings.get(name));
-    if matches!(set("NCCL_NET_GDR_LEVEL"), Some("LOC" | "0")) {
+    let none = Settings::default();
+    let settings = context.of.settings.unwrap_or(&none);
+    if matches!(settings.get("NCCL_NET_GDR_LEVEL"), Some("LOC" | "0")) {
         let seen = "NCCL_NET_GDR_LEVEL=LOC: NCCL takes no NIC for near enough to a GPU";
         let warning = Severity::Warning;
         return Some(Finding::new(
@@ -133,7 +135,7 @@ fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
             "unset it",
         ));
     }
-    let is_off = set("NCCL_DMABUF_ENABLE") == Some("0");
+    let is_off = settings.get("NCCL_DMABUF_ENABLE") == Some("0");
     let open = if is_off { Some(false) } else { nvidia.open };
     let off = is_off.then_some("NCCL_DMABUF_ENABLE=0 turns dma-buf off");
     let old = context.release().filter(|version| !version.knows_peermem());

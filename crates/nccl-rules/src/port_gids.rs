@@ -156,20 +156,24 @@ fn mixed(
 fn no_cure(ports: &[&Port], settings: &Settings, snapshot: &Snapshot, version: Version) -> String {
     let newer = Version::SKIPS_UNTYPED;
     let by_newer = cure(ports, settings, snapshot, newer).filter(|_| version < newer);
-    let has = |v4: bool| {
-        let mut ports = ports.iter();
-        ports.all(|port| {
-            let mut gids = port.gids.iter().filter(|gid| is_good(gid, snapshot));
-            gids.any(|gid| gid.ip().is_ipv4() == v4)
-        })
-    };
     let other = match by_newer {
         Some(cure) if cure.is_empty() => format!("take NCCL {newer} or later, or "),
         Some(cure) => format!("take NCCL {newer} or later and {cure}, or "),
-        None if has(true) || has(false) => String::new(),
+        None if share_family(ports, snapshot) => String::new(),
         None => "give their NICs addresses of one family, or ".to_owned(),
     };
     format!("no one setting is right for all ports: {other}leave some out of NCCL_IB_HCA")
+}
+
+/// Whether each has good GIDs of one family.
+fn share_family(ports: &[&Port], snapshot: &Snapshot) -> bool {
+    [true, false].iter().any(|v4| {
+        let mut ports = ports.iter();
+        ports.all(|port| {
+            let mut gids = port.gids.iter().filter(|gid| is_good(gid, snapshot));
+            gids.any(|gid| gid.ip().is_ipv4() == *v4)
+        })
+    })
 }
 
 /// What is said of NCCL_IB_GID_INDEX.
