@@ -155,15 +155,16 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<FoundSe
         }
         (pairs, file, _) => given(pairs, file.as_deref())?,
     };
-    let settings = &mut found.settings;
     let files: Vec<PathBuf> = match (args.conf.as_slice(), is_live) {
         ([], false) => Vec::new(),
-        ([], true) => settings.files(home_and_hosts::home_dir().as_deref(), version),
+        ([], true) => found
+            .settings
+            .files(home_and_hosts::home_dir().as_deref(), version),
         (asked, _) => asked.to_vec(),
     };
     for path in files {
         match home_and_hosts::config(&path) {
-            Ok(Some(text)) => settings.add(&path, &text, version),
+            Ok(Some(text)) => found.add(&path, &text, version),
             // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
             Ok(None) => {

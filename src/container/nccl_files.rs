@@ -38,7 +38,7 @@ pub fn add_files(
             (None, Some(at)) => contents(root, &at),
         };
         match read {
-            Ok(bytes) => found.settings.add(&path, &bytes, version),
+            Ok(bytes) => found.add(&path, &bytes, version),
             Err(why) => found
                 .notes
                 .push(format!("{shown} in the container is not looked at: {why}")),

@@ -185,12 +185,10 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc);
-/// before 2.23.4 in the last two alone (src/transport/net_ib.cc).
+/// before 2.23.4 among memory_peers alone, by names of which each release knows two
+/// (src/transport/net_ib.cc).
 const PEERMEM: &str = "/sys/module/nvidia_peermem/version";
-const MEMORY_PEERS: [&str; 2] = [
-    "/sys/kernel/mm/memory_peers/nv_mem/version",
-    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
-];
+const MEMORY_PEERS: [&str; 3] = ["nv_mem", "nv_mem_nc", "nvidia-peermem"];
 
 /// Where RCCL does (src/transport/net_ib.cc, in 2.28.3).
 const AMDKFD: [&str; 3] = [
@@ -210,9 +208,14 @@ fn nvidia() -> Option<Nvidia> {
     let open = text
         .contains("Kernel Module")
         .then(|| text.contains("Open Kernel Module"));
-    let memory_peers = is_any_there(&MEMORY_PEERS);
+    let is_peer = |name: &&str| {
+        let path = format!("/sys/kernel/mm/memory_peers/{name}/version");
+        Path::new(&path).exists()
+    };
+    let memory_peers = MEMORY_PEERS.into_iter().filter(is_peer);
+    let memory_peers: Vec<String> = memory_peers.map(str::to_owned).collect();
     Some(Nvidia {
-        peermem: memory_peers || is_any_there(&[PEERMEM]),
+        peermem: !memory_peers.is_empty() || is_any_there(&[PEERMEM]),
         memory_peers,
         open,
     })

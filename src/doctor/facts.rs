@@ -99,10 +99,10 @@ pub struct Starter {
 pub struct Nvidia {
     /// Whether nvidia_peermem, or nv_peer_mem before it, is loaded: NCCL looks for its `version`.
     pub peermem: bool,
-    /// Whether the kernel shows it among memory_peers, as that of MLNX_OFED does: NCCL before
-    /// 2.23.4 looks there alone.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub memory_peers: bool,
+    /// By which names the kernel shows it among memory_peers, as that of MLNX_OFED does: NCCL
+    /// before 2.23.4 looks there alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_peers: Vec<String>,
     /// Whether these are the open kernel modules, which export dma-buf; absent where
     /// /proc/driver/nvidia/version does not say.
     pub open: Option<bool>,

@@ -139,7 +139,12 @@ fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
     let open = if is_off { Some(false) } else { nvidia.open };
     let off = is_off.then_some("NCCL_DMABUF_ENABLE=0 turns dma-buf off");
     let old = context.release().filter(|version| !version.knows_peermem());
-    if let Some(version) = old.filter(|_| nvidia.peermem && !nvidia.memory_peers) {
+    let unseen = old.filter(|version| {
+        let mut peers = version.memory_peers().into_iter();
+        let there = &nvidia.memory_peers;
+        nvidia.peermem && !peers.any(|peer| there.iter().any(|name| name == peer))
+    });
+    if let Some(version) = unseen {
         let (severity, dma_buf) = match open {
             Some(true) => return None,
             Some(false) => (
@@ -153,8 +158,9 @@ fn nvidia_memory(context: &CheckContext, nvidia: &Nvidia) -> Option<Finding> {
         };
         let seen = format!(
             "nvidia_peermem is loaded, which NCCL {} looks for in \
-            /sys/kernel/mm/memory_peers alone, and that is not here; {dma_buf}",
-            version.label()
+            /sys/kernel/mm/memory_peers alone, as {}, and that is not here; {dma_buf}",
+            version.label(),
+            version.memory_peers().join(" or ")
         );
         let fix = "NCCL 2.23.4 or later; or the kernel modules of MLNX_OFED, which have \
             memory_peers; or NVIDIA's open kernel modules";

@@ -170,7 +170,7 @@ fn consequence(trap: Trap) -> &'static str {
         Trap::GidTable => {
             "the job runs at the pace of TCP at best, and nothing but NCCL_DEBUG=INFO tells"
         }
-        Trap::NoGid | Trap::ForeignGid | Trap::GidType => {
+        Trap::NoGid | Trap::ForeignGid | Trap::GidType | Trap::NoConnection => {
             "no connection over such a port comes up: the job ends or hangs at its first collective"
         }
         Trap::NotRunning | Trap::Label | Trap::Overridden => {

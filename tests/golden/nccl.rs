@@ -310,6 +310,39 @@ fn a_bundles_image_may_lack_libibverbs() {
     assert_eq!(texts, [&json!(text)]);
 }
 
+/// Lines of a file that set nothing, as a shell's would.
+#[test]
+fn lines_that_set_nothing_are_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines = "export NCCL_IB_HCA==rxe0\nNCCL_NET IB\n# NCCL_NET IB\nNCCL_IB_ROCE_VERSION=2\n";
+    fs::write(&file, lines).unwrap();
+    let path = file.path().to_str().unwrap();
+    let said = explain(&["--conf", path]).ok();
+    let note = "has a line without =, which NCCL passes over: \"NCCL_NET IB\"";
+    assert!(said.err.contains(note), "{}", said.err);
+    assert_eq!(said.err.matches("passes over").count(), 1);
+    let out = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        "export NCCL_IB_HCA is no setting of NCCL's: did you mean NCCL_IB_HCA?",
+        "NCCL_IB_ROCE_VERSION is no setting of NCCL's: did you mean NCCL_IB_ROCE_VERSION_NUM?",
+    ] {
+        assert!(out.contains(text), "{text}: {out}");
+    }
+    let said = explain(&[
+        "--env",
+        "NCCL_IB_GID_INDEX =3",
+        "--env",
+        "NCCL_IB_HCA= rxe0",
+    ])
+    .ok();
+    let out = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        out.contains("\"NCCL_IB_GID_INDEX \" is no setting of NCCL's"),
+        "{out}"
+    );
+    assert!(out.contains("there is no \" rxe0\""), "{out}");
+}
+
 /// The release that an image names is worth a note; all else is by the newest, or by the one that
 /// is asked about.
 #[test]

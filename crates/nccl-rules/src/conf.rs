@@ -38,6 +38,20 @@ pub fn parse(text: &[u8]) -> Vec<(&[u8], &[u8])> {
         .collect()
 }
 
+/// Lines that name a setting of NCCL's and have no `=`: it passes them over.
+pub fn unread(text: &[u8]) -> Vec<String> {
+    let lines = text
+        .split(|b| *b == b'\n')
+        .map(|line| String::from_utf8_lossy(line));
+    let meant = lines.filter(|line| {
+        let text = line.trim();
+        text.contains(PREFIX) && !text.contains('=') && !text.starts_with('#')
+    });
+    meant
+        .map(|line| printable(line.trim_end().as_bytes()))
+        .collect()
+}
+
 /// A line's name and value. It is a C string: it ends at a NUL.
 fn assignment(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let line = line.split(|b| *b == 0).next()?;
@@ -153,6 +167,8 @@ mod tests {
             ("NCCL_H", "last"),
         ];
         assert_eq!(read, expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
+        let file = b"NCCL_A 1\r\n # NCCL_B\n#NCCL_C\nother\nNCCL_D=1\n\n NCCL_E: 1";
+        assert_eq!(unread(file), ["NCCL_A 1", " NCCL_E: 1"]);
         let long = format!("{}={}", "N".repeat(2000), "v".repeat(2000));
         assert_eq!(
             parse(long.as_bytes()),

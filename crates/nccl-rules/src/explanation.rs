@@ -160,6 +160,7 @@ impl Trap {
             Trap::GidTable => {
                 "NCCL_IB_GID_INDEX is beyond the GID table of a port: NCCL uses no HCA"
             }
+            Trap::NoConnection => "NCCL refuses a value whenever it connects over an HCA",
             Trap::PoorGid => "NCCL takes a GID that is link-local, or of RoCE v1",
             Trap::Families => "NCCL takes GIDs of IPv4 and of IPv6, which it does not connect",
             Trap::ForeignGid => "NCCL takes a GID of a netdev that is not here",
@@ -271,6 +272,8 @@ pub enum Trap {
     NoGid,
     /// An index beyond the table of a port, from 2.31 on: NCCL has no NET/IB then.
     GidTable,
+    /// NCCL refuses a value, and no connection over an HCA comes up.
+    NoConnection,
     /// A GID that is link-local, or of RoCE v1, where the port has a better one or the index is
     /// set.
     PoorGid,

@@ -46,12 +46,17 @@ pub fn is_for_nccl(name: &str) -> bool {
 }
 
 /// Other settings of NCCL (`NCCL_PARAM`, `ncclGetEnv` of 2.16.2 to 2.30.7) that are that near.
-const OTHERS: [&str; 2] = ["NCCL_ENV_PLUGIN", "NCCL_NVB_DISABLE"];
+const OTHERS: [&str; 3] = ["NCCL_ENV_PLUGIN", "NCCL_IB_PKEY", "NCCL_NVB_DISABLE"];
 
 /// The setting that a name is nearest to: one letter more, less, another or two swapped; of a long
-/// one two such. MCCL_ and the like are the prefixes of other libraries.
-fn meant(name: &str) -> Option<&'static str> {
+/// one two such; or without its last word. MCCL_ and the like are the prefixes of other libraries.
+/// What stands before a name as in a shell, `export`, is a part of it.
+fn meant(name: &str) -> Option<&str> {
     const SHORT: usize = "NCCL_IB_HCA".len();
+    let last = name.split_ascii_whitespace().next_back()?;
+    if last != name {
+        return meant(last).or_else(|| last.starts_with("NCCL_").then_some(last));
+    }
     let upper = name.to_ascii_uppercase();
     let is_known = VARIABLES.iter().any(|v| v.name == name) || OTHERS.contains(&name);
     if is_known || !upper.starts_with('N') {
@@ -64,7 +69,10 @@ fn meant(name: &str) -> Option<&'static str> {
         let distance = is_like.then(|| strsim::osa_distance(v.name, &upper))?;
         (distance <= most).then_some((distance, v.name))
     });
-    near.min().map(|(_, known)| known)
+    let names = VARIABLES.iter().map(|v| v.name);
+    let mut longer = names.filter(|known| known.rsplit_once('_').is_some_and(|k| k.0 == upper));
+    let only = longer.next().filter(|_| longer.next().is_none());
+    near.min().map(|(_, known)| known).or(only)
 }
 
 #[cfg(test)]
@@ -86,6 +94,14 @@ mod tests {
             ("NCCL_NTE", Some("NCCL_NET")),
             ("nccl_ib_hca", Some("NCCL_IB_HCA")),
             ("NCCL_IB_GID_IDX", Some("NCCL_IB_GID_INDEX")),
+            ("NCCL_IB_ROCE_VERSION", Some("NCCL_IB_ROCE_VERSION_NUM")),
+            ("NCCL_OOB_NET", None),
+            ("NCCL_IB_PKEY", None),
+            ("export NCCL_IB_HCA", Some("NCCL_IB_HCA")),
+            ("set NCCL_IB_HCE", Some("NCCL_IB_HCA")),
+            (" NCCL_DEBUG", Some("NCCL_DEBUG")),
+            ("NCCL_DEBUG\t", Some("NCCL_DEBUG")),
+            ("export PATH", None),
             ("NCCL_IB_SOCKET", None),
             ("MCCL_IB_HCA", None),
             ("NCCL_NVB_DISABLE", None),

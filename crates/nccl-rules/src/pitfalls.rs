@@ -217,7 +217,7 @@ fn spelling(list: &List, out: &mut Vec<Warning>) {
     } = list;
     let all = || patterns.entries.iter().chain(&patterns.dropped);
     if let Some(entry) = all().find(|e| e.name.starts_with(['^', '='])) {
-        let name = short(&entry.name);
+        let name = shortened(&entry.name, 80);
         let text = format!(
             "{variable}={}: {name:?} is taken for a name; the order is ^ then =, once each, at \
             the very beginning",
@@ -226,7 +226,7 @@ fn spelling(list: &List, out: &mut Vec<Warning>) {
         out.push(warning(Trap::Marks, text));
     }
     if value.contains([' ', '\t', '\r', '"', '\'']) {
-        let value = short(value);
+        let value = shortened(value, 80);
         let text = format!(
             "{variable}={value:?}: NCCL trims nothing, blanks and quotes belong to the names"
         );
@@ -368,8 +368,13 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
     }
 }
 
+/// For a sentence: in quotes where blanks at its ends would not be seen.
 pub(crate) fn short(text: &str) -> Cow<'_, str> {
-    shortened(text, 80)
+    let short = shortened(text, 80);
+    match text.trim() == text {
+        true => short,
+        false => format!("{short:?}").into(),
+    }
 }
 
 pub(crate) fn few(names: &[&str]) -> String {

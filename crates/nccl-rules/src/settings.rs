@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rdma_model::escape::shortened;
 use serde::{Deserialize, Serialize};
 
 use super::conf;
@@ -38,6 +39,18 @@ pub enum Plugin {
     /// The library has no interface that this release looks for.
     Unfit(String),
     Found(String),
+}
+
+impl FoundSettings {
+    /// Adds what a config file has, and a note on lines that NCCL passes over.
+    pub fn add(&mut self, path: &Path, text: &[u8], version: Version) {
+        self.settings.add(path, text, version);
+        for line in conf::unread(text).iter().take(8) {
+            let (path, line) = (path.display(), shortened(line, 80));
+            let note = format!("{path} has a line without =, which NCCL passes over: {line:?}");
+            self.notes.push(note);
+        }
+    }
 }
 
 impl Settings {

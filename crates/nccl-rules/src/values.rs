@@ -33,16 +33,35 @@ pub(crate) fn warnings(settings: &Settings, explained: &Explanation) -> Vec<Warn
     let read = VARIABLES
         .iter()
         .filter(|v| v.since.is_none_or(|since| version >= since));
-    read.filter_map(|v| {
-        let value = settings.get(v.name)?;
-        let does = match NUMBERS.contains(&v.name) {
-            true => by_number(settings, v.name, value, version),
-            false => by_word(settings, v.name, value, version),
-        }?;
-        let text = format!("{}={} is {does}", v.name, short(value));
-        Some(warning(Trap::Value, text))
-    })
-    .collect()
+    let mut out: Vec<Warning> = read
+        .filter_map(|v| {
+            let value = settings.get(v.name)?;
+            let does = match NUMBERS.contains(&v.name) {
+                true => by_number(settings, v.name, value, version),
+                false => by_word(settings, v.name, value, version),
+            }?;
+            let text = format!("{}={} is {does}", v.name, short(value));
+            Some(warning(Trap::Value, text))
+        })
+        .collect();
+    out.extend(no_subnet(settings, version));
+    out
+}
+
+/// A length with which NCCL looks for no device of a subnet (net_ib/connect.cc,
+/// `ncclIbFindDevBySubnet`).
+fn no_subnet(settings: &Settings, version: Version) -> Option<Warning> {
+    const LENGTH: &str = "NCCL_IB_SUBNET_PREFIX_LEN";
+    let routes = parameter(settings, version, "NCCL_IB_SUBNET_AWARE_ROUTING", 0) != 0;
+    let value = settings.get(LENGTH)?;
+    let length = parameter(settings, version, LENGTH, 24) as i32;
+    let is_refused = routes && version.routes_by_subnet() && !(1..=32).contains(&length);
+    let text = format!(
+        "{LENGTH}={} is out of NCCL's range, 1 to 32: with NCCL_IB_SUBNET_AWARE_ROUTING every \
+        connection over an HCA ends with ncclInvalidArgument",
+        short(value)
+    );
+    is_refused.then(|| warning(Trap::NoConnection, text))
 }
 
 fn by_number(settings: &Settings, name: &str, value: &str, version: Version) -> Option<String> {
@@ -192,6 +211,7 @@ mod tests {
             ),
             ("NCCL_NET_MERGE_POLICY", "rail", None),
             ("NCCL_IB_HCA", "any", None),
+            ("NCCL_IB_SUBNET_PREFIX_LEN", "33", None),
         ] {
             assert_eq!(
                 said(name, value, "2.30.7").as_deref(),
@@ -199,6 +219,18 @@ mod tests {
                 "{name}={value}"
             );
         }
+        let routed = |length: &str, release: &str| {
+            let on = ("NCCL_IB_SUBNET_AWARE_ROUTING", "1");
+            let settings = Settings::of([on, ("NCCL_IB_SUBNET_PREFIX_LEN", length)], "");
+            no_subnet(&settings, release.parse().unwrap()).map(|w| w.trap)
+        };
+        for (length, is_refused) in [("0", true), ("33", true), ("32", false), ("abc", true)] {
+            assert_eq!(routed(length, "2.30.7").is_some(), is_refused, "{length}");
+        }
+        assert_eq!(
+            (routed("abc", "2.32.3"), routed("0", "2.30.4")),
+            (None, None)
+        );
         let newest = said("NCCL_IB_GID_INDEX", "abc", "2.32.3");
         assert_eq!(newest.unwrap(), "no number: NCCL takes its default");
         assert!(said("NCCL_NET_MERGE_LEVEL", "P2C", "2.26.2").is_some());

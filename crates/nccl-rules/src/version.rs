@@ -169,6 +169,15 @@ impl Version {
         self.since(23, 4)
     }
 
+    /// The modules that are looked for in memory_peers (src/transport/net_ib.cc,
+    /// `ncclIbGdrSupport`).
+    pub const fn memory_peers(self) -> [&'static str; 2] {
+        match self.since(22, 3) {
+            true => ["nv_mem", "nv_mem_nc"],
+            false => ["nv_mem", "nvidia-peermem"],
+        }
+    }
+
     /// nvidia_peermem is looked for among the modules as well, not only in memory_peers
     /// (src/transport/net_ib.cc, `ncclIbGdrSupport`; NCCL's issue 1676).
     pub const fn knows_peermem(self) -> bool {
@@ -271,6 +280,11 @@ impl Version {
     /// A NCCL_OOB_NET_IFNAME that fits no device ends NCCL; before, the first one was taken.
     pub const fn ends_without_ring(self) -> bool {
         self.since(24, 3)
+    }
+
+    /// NCCL_IB_SUBNET_AWARE_ROUTING is read (src/transport/net_ib/connect.cc).
+    pub const fn routes_by_subnet(self) -> bool {
+        self.since(30, 7)
     }
 
     /// NCCL_IBVERBS_LIB is opened before libibverbs' own names (src/misc/ibvsymbols.cc).
