@@ -74,8 +74,11 @@ pub struct Gpu {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nic {
     pub hca: HcaName,
-    /// Where it is; absent for software devices.
+    /// Where it is; absent for software devices, and where the snapshot lacks its PCI function.
     pub place: Option<Place>,
+    /// The address of a function that the snapshot lacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unplaced: Option<BusId>,
     pub netdevs: Vec<IfName>,
     /// The rate of its ports, shortened: `400G`.
     pub rate: Option<String>,
@@ -216,10 +219,7 @@ fn place(levels: &Levels, address: BusId) -> Place {
 
 fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
     let beside = snapshot.netdev_beside(hca).map(|n| n.name.clone());
-    let place = hca
-        .pci
-        .filter(|pci| levels.function(*pci).is_some())
-        .map(|pci| place(levels, pci));
+    let known = hca.pci.filter(|pci| levels.function(*pci).is_some());
     let rate = hca
         .ports
         .iter()
@@ -227,7 +227,8 @@ fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
         .and_then(|r| r.split(" Gb/sec").next());
     Nic {
         hca: hca.name.clone(),
-        place,
+        place: known.map(|pci| place(levels, pci)),
+        unplaced: hca.pci.filter(|_| known.is_none()),
         netdevs: hca
             .ports
             .iter()

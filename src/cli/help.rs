@@ -1,5 +1,6 @@
 //! The help of every command: one line for each flag, the global options once, the exit codes.
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, CommandFactory};
 use rdma_model::error_class::ErrorClass;
 
@@ -98,19 +99,39 @@ pub fn complaint(error: &clap::Error) -> Option<String> {
     ) {
         return None;
     }
+    if let Some(text) = elsewhere(error) {
+        return Some(text);
+    }
     let text = error.to_string();
     let lines = text
         .lines()
         .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
     let words = lines
         .map(str::trim)
-        .filter(|l| !l.is_empty())
+        // What looks like an option is rarely meant as a value.
+        .filter(|l| !l.is_empty() && !l.starts_with("tip: to pass"))
         .collect::<Vec<_>>()
         .join(" ");
     Some(format!(
         "{}; see --help",
         words.strip_prefix("error: ").unwrap_or(&words)
     ))
+}
+
+/// Of a subcommand that another one has.
+fn elsewhere(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let all = Cli::command();
+    let with = all
+        .get_subcommands()
+        .filter(|c| c.find_subcommand(word).is_some());
+    let names: Vec<String> = with
+        .map(|c| format!("`rdmaprep {} {word}`", c.get_name()))
+        .collect();
+    let meant = names.join(" or ");
+    (!names.is_empty()).then(|| format!("unrecognized subcommand '{word}': did you mean {meant}?"))
 }
 
 /// Where the packages put them. A path-exclude of dpkg can keep them out.

@@ -77,12 +77,7 @@ pub struct TopoArgs {
     #[command(flatten)]
     pub output: TopoOutput,
     /// Program for --run, and its arguments
-    #[arg(
-        value_name = "CMD",
-        requires = "run",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "CMD", requires = "run", trailing_var_arg = true)]
     pub program: Vec<OsString>,
     #[command(flatten)]
     pub select: SelectArgsBut<TopoUnused>,

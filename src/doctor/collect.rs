@@ -208,12 +208,11 @@ fn nvidia() -> Option<Nvidia> {
     let open = text
         .contains("Kernel Module")
         .then(|| text.contains("Open Kernel Module"));
-    let is_peer = |name: &&str| {
+    let mut memory_peers = MEMORY_PEERS.map(str::to_owned).to_vec();
+    memory_peers.retain(|name| {
         let path = format!("/sys/kernel/mm/memory_peers/{name}/version");
-        Path::new(&path).exists()
-    };
-    let memory_peers = MEMORY_PEERS.into_iter().filter(is_peer);
-    let memory_peers: Vec<String> = memory_peers.map(str::to_owned).collect();
+        is_any_there(&[&path])
+    });
     Some(Nvidia {
         peermem: !memory_peers.is_empty() || is_any_there(&[PEERMEM]),
         memory_peers,

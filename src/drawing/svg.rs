@@ -107,11 +107,12 @@ fn panels(picture: &Picture) -> Vec<Panel<'_>> {
             bands,
         });
     }
-    let homeless = others(picture.nics.iter().filter(|n| n.place.is_none()).collect());
-    panels.extend(homeless.map(|band| Panel {
-        title: "On no PCI function".to_owned(),
-        bands: vec![band],
-    }));
+    for (why, nics) in picture.apart() {
+        panels.push(Panel {
+            title: why.replacen("on", "On", 1),
+            bands: others(nics).into_iter().collect(),
+        });
+    }
     panels
 }
 
@@ -317,7 +318,7 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
         &cut(nic.hca.as_str(), 15),
     );
     canvas.text(&format!("mark {fate}"), x + NIC - 10, y + 21, SANS, &mark);
-    let mut words: Vec<String> = nic.place.iter().map(|p| p.address.to_string()).collect();
+    let mut words: Vec<String> = nic.address().iter().map(|pci| pci.to_string()).collect();
     words.extend(nic.netdevs.iter().map(|n| n.to_string()));
     let shade = if nic.dropped.is_some() { "soft" } else { "ink" };
     canvas.text(shade, x + 16, y + 39, MONO, &cut(&words.join(" "), 31));

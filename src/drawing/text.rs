@@ -53,10 +53,9 @@ pub fn text(picture: &Picture) -> String {
         lines.extend([String::new(), numa_name(numa)]);
         draw(&below, (numa, None), "", &mut lines);
     }
-    let homeless: Vec<&Nic> = picture.nics.iter().filter(|n| n.place.is_none()).collect();
-    if !homeless.is_empty() {
-        lines.extend([String::new(), "on no PCI function".to_owned()]);
-        lines.extend(homeless.iter().map(|n| format!("   {}", nic(n))));
+    for (why, nics) in picture.apart() {
+        lines.extend([String::new(), why.to_owned()]);
+        lines.extend(nics.iter().map(|n| format!("   {}", nic(n))));
     }
     lines.extend(foot(picture));
     let width = usize::from(WIDTH);
@@ -66,6 +65,26 @@ pub fn text(picture: &Picture) -> String {
         .collect::<String>()
         .trim_end()
         .to_owned()
+}
+
+impl Picture {
+    /// NICs without a place in the tree: why, and which.
+    pub(super) fn apart(&self) -> Vec<(&'static str, Vec<&Nic>)> {
+        let apart = self.nics.iter().filter(|n| n.place.is_none());
+        let (soft, unknown): (Vec<&Nic>, Vec<&Nic>) = apart.partition(|n| n.unplaced.is_none());
+        let mut both = vec![
+            ("on no PCI function", soft),
+            ("on PCI functions that the snapshot lacks", unknown),
+        ];
+        both.retain(|(_, nics)| !nics.is_empty());
+        both
+    }
+}
+
+impl Nic {
+    pub(super) fn address(&self) -> Option<BusId> {
+        self.place.as_ref().map(|p| p.address).or(self.unplaced)
+    }
 }
 
 fn draw(below: &Below, at: (i32, Option<BusId>), indent: &str, lines: &mut Vec<String>) {
@@ -127,7 +146,7 @@ fn nic(nic: &Nic) -> String {
     words.extend(nic.rail.map(|rail| format!("= rail {rail}")));
     words.extend(nic.dropped.as_ref().map(|drop| format!("✗ {}", drop.code)));
     words.extend(nic.nearest.as_ref().map(|n| format!("→ {}", n.words())));
-    words.extend(nic.place.as_ref().map(|p| p.address.to_string()));
+    words.extend(nic.address().map(|pci| pci.to_string()));
     words.extend(
         nic.rate
             .iter()

@@ -135,7 +135,17 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["prepare", "--plan", ""], "--plan"),
         (&["prepare", "--family", "5"], "family"),
         // What counts for nothing is not offered.
-        (&["topo", "--arp-profile", "off"], "required"),
+        (
+            &["topo", "--arp-profile", "off"],
+            "argument '--arp-profile'",
+        ),
+        (
+            &["topo", "--nccl-version", "2.27.7"],
+            "argument '--nccl-version'",
+        ),
+        (&["topo", "--foo"], "argument '--foo'"),
+        (&["explain"], "did you mean `rdmaprep nccl explain`?"),
+        (&["show"], "did you mean `rdmaprep plan show`?"),
         (&["doctor", "--no-auto-skip"], "--no-auto-skip"),
         (&["cdi", "generate", "--topo"], "--topo"),
         (&["hook"], "STAGE"),

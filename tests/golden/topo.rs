@@ -469,3 +469,28 @@ fn a_picture_is_written_where_it_was_asked_for() {
     rdmaprep(&["topo", "--root", &root, "--draw", "/nonexistent/x.svg"])
         .fails(2, &["/nonexistent/x.svg"]);
 }
+
+/// Where a snapshot has an HCA's address and not the function.
+#[test]
+fn a_function_that_the_snapshot_lacks_is_not_none() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.json");
+    let mut node: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut card = node["hcas"][0].clone();
+    (card["name"], card["pci"]) = (json!("mlx5_0"), json!("0000:05:00.0"));
+    node["hcas"].as_array_mut().unwrap().push(card);
+    let snapshot: Snapshot = serde_json::from_value(node).unwrap();
+    let hcas = snapshot.hcas.iter().map(|h| h.name.clone()).collect();
+    let picture = picture(&snapshot, &drawing::listed(&hcas, &snapshot));
+    let text = drawing::text(&picture);
+    let (soft, lacking) = text
+        .split_once("on PCI functions that the snapshot lacks\n")
+        .unwrap();
+    assert!(soft.contains("on no PCI function\n   NIC rxe0"), "{text}");
+    assert!(
+        lacking.contains("NIC mlx5_0") && lacking.contains("  0000:05:00.0"),
+        "{text}"
+    );
+    assert!(!lacking.contains("rxe0"), "{text}");
+    let svg = drawing::svg(&picture);
+    assert!(svg.contains("On PCI functions that the snapshot lacks"));
+}
