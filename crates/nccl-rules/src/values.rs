@@ -211,7 +211,6 @@ mod tests {
             ),
             ("NCCL_NET_MERGE_POLICY", "rail", None),
             ("NCCL_IB_HCA", "any", None),
-            ("NCCL_IB_SUBNET_PREFIX_LEN", "33", None),
         ] {
             assert_eq!(
                 said(name, value, "2.30.7").as_deref(),
