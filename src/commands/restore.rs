@@ -59,7 +59,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     let done = act(&machine, &mut records, args, found);
     if args.output.json {
         say(&report::json(&done.reports)?)?;
-    } else if done.reports.is_empty() {
+    } else if done.reports.is_empty() && done.failures.is_empty() {
         nothing(args)?;
     } else {
         done.reports.iter().try_for_each(|r| say(&r.line()))?;

@@ -253,8 +253,10 @@ impl Store {
             let Some(text) = files::read(&path).transpose() else {
                 continue;
             };
-            let record = text.and_then(|text| Record::parse(&text));
-            let record = record.with_context(|| format!("reading {}", path.display()));
+            let parse = |text: String| {
+                Record::parse(&text).with_context(|| format!("reading {}", path.display()))
+            };
+            let record = text.and_then(parse);
             all.push((path, record));
         }
         Ok(all)

@@ -123,6 +123,8 @@ fn a_stop_says_what_it_knows_of_a_damaged_record() {
                 .stop(host)
                 .fails(8, &["the record is damaged", "--forget gives them up"]);
             assert_eq!(said.err.trim().lines().count(), 1, "{said:?}");
+            let all = host.rdmaprep(&["restore", "--all"]);
+            assert_eq!((all.code, all.out.as_str()), (Some(8), ""), "{all:?}");
             let other = Container::new("other").annotated(json!({})).stopped();
             host.hook("poststop", &other).ok();
             fs::write(&path, &text).unwrap();

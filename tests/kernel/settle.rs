@@ -187,7 +187,7 @@ fn endless_changes_are_reported_and_the_record_stays() {
 
 /// As a manager does with a new profile, which is the administrator's word.
 #[test]
-fn a_nic_that_the_host_puts_into_a_bridge_as_it_returns_is_left_there() {
+fn a_nic_that_the_host_puts_into_a_bridge_is_left_there() {
     alone(|host| {
         host.rails(2);
         let before = host.look();
