@@ -84,9 +84,12 @@ impl Children {
                 continue;
             };
             // No one but the container was in its namespace, which we keep.
-            if owned.contains(nic) || link.netns == record.netns {
+            if link.netns == record.netns || owned.contains(nic) && !found.is_of_cni() {
                 let why = format!("had been put on {nic}");
                 doomed.push(Doomed::new(found, nic, why));
+            } else if found.is_of_cni() {
+                let text = format!("{link} sits on {nic} by now, and is of a CNI plugin");
+                self.notes.push(format!("{text}: it stays"));
             } else if record.children_gone && found.is_anothers(&Processes::of(record)) {
                 let text = format!("{link} sits on {nic} by now, and is another container's");
                 self.notes.push(format!("{text}: it stays"));

@@ -34,6 +34,11 @@ pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
     master.filter(|_| held.before.netdev.master.is_none())
 }
 
+pub fn is_taken(held: &MovedNic, host: &Snapshot) -> bool {
+    let dev = host.netdev(&held.nic.identity.name);
+    dev.is_some_and(|dev| taken_into(held, dev).is_some())
+}
+
 fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let now = NicState::of(host, &held.nic.identity.name);
     let now = now.as_ref();

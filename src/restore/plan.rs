@@ -18,7 +18,7 @@ use crate::restore::locate::{
     Place, double, foreign_altnames, in_place, lost_altnames, name_taken, place, restore_names,
     strangers,
 };
-use crate::restore::owed::taken_into;
+use crate::restore::owed::{is_taken, taken_into};
 use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
 use rdma_model::step::{
@@ -193,7 +193,9 @@ pub(super) fn superseded<'a>(
     held: &'a [MovedNic],
     host: &'a Snapshot,
 ) -> impl Iterator<Item = &'a Route> {
-    let stand_ins = held.iter().flat_map(|h| &h.stand_ins);
+    // The leg on a NIC that belongs to another device by now does not come back.
+    let back = held.iter().filter(move |h| !is_taken(h, host));
+    let stand_ins = back.flat_map(|h| &h.stand_ins);
     stand_ins.filter(move |r| {
         host.routes.contains(r) && !held.iter().any(|h| h.before.routes.contains(r))
     })

@@ -3,6 +3,8 @@
 //! the host's; and a link that root puts into a further namespace keeps sending through that
 //! device, beside the one that a restore makes.
 
+mod kin;
+
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +18,7 @@ use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
 use crate::restore::children::{Doomed, few, sweep};
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
+use kin::{Absent, Kin, is_expected, is_of, kin};
 
 const LOST: &str = "has been deleted or moved on";
 
@@ -27,30 +30,10 @@ pub(super) struct Siblings {
     pub(super) remaining: Vec<String>,
     /// NICs that were moved on, or may have been.
     moved_on: BTreeSet<IfName>,
-}
-
-/// What a link on the device below is.
-enum Kin<'a> {
-    /// A NIC of the record, which was moved on.
-    MovedOn(&'a MovedNic),
-    /// In the container's namespace.
-    Own,
-    /// Where a CNI plugin has put it.
-    Given,
-    /// In the container's namespace, where its engine may have put it.
-    MayBeGiven,
-    /// Another container's.
-    Others,
-    /// In another container's namespace, while this NIC is missing.
-    MayBe(&'a MovedNic),
-    Unknown,
-}
-
-/// A NIC that is no hardware, and is not in the container's namespace any more.
-struct Absent<'a> {
-    held: &'a MovedNic,
-    /// Whether no restore had made it on the host, and it was not found elsewhere.
-    is_lost: bool,
+    /// Those that were found elsewhere: they are not lost, and no other link may be them.
+    found: BTreeSet<IfName>,
+    /// Whether the NICs have been brought back: what is in the place of one inside is another link.
+    are_back: bool,
 }
 
 /// Deletes the container's links on devices below its NICs. It comes before the restore, which
@@ -60,12 +43,7 @@ pub(super) fn delete(
     record: &Record,
     others: &[Record],
 ) -> Result<Siblings> {
-    let mut siblings = Siblings::default();
-    let swept = sweep(|| siblings.look(world, record, others))?;
-    siblings.notes.extend(few(swept.deleted));
-    siblings.remaining.extend(swept.left);
-    siblings.remaining = few(siblings.remaining);
-    Ok(siblings)
+    Siblings::default().swept(world, record, others)
 }
 
 /// Looks again once the NICs are back: until then a container that runs can make links from them.
@@ -75,7 +53,11 @@ pub(super) fn delete_again(
     others: &[Record],
     siblings: &mut Siblings,
 ) -> Result<()> {
-    let again = delete(world, record, others)?;
+    let again = Siblings {
+        are_back: true,
+        ..Siblings::default()
+    };
+    let again = again.swept(world, record, others)?;
     // What it says of links that stay has been said, with the NICs still missing.
     let new = again
         .notes
@@ -139,6 +121,19 @@ impl Siblings {
         }
     }
 
+    fn swept(
+        mut self,
+        world: &mut dyn World,
+        record: &Record,
+        others: &[Record],
+    ) -> Result<Siblings> {
+        let swept = sweep(|| self.look(world, record, others))?;
+        self.notes.extend(few(swept.deleted));
+        self.remaining.extend(swept.left);
+        self.remaining = few(self.remaining);
+        Ok(self)
+    }
+
     fn look(
         &mut self,
         world: &mut dyn World,
@@ -179,15 +174,24 @@ impl Siblings {
             false => Vec::new(),
         };
         let Search { mut found, gap } = world.search(Side::Host, &cards)?;
-        if gap.is_none() {
-            self.find_hidden(&forwarded, &below, (record, host), &found);
+        let records = std::iter::once(record).chain(others);
+        let theirs = records
+            .flat_map(|r| &r.held)
+            .filter(|h| h.nic.over.is_some());
+        let theirs = theirs.flat_map(|h| [&h.before.netdev.mac, &h.inside.netdev.mac]);
+        let mut known: BTreeSet<&Mac> = theirs.flatten().collect();
+        known.extend(addresses_on(&below, host));
+        known.extend(found.iter().flat_map(|found| &found.link.mac));
+        for (index, mac) in forwarded.iter().filter(|(_, mac)| !known.contains(mac)) {
+            self.remaining
+                .push(hidden(below[index], mac, gap.is_some()));
         }
         let mut absent: Vec<Absent> = absent_from(record, inside)
             .into_iter()
             .map(|held| Absent {
                 held,
                 is_lost: inside.is_some()
-                    && !self.moved_on.contains(name_of(held))
+                    && !self.found.contains(name_of(held))
                     && is_lost(held, record, host),
             })
             .collect();
@@ -198,9 +202,11 @@ impl Siblings {
                 .extend(gap.map(|gap| format!("{gap}; {} {LOST}", name_of(nic.held)))),
             None => self.notes.extend(gap),
         }
+        let are_back = self.are_back;
+        let is_home = |h: &MovedNic| are_back && host.netdev(name_of(h)).is_some();
         let in_place: BTreeSet<u32> = inside
             .into_iter()
-            .flat_map(|i| nics_in(record, i))
+            .flat_map(|i| nics_in(record, i, is_home))
             .collect();
         self.notes.extend(
             found
@@ -221,27 +227,6 @@ impl Siblings {
             doomed.extend(self.settle(kin, found, card));
         }
         Ok(doomed)
-    }
-
-    /// A macvlan in a namespace that only a mount, an open file or a thread keeps is found by its
-    /// address alone.
-    fn find_hidden(
-        &mut self,
-        forwarded: &[(u32, Mac)],
-        below: &BTreeMap<u32, &IfName>,
-        (record, host): (&Record, &Snapshot),
-        found: &[FoundLink],
-    ) {
-        let mut known: BTreeSet<&Mac> = host.netdevs.iter().flat_map(|n| &n.mac).collect();
-        known.extend(found.iter().flat_map(|found| &found.link.mac));
-        known.extend(record.held.iter().flat_map(|h| &h.before.netdev.mac));
-        for (index, mac) in forwarded.iter().filter(|(_, mac)| !known.contains(mac)) {
-            self.remaining.push(format!(
-                "{} takes packets for {mac}, the address of no link that could be found: end the \
-                container, or `rdmaprep restore --forget` if that is none of its macvlans",
-                below[index]
-            ));
-        }
     }
 
     /// A device below that the container had as well: no other program can have put anything on it.
@@ -279,6 +264,7 @@ impl Siblings {
         let why = match kin {
             Kin::MovedOn(held) => {
                 self.moved_on.insert(name_of(held).clone());
+                self.found.insert(name_of(held).clone());
                 "had been moved on".to_owned()
             }
             Kin::Own => format!("had been put on {card}"),
@@ -322,12 +308,48 @@ impl Siblings {
     }
 }
 
-/// The record's NICs that are where they belong: the plan takes them back.
-fn nics_in(record: &Record, inside: &Snapshot) -> Vec<u32> {
-    record
-        .held
+/// The addresses of the host's own links on devices, and of these.
+fn addresses_on<'h>(
+    below: &BTreeMap<u32, &IfName>,
+    host: &'h Snapshot,
+) -> impl Iterator<Item = &'h Mac> {
+    let mut on: BTreeSet<u32> = below.keys().copied().collect();
+    loop {
+        let count = on.len();
+        for link in &host.netdevs {
+            if link.lowers.iter().any(|lower| on.contains(lower)) {
+                on.insert(link.ifindex);
+            }
+        }
+        if on.len() == count {
+            break;
+        }
+    }
+    let links = host
+        .netdevs
         .iter()
-        .filter_map(|h| inside_of(h, &record.held, inside))
+        .filter(move |link| on.contains(&link.ifindex));
+    links.filter_map(|link| link.mac.as_ref())
+}
+
+/// A macvlan in a namespace that only a mount, an open file or a thread keeps is found by its
+/// address alone.
+fn hidden(card: &IfName, mac: &Mac, has_gap: bool) -> String {
+    let or = match has_gap {
+        true => ", or of one in a namespace that was not searched",
+        false => "",
+    };
+    format!(
+        "{card} takes packets for {mac}, the address of no link that could be found{or}: end the \
+        container, or `rdmaprep restore --forget` if that is none of its macvlans"
+    )
+}
+
+/// The record's NICs that are where they belong, but for those that are `home`: the plan takes them
+/// back.
+fn nics_in(record: &Record, inside: &Snapshot, is_home: impl Fn(&MovedNic) -> bool) -> Vec<u32> {
+    let away = record.held.iter().filter(|h| !is_home(h));
+    away.filter_map(|h| inside_of(h, &record.held, inside))
         .map(|dev| dev.ifindex)
         .collect()
 }
@@ -340,69 +362,4 @@ fn taken(link: &Stranger, record: &Record, others: &[Record]) -> Option<String> 
         let nic = name_of(nic);
         format!("{link} has taken the address of {nic}: give it another one there")
     })
-}
-
-/// Whether it is a NIC of one of these records, in its place.
-fn is_of(records: &[Record], link: &Stranger) -> bool {
-    let mut there = records.iter().filter(|r| r.netns == link.netns);
-    there.any(|r| r.held.iter().any(|h| is_nic_inside(h, link)))
-}
-
-/// Whether it was there before the container, or is the NIC of a record.
-fn is_expected(
-    link: &Stranger,
-    (record, others): (&Record, &[Record]),
-    in_place: &BTreeSet<u32>,
-) -> bool {
-    let mut beside = record.held.iter().flat_map(|h| &h.beside);
-    beside.any(|s| (s.netns, s.ifindex) == (link.netns, link.ifindex))
-        || link.netns == record.netns && in_place.contains(&link.ifindex)
-        || is_of(others, link)
-}
-
-/// Whether a link of its container's namespace is that NIC: root there cannot change its index.
-fn is_nic_inside(held: &MovedNic, link: &Stranger) -> bool {
-    let has_its_index = link.ifindex == held.inside.netdev.ifindex;
-    has_its_index && link.kind == held.before.netdev.kind || is_moved_on(held, link)
-}
-
-fn is_on(held: &MovedNic, card: &IfName) -> bool {
-    held.nic.over.as_ref() == Some(card)
-}
-
-/// Whose namespace it is in does not say whose the link is: a container may put its own there.
-fn kin<'a>(
-    found: &FoundLink,
-    card: &IfName,
-    (record, others): (&'a Record, &[Record]),
-    (absent, container): (&[Absent<'a>], &Processes),
-) -> Kin<'a> {
-    let link = &found.link;
-    if link.netns == record.netns {
-        return match found {
-            _ if found.is_of_cni() => Kin::Given,
-            _ if found.may_be_of_engine(container) => Kin::MayBeGiven,
-            _ => Kin::Own,
-        };
-    }
-    let mut on_card = absent.iter().filter(|nic| is_on(nic.held, card));
-    if let Some(nic) = on_card.clone().find(|nic| is_moved_on(nic.held, link)) {
-        return Kin::MovedOn(nic.held);
-    }
-    if found.is_of_cni() {
-        return Kin::Given;
-    }
-    let began = record.members.iter().map(|m| m.start_time).min();
-    let is_anothers = others.iter().any(|r| r.netns == link.netns)
-        || found.is_anothers(container)
-        || began.is_some_and(|began| found.is_older_than(began));
-    let may_be = on_card.find(|nic| {
-        let is_same_kind = nic.held.before.netdev.kind == link.kind;
-        is_same_kind && nic.is_lost || has_its_address(nic.held, link)
-    });
-    match may_be {
-        Some(nic) => Kin::MayBe(nic.held),
-        None if is_anothers && !found.is_fed_from_inside => Kin::Others,
-        None => Kin::Unknown,
-    }
 }

@@ -253,10 +253,9 @@ impl Store {
             let Some(text) = files::read(&path).transpose() else {
                 continue;
             };
-            let parse = |text: String| {
+            let record = text.and_then(|text| {
                 Record::parse(&text).with_context(|| format!("reading {}", path.display()))
-            };
-            let record = text.and_then(parse);
+            });
             all.push((path, record));
         }
         Ok(all)

@@ -391,6 +391,13 @@ fn a_disguised_nic_in_anothers_namespace_holds_the_nic_back() {
     alone(|host| kept(host, DISGUISED, &MAY_BE));
 }
 
+/// One looks again when some have been deleted.
+#[test]
+fn a_disguised_nic_stays_in_doubt_when_others_go() {
+    let beside = "ip link add link m0 name own0 type macvlan mode bridge;";
+    alone(|host| kept(host, &format!("{beside} {DISGUISED}"), &MAY_BE));
+}
+
 #[test]
 fn a_disguised_nic_that_took_a_detour_holds_the_nic_back() {
     alone(|host| kept(host, DETOUR, &MAY_BE));

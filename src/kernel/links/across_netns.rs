@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
-use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use nix::libc::ENODEV;
@@ -84,8 +84,10 @@ impl RouteSocket {
                 NeighbourAttribute::LinkLayerAddress(bytes) => Mac::from_bytes(bytes),
                 _ => None,
             });
-            let mac = mac.filter(|mac| on.contains(&index) && mac.0[0] & MULTICAST == 0);
-            Some((index, mac?))
+            // Others are what a bridge has learned.
+            let is_own = entry.header.flags.contains(NeighbourFlags::Own);
+            let mac = mac.filter(|mac| mac.0[0] & MULTICAST == 0 && mac.0 != [0; 6])?;
+            (is_own && on.contains(&index)).then_some((index, mac))
         })
     }
 
