@@ -22,7 +22,7 @@ use rdma_model::host_objects::HostObjects;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_netlink::rtnl;
-use rdmaprep::attach::{Attach, attach};
+use rdmaprep::attach::{AttachPlan, plan_attach};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::options::SelectOptions;
@@ -60,7 +60,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         routes: Vec::new(),
         ..host.clone()
     };
-    let Attach { held, .. } = attach(&plan, &host, &empty)?;
+    let AttachPlan { held, .. } = plan_attach(&plan, &host, &empty)?;
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     let record = Record {
         schema: SCHEMA,
@@ -113,7 +113,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         ));
     });
     measure("attach", &mut || {
-        drop(black_box(attach(black_box(&plan), &host, &empty)))
+        drop(black_box(plan_attach(black_box(&plan), &host, &empty)))
     });
     measure("record: print", &mut || {
         drop(black_box(black_box(&record).print()))

@@ -1,8 +1,8 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
-mod check;
 mod gateways;
 mod inside;
+mod leaving;
 mod stand_ins;
 
 use rdma_model::manager::is_daemon;
@@ -15,8 +15,8 @@ use anyhow::Result;
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
-use check::{check, has_live_legs, knows_all_routes};
 use inside::inside_state;
+use leaving::{check_legs, check_routes_are_known, leaving_nic};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Netdev, Snapshot};
@@ -25,7 +25,7 @@ use rdma_model::step::{
 };
 use rdma_model::upper_lower;
 
-pub struct Attach {
+pub struct AttachPlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
     /// What goes into the record before the first step.
@@ -39,7 +39,7 @@ pub struct Attach {
 ///
 /// # Errors
 /// [`ErrorClass::Refused`] when the plan is out of date or a name is taken inside.
-pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach> {
+pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<AttachPlan> {
     if plan.boot_id != host.boot_id {
         return refuse(plan, "it was made before the last boot");
     }
@@ -50,13 +50,12 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let mut held = plan
         .nics
         .iter()
-        .map(|nic| check(plan, nic, host, inside, (&minors, &guarded)))
+        .map(|nic| leaving_nic(plan, nic, host, inside, (&minors, &guarded)))
         .collect::<Result<Vec<_>>>()?;
-    knows_all_routes(&held, host)?;
+    check_routes_are_known(&held, host)?;
+    held.iter().try_for_each(|h| check_legs(&h.before, host))?;
     held.iter()
-        .try_for_each(|h| has_live_legs(&h.before, host))?;
-    held.iter()
-        .try_for_each(|h| gateways::can_be_found_again(&h.before, host))?;
+        .try_for_each(|h| gateways::check_gateways(&h.before, host))?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held
         .iter()
@@ -88,7 +87,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
             upper_lower::move_rank(&h.nic, &plan.nics),
         )
     });
-    Ok(Attach {
+    Ok(AttachPlan {
         steps: steps(&held, plan, host),
         held,
         notes,

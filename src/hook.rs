@@ -100,9 +100,9 @@ impl<'a> Hook<'a> {
         Ok(self.own(&self.records()?).cloned())
     }
 
-    /// How many NICs it has, as far as that can be read.
-    /// For its deadline: a NIC with many channels counts as several.
-    pub fn nics(&self) -> usize {
+    /// What its NICs weigh for its deadline, as far as that can be read: one with many channels
+    /// counts as several.
+    pub fn deadline_weight(&self) -> usize {
         let record = self.record().ok().flatten();
         record.map_or(0, |record| deadline::weight_of_moved(&record.held))
     }

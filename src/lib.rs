@@ -14,7 +14,7 @@
 //!   planner, cli             Request + host ─► Plan for one container; the command line as types
 //! apply, store               runs steps, until one fails or the time is over; the run folder
 //! kernel                     what the host is, and one step done to it: World and Namespaces
-//! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift from what was meant
+//! attach, verify             Plan + Snapshot ─► AttachPlan; Drift from what was meant
 //!   record, precedence       Record of NICs that left the host; orders of routes and rules
 //!   link_managers            what networkd, NetworkManager and udev say of a link
 //! view, oci, cdi, cni        Plan ─► a container's /sys, config.json, CDI devices, CNI answer;

@@ -6,7 +6,7 @@
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::attach::attach;
+use rdmaprep::attach::plan_attach;
 use rdmaprep::cdi::{CdiDevice, RailName};
 use rdmaprep::cli::{Cli, Command};
 use rdmaprep::config::host::{Config, Host};
@@ -64,10 +64,10 @@ pub fn refused(
         }
     };
     let plan = request.narrowed_plan(plan, Some(host));
-    request.gives_devices(&plan)?;
+    request.check_devices(&plan)?;
     planner::check_unclaimed(records, 0, &plan, host)?;
     planner::check_free(&plan, busy)?;
-    attach(&plan, host, &Snapshot::default()).map(drop)
+    plan_attach(&plan, host, &Snapshot::default()).map(drop)
 }
 
 fn left_out(selection: &Selection, rail: &RailName) -> Option<String> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::attach::attach;
+use rdmaprep::attach::plan_attach;
 use rdmaprep::drawing::{self, picture};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::{Plan, rdma_mode};
@@ -89,7 +89,7 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
         paths,
         ..seen.clone()
     };
-    let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else {
+    let Ok(attach) = plan_attach(&plan, seen, &Snapshot::default()) else {
         return;
     };
     plan_restore(&attach.held, seen, Some(&Snapshot::default()), Goal::Exact);

@@ -14,7 +14,7 @@ use rdma_model::step::{NicState, ONLINK, TABLE_MAIN};
 use crate::plan::rule_carry::suppressed;
 
 /// Refuses a NIC with a route that could not be brought back.
-pub(super) fn can_be_found_again(before: &NicState, host: &Snapshot) -> Result<()> {
+pub(super) fn check_gateways(before: &NicState, host: &Snapshot) -> Result<()> {
     for route in before.routes.iter().filter(|r| !is_daemon(r.protocol)) {
         let hops = route.hops.iter().filter(|hop| hop.flags & ONLINK == 0);
         let gateways = hops.filter_map(|hop| hop.gateway);

@@ -69,7 +69,7 @@ impl Request {
     /// That a plan, which was narrowed already, gives a container all that its devices name: the
     /// engine has given it all of their nodes. So only the devices can leave one out, not an
     /// annotation; else [`ErrorClass::Refused`].
-    pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
+    pub fn check_devices(&self, plan: &Plan) -> Result<()> {
         let lacking = self
             .narrowing
             .devices

@@ -10,7 +10,7 @@ use rdma_model::values::PlanName;
 use serde_json::Value;
 
 use super::config_file::{config_or_default, has_plan};
-use super::{keep, lacks_plan, nics, request, say, stdin, store, warn};
+use super::{deadline_weight, keep, lacks_plan, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::host::Host;
@@ -135,8 +135,8 @@ impl<'a> Attached<'a> {
         self.hook(None, Instant::now()).record()
     }
 
-    fn nics(&self) -> usize {
-        self.hook(None, Instant::now()).nics()
+    fn deadline_weight(&self) -> usize {
+        self.hook(None, Instant::now()).deadline_weight()
     }
 
     /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.
@@ -214,7 +214,7 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     let netns = attached.netns()?;
     attached.run(
         Some(&netns),
-        nics(&request, &attached.store),
+        deadline_weight(&request, &attached.store),
         |hook, report| hook::create(hook, &request, report),
     )?;
     let Some(record) = attached.record()? else {
@@ -235,7 +235,7 @@ fn check(global: &Global, call: &Call) -> Result<(), Problem> {
         );
         return Err(ErrorClass::State.error(text).into());
     }
-    Ok(attached.run(Some(&netns), attached.nics(), hook::check)?)
+    Ok(attached.run(Some(&netns), attached.deadline_weight(), hook::check)?)
 }
 
 /// NICs that do not return whole must not keep the pod from being deleted: their record stays, and
@@ -246,7 +246,7 @@ fn del(global: &Global, call: &Call) -> Result<(), Problem> {
 }
 
 fn give_back(attached: &Attached) -> Result<()> {
-    match attached.run(None, attached.nics(), hook::stop) {
+    match attached.run(None, attached.deadline_weight(), hook::stop) {
         Err(e) if ErrorClass::of(&e) == ErrorClass::Incomplete => {
             warn(&[format!("{e:#}")]);
             Ok(())

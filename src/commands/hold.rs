@@ -14,7 +14,7 @@ use rdma_model::ids::IfName;
 use rdma_model::step::{Side, Step};
 use serde::Serialize;
 
-use super::{busy_nics, keep, nics, request, say, store, warn};
+use super::{busy_nics, deadline_weight, keep, request, say, store, warn};
 use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
@@ -67,8 +67,9 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         annotations: BTreeMap::new(),
     };
     let store = store(&request.host);
-    let patience =
-        Duration::from_secs(deadline::hold(args.deadline, nics(&request, &store)).into());
+    let patience = Duration::from_secs(
+        deadline::hold(args.deadline, deadline_weight(&request, &store)).into(),
+    );
     let begun = Instant::now();
     let machine = ThisMachine::new()?;
     let deadline = begun + patience;
@@ -134,7 +135,7 @@ fn clear(
         &mut Records::read(store, machine.boot_id())?,
         |_| false,
     )?;
-    pins::is_vacant(path).map(|()| notes)
+    pins::check_vacant(path).map(|()| notes)
 }
 
 struct Made {

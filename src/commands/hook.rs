@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::config_file::{config_for_return, config_or_default, has_plan};
-use super::{keep_as, lacks_plan, nics, request, stdin, store, warn};
+use super::{deadline_weight, keep_as, lacks_plan, request, stdin, store, warn};
 use crate::cli::{Global, HookArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
@@ -115,7 +115,7 @@ impl HookCall<'_> {
             Some(seconds) => Duration::from_secs(seconds.into()),
             None => request.host.hook_wait,
         };
-        let deadline = self.deadline(|| nics(&request, &store));
+        let deadline = self.deadline(|| deadline_weight(&request, &store));
         let target = Target::Container(&facts);
         let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
         let hook = hook.until(deadline, Instant::now() + wait);
@@ -130,7 +130,7 @@ impl HookCall<'_> {
         let facts = ContainerFacts::default();
         let target = Target::Container(&facts);
         let hook = Hook::new(target, &self.state, &store, &machine, self.begun);
-        let deadline = self.deadline(|| hook.nics());
+        let deadline = self.deadline(|| hook.deadline_weight());
         let hook = hook.until(deadline, Instant::now());
         let result = match self.args.stage {
             Stage::CreateContainer => hook::create_container(&hook, report),

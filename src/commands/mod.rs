@@ -169,7 +169,7 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 
 /// The most NICs that a plan may come to, as its hooks' deadline counts them: its own, or of one
 /// that is yet to be made all of the host.
-fn nics(request: &Request, store: &Store) -> usize {
+fn deadline_weight(request: &Request, store: &Store) -> usize {
     let planned = request
         .plan()
         .and_then(|name| store.planned_nics(name.as_str()));

@@ -9,7 +9,7 @@ use rdma_model::step::NicState;
 
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
-use crate::attach::attach;
+use crate::attach::plan_attach;
 use crate::plan::Plan;
 use crate::select::protected_ifaces::uplinks;
 
@@ -172,7 +172,7 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
         paths: Some(snapshot.paths.clone().unwrap_or_default()),
         ..snapshot.clone()
     };
-    let error = format!("{:#}", attach(plan, &host, &inside).err()?);
+    let error = format!("{:#}", plan_attach(plan, &host, &inside).err()?);
     let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
     let fix = format!("`rdmaprep prepare --plan {}` again, {AGAIN}", plan.name);
     let named = if seen.contains(&plan.name) {

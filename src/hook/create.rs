@@ -17,7 +17,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
 
-use crate::attach::{Attach, attach};
+use crate::attach::{AttachPlan, plan_attach};
 use crate::config::request::Request;
 use crate::kernel::netns::pins;
 use crate::kernel::{Container, Scope, World};
@@ -108,7 +108,7 @@ impl Create<'_> {
         let Fitted { plan, setup } = self.fit(plan, Some(&host), Some(&within), &mut attempt)?;
         let pitfalls = setup.iter().map(|s| s.nccl_pitfalls(&plan, &host, &within));
         self.report.notes.extend(pitfalls.flatten());
-        let Attach { steps, held, .. } = self.attach(&plan, &host, &within, &attempt)?;
+        let AttachPlan { steps, held, .. } = self.plan_attach(&plan, &host, &within, &attempt)?;
         let record = self.record(plan, host, held, &attempt)?;
         self.lap(PhaseName::Plan);
         self.report.nics = nic_names(&record.held);
@@ -126,7 +126,7 @@ impl Create<'_> {
         self.report.note_once(notes);
         // The name of one that was killed is free by now.
         if let Some(keeper) = hook.target.keeper() {
-            pins::is_vacant(&keeper.hold.path)?;
+            pins::check_vacant(&keeper.hold.path)?;
         }
         Ok(Attempt {
             container,
@@ -138,16 +138,16 @@ impl Create<'_> {
 
     /// The steps, and the NICs as they are to return, with what managers and earlier restores have
     /// to do with them.
-    fn attach(
+    fn plan_attach(
         &mut self,
         plan: &Plan,
         host: &Snapshot,
         within: &Snapshot,
         attempt: &Attempt,
-    ) -> Result<Attach> {
+    ) -> Result<AttachPlan> {
         let mut managers = Managers::of(self.hook.machine.root());
         check_configured(plan, host, &mut managers)?;
-        let mut attach = attach(plan, host, within)?;
+        let mut attach = plan_attach(plan, host, within)?;
         let moved = nic_names(&attach.held);
         for held in &mut attach.held {
             set_manager(held, &moved, host, &mut managers);

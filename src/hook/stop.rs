@@ -31,7 +31,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    if are_kept(hook, &record, &mut records, report)? {
+    if leave_to_others(hook, &record, &mut records, report)? {
         return Ok(());
     }
     let done = run::restore(hook.machine, &mut records, record)?;
@@ -72,7 +72,7 @@ fn got_nics(hook: &Hook) -> bool {
 }
 
 /// Whether others in the namespace keep the NICs: this container alone leaves the record then.
-fn are_kept(
+fn leave_to_others(
     hook: &Hook,
     record: &Record,
     records: &mut Records,

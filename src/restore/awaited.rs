@@ -11,7 +11,7 @@ use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
 
 use super::diff::additions;
-use super::forget::await_managers;
+use super::forget::close_record;
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, owed};
@@ -60,7 +60,7 @@ pub fn resume(
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
             notes.extend(here.iter().filter_map(|held| stalled(held, &words)));
-            await_managers(machine, records, record, &unsettled)?;
+            close_record(machine, records, record, &unsettled)?;
             let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
             notes.extend(awaits.iter().cloned());
             return Ok(Restored {

@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::store::records::Records;
 
 /// Forgets a record whose NICs are back, but for those that wait for their managers.
-pub fn await_managers(
+pub fn close_record(
     machine: &dyn Namespaces,
     records: &mut Records,
     record: &Record,
@@ -24,7 +24,7 @@ pub fn await_managers(
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
     // A stop may end before networkd has begun with each of its links: one more look is for them.
-    rest.kept_for = await_networkd(record, waiting);
+    rest.kept_for = owed_by_networkd(record, waiting);
     if rest.kept_for.is_empty() {
         rest.host_objects = HostObjects::default();
     }
@@ -41,7 +41,7 @@ pub fn await_managers(
 }
 
 /// NICs with which networkd may have yet to begin: until then it may delete what is of the host.
-pub fn await_networkd(record: &Record, waiting: &[Waiting]) -> Vec<IfName> {
+pub fn owed_by_networkd(record: &Record, waiting: &[Waiting]) -> Vec<IfName> {
     let mut due: Vec<IfName> = waiting
         .iter()
         .filter(|w| !record.is_back() || !w.has_begun)

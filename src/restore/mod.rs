@@ -5,6 +5,7 @@ mod awaited;
 pub mod bare_hcas;
 mod children;
 mod diff;
+mod find_and_plan;
 pub mod forget;
 mod legs;
 mod link_diff;
@@ -18,7 +19,6 @@ pub mod run;
 mod search_netns;
 pub mod settle;
 mod siblings;
-mod when_back;
 
 use std::time::Duration;
 

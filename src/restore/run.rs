@@ -16,7 +16,7 @@ use crate::deadline;
 use crate::kernel::{Depth, Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
-use crate::restore::forget::{await_managers, await_networkd};
+use crate::restore::forget::{close_record, owed_by_networkd};
 use crate::restore::of_host;
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, RestorePlan, superseded, without};
@@ -28,9 +28,9 @@ use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::awaited;
 use crate::restore::bare_hcas;
 use crate::restore::children;
+use crate::restore::find_and_plan::{find_and_plan, plan_now, routes_of};
 use crate::restore::settle::{Returned, Waiting, settle};
 use crate::restore::siblings::{self, Siblings};
-use crate::restore::when_back::{plan_now, plan_when_back, routes_of};
 
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
 const CLOCK: Duration = Duration::from_millis(10);
@@ -126,7 +126,7 @@ fn bring_back(
         _ => siblings::delete(world, &record, &others)?,
     };
     let view = absent.view(&record);
-    let mut planned = plan_when_back(machine, world, &mut managers, &view, patience)?;
+    let mut planned = find_and_plan(machine, world, &mut managers, &view, patience)?;
     record.searched = planned.searched;
     siblings.correct(&mut planned.plan.notes);
     // A restore that was killed before it could save them has moved nothing.
@@ -168,7 +168,7 @@ fn bring_back(
     let notes = [planned.notes, siblings.notes, gone].concat();
     if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
         hand_over(records, &absent, &record, others)?;
-        await_managers(machine, records, &record, &settled.waiting)?;
+        close_record(machine, records, &record, &settled.waiting)?;
         let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
         let made = [notes, planned.plan.notes, children.notes, settled.notes].concat();
         let notes = made.into_iter().chain(settled.fought);
@@ -198,7 +198,7 @@ fn bring_back(
         what.extend(advice(&settled.drift).map(str::to_owned));
     }
     let stuck = planned.plan.stuck.into_iter().map(|(name, _)| name);
-    let kept_for = stuck.chain(await_networkd(&record, &settled.waiting));
+    let kept_for = stuck.chain(owed_by_networkd(&record, &settled.waiting));
     record.kept_for = kept_for.collect();
     Err(hold_back(records, record, what))
 }

@@ -10,7 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 use rdmaprep::apply::apply;
-use rdmaprep::attach::{Attach, attach};
+use rdmaprep::attach::{AttachPlan, plan_attach};
 use rdmaprep::plan::{Plan, rails};
 use rdmaprep::verify;
 use testkit::fake_kernel::hosts::{name, plan_for};
@@ -408,12 +408,12 @@ fn plan(kernel: &Kernel, count: usize, profile: ArpChoice, numbers: &str) -> Pla
     }
 }
 
-fn lowered(kernel: &Kernel, plan: &Plan) -> anyhow::Result<Attach> {
-    attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside))
+fn lowered(kernel: &Kernel, plan: &Plan) -> anyhow::Result<AttachPlan> {
+    plan_attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside))
 }
 
 /// The container, as the small kernel has it afterwards.
-fn carried_out(kernel: &Kernel, attach: &Attach) -> Snapshot {
+fn carried_out(kernel: &Kernel, attach: &AttachPlan) -> Snapshot {
     let mut kernel = kernel.clone();
     apply(
         &attach.steps,

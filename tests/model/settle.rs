@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
-use rdmaprep::attach::attach;
+use rdmaprep::attach::plan_attach;
 use rdmaprep::kernel::netns::search::Search;
 use rdmaprep::kernel::{Observed, Pin, Scope, World};
 use rdmaprep::link_managers::advice::{Outcome, Present, sentence};
@@ -77,7 +77,7 @@ fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 fn held(kernel: &Kernel) -> Vec<MovedNic> {
-    attach(
+    plan_attach(
         &plan_for(kernel, &[0, 1, 2]),
         &kernel.see(Side::Host),
         &kernel.see(Side::Inside),

@@ -33,6 +33,7 @@ impl Create<'_> {
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
+        // Nothing has left yet: a restore of this record finds all in place.
         replace_returned(&mut attempt.records, &record)?;
         let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
         self.lap(PhaseName::Record);

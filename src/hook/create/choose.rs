@@ -40,7 +40,7 @@ impl Create<'_> {
         let host = world.observe(Side::Host, &self.scope(&whole))?;
         let unplanned = request.unplanned(&whole);
         let plan = request.narrowed_plan(whole, Some(&host));
-        request.gives_devices(&plan)?;
+        request.check_devices(&plan)?;
         if plan.nics.is_empty() && plan.ib.is_empty() {
             return Err(request.nothing_left(&plan, unplanned));
         }

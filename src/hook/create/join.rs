@@ -62,7 +62,7 @@ impl Create<'_> {
                     "it asks for fewer NICs, but a namespace has one set for all of its containers";
                 self.report.notes.push(note.to_owned());
             }
-            request.gives_devices(&left)?;
+            request.check_devices(&left)?;
         }
         self.report.nics = nic_names(&record.held);
         let newcomer = member(hook, container)?;

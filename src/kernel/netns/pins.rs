@@ -67,7 +67,7 @@ pub fn unpin(path: &Path) -> Result<()> {
 
 /// Whether a namespace may get this path as its name: what exists there may be in use, and is
 /// [`ErrorClass::Refused`].
-pub fn is_vacant(path: &Path) -> Result<()> {
+pub fn check_vacant(path: &Path) -> Result<()> {
     ensure!(
         fs::symlink_metadata(path).is_err(),
         ErrorClass::Refused.error(format!(

@@ -30,7 +30,7 @@ use rdma_model::snapshot::{
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
-use rdmaprep::attach::{Attach, attach};
+use rdmaprep::attach::{AttachPlan, plan_attach};
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::link_managers::Managers;
 use rdmaprep::plan::{Plan, rails};
@@ -163,7 +163,7 @@ fn diff(before: &str, after: &str) -> String {
 /// A host, its plan lowered, and what it looked like before.
 struct Case {
     kernel: Kernel,
-    attach: Attach,
+    attach: AttachPlan,
     precedence: Precedence,
     host: String,
     inside: String,
@@ -178,7 +178,7 @@ impl Case {
     }
 
     fn of(kernel: Kernel, plan: &Plan) -> Case {
-        let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
+        let attach = plan_attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
         assert_sweeps(&attach.steps, &kernel.see(Side::Host));
         let (host, inside) = (
             form(&kernel.see(Side::Host)),

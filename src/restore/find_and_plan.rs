@@ -33,7 +33,7 @@ pub(super) struct Planned {
 
 /// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the
 /// container's or one that it made, returns its physical NICs some time later.
-pub(super) fn plan_when_back(
+pub(super) fn find_and_plan(
     machine: &dyn Namespaces,
     world: &mut dyn World,
     managers: &mut Managers,

@@ -15,7 +15,8 @@ use rdma_model::step::{NicState, chosen_by_manager, generated, hears_routers, ke
 use rdma_model::upper_lower;
 use std::collections::BTreeMap;
 
-pub(super) fn check(
+/// The NIC as it is now, which is as planned.
+pub(super) fn leaving_nic(
     plan: &Plan,
     nic: &Nic,
     host: &Snapshot,
@@ -120,7 +121,7 @@ fn has_stale_token(dev: &Netdev) -> bool {
 }
 
 /// What the kernel does not list would be lost with the NIC.
-pub(super) fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()> {
+pub(super) fn check_routes_are_known(held: &[MovedNic], host: &Snapshot) -> Result<()> {
     match host.unlisted_routes().filter(|_| !held.is_empty()) {
         Some(why) => Err(ErrorClass::Refused.error(why)),
         None => Ok(()),
@@ -131,7 +132,7 @@ pub(super) fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()>
 /// (fib_check_nh() in net/ipv4/fib_semantics.c, fib6_nh_init() in net/ipv6/route.c): it would be
 /// lost. To raise the link for a moment would put it on the wire against its owner's will, with its
 /// addresses: that is not ours to do.
-pub(super) fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
+pub(super) fn check_legs(before: &NicState, host: &Snapshot) -> Result<()> {
     for route in before.routes.iter().filter(|r| is_restored(r)) {
         let mut devs = route
             .hops
