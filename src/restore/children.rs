@@ -78,19 +78,28 @@ impl Children {
         self.notes = gap.into_iter().collect();
         self.remaining.clear();
         let mut doomed = Vec::new();
+        if found.is_empty() {
+            return Ok(doomed);
+        }
+        let container = Processes::of(record);
         for found in found {
             let link = &found.link;
             let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else {
                 continue;
             };
-            // No one but the container was in its namespace, which we keep.
-            if link.netns == record.netns || owned.contains(nic) && !found.is_of_cni() {
+            let is_inside = link.netns == record.netns;
+            let is_owned = match owned.contains(nic) {
+                true => is_inside || !found.is_of_cni(),
+                // On a NIC that was back already its engine may have put one.
+                false => is_inside && !found.is_of_cni() && !found.may_be_of_engine(&container),
+            };
+            if is_owned {
                 let why = format!("had been put on {nic}");
                 doomed.push(Doomed::new(found, nic, why));
             } else if found.is_of_cni() {
                 let text = format!("{link} sits on {nic} by now, and is of a CNI plugin");
                 self.notes.push(format!("{text}: it stays"));
-            } else if record.children_gone && found.is_anothers(&Processes::of(record)) {
+            } else if record.children_gone && found.is_anothers(&container) {
                 let text = format!("{link} sits on {nic} by now, and is another container's");
                 self.notes.push(format!("{text}: it stays"));
             } else {

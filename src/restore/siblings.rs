@@ -30,8 +30,8 @@ pub(super) struct Siblings {
     pub(super) remaining: Vec<String>,
     /// NICs that were moved on, or may have been.
     moved_on: BTreeSet<IfName>,
-    /// Those that were found elsewhere: they are not lost, and no other link may be them.
-    found: BTreeSet<IfName>,
+    /// Those of which that is certain: they are not lost, and no other link may be them.
+    found_elsewhere: BTreeSet<IfName>,
     /// Whether the NICs have been brought back: what is in the place of one inside is another link.
     are_back: bool,
 }
@@ -64,12 +64,20 @@ pub(super) fn delete_again(
         .into_iter()
         .filter(|note| note.ends_with("deleted"));
     siblings.notes.extend(new);
-    for text in again.remaining {
-        if !siblings.remaining.contains(&text) {
-            siblings.remaining.push(text);
-        }
-    }
+    // Only of a NIC that is missing it cannot be said again.
+    siblings.remaining.retain(|text| text.ends_with(LOST));
+    siblings.remaining.extend(again.remaining);
     Ok(())
+}
+
+/// Shortened, but for what the next try has to know: which NICs are lost.
+fn shortened(sentences: Vec<String>) -> Vec<String> {
+    let mut lost = BTreeSet::new();
+    let (kept, others): (Vec<String>, Vec<String>) = sentences.into_iter().partition(|text| {
+        let nic = text.rsplit("; ").next().filter(|text| text.ends_with(LOST));
+        nic.is_some_and(|nic| lost.insert(nic.to_owned()))
+    });
+    [kept, few(others)].concat()
 }
 
 /// The devices of the host below the record's NICs, by index.
@@ -130,7 +138,7 @@ impl Siblings {
         let swept = sweep(|| self.look(world, record, others))?;
         self.notes.extend(few(swept.deleted));
         self.remaining.extend(swept.left);
-        self.remaining = few(self.remaining);
+        self.remaining = shortened(self.remaining);
         Ok(self)
     }
 
@@ -191,7 +199,7 @@ impl Siblings {
             .map(|held| Absent {
                 held,
                 is_lost: inside.is_some()
-                    && !self.found.contains(name_of(held))
+                    && !self.found_elsewhere.contains(name_of(held))
                     && is_lost(held, record, host),
             })
             .collect();
@@ -264,7 +272,7 @@ impl Siblings {
         let why = match kin {
             Kin::MovedOn(held) => {
                 self.moved_on.insert(name_of(held).clone());
-                self.found.insert(name_of(held).clone());
+                self.found_elsewhere.insert(name_of(held).clone());
                 "had been moved on".to_owned()
             }
             Kin::Own => format!("had been put on {card}"),

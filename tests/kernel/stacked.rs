@@ -398,6 +398,39 @@ fn a_disguised_nic_stays_in_doubt_when_others_go() {
     alone(|host| kept(host, &format!("{beside} {DISGUISED}"), &MAY_BE));
 }
 
+/// The next try knows of it by what the record says, however much else there is to say.
+#[test]
+fn a_disguised_nic_stays_in_doubt_behind_many_siblings() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("link add link r0 name m0 type macvlan mode bridge
+            link add link r1 name m1 type macvlan mode bridge
+            link set m0 up\nlink set m1 up
+            address add 10.5.0.1/24 dev m0\naddress add 10.6.0.1/24 dev m1");
+        let before = host.look();
+        host.prepare("m0,m1");
+        let older = Container::new("older");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let there = older.pid();
+        c.sh(&format!(
+            "for i in 1 2 3 4 5 6 7 8; do
+                ip link add link m1 name s$i type macvlan mode bridge
+                ip link set s$i netns {there}
+            done
+            {}",
+            DISGUISED.replace('X', &there.to_string())
+        ));
+        c.stop(host).fails(8, &["may be m0 under another name"]);
+        older.sh("for i in 1 2 3 4 5 6 7 8; do ip link delete s$i; done");
+        host.rdmaprep(&["restore", "--all"]).fails(8, &MAY_BE);
+        older.sh("ip link delete old0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn a_disguised_nic_that_took_a_detour_holds_the_nic_back() {
     alone(|host| kept(host, DETOUR, &MAY_BE));
@@ -677,6 +710,37 @@ fn a_macvlan_of_another_container_stays() {
     });
 }
 
+/// A restore was, after it had begun.
+fn was_killed(host: &Host) {
+    let path = host.records().remove(0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let restoring = text.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
+    assert_ne!(restoring, text);
+    std::fs::write(&path, restoring).unwrap();
+}
+
+/// Its engine may have put that on the NIC since it was back.
+#[test]
+fn a_killed_restore_leaves_what_an_engine_may_have_put() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        sh("ip netns add engines");
+        let c = Container::joining("c", "/run/netns/engines");
+        c.create(host).ok();
+        c.sh(&format!("ip link set r0 netns {}", std::process::id()));
+        was_killed(host);
+        host.ip("link add link r0 name eth1 netns engines type macvlan mode bridge");
+        host.rdmaprep(&["restore", "c"])
+            .fails(8, &["eth1 (macvlan)", "sits on r0: delete it there"]);
+        c.sh("ip link delete eth1");
+        host.rdmaprep(&["restore", "c"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// Its namespace is kept by the record alone: no one else could delete what is in it.
 #[test]
 fn a_killed_restore_deletes_what_is_in_the_containers_netns() {
@@ -691,11 +755,7 @@ fn a_killed_restore_deletes_what_is_in_the_containers_netns() {
             ip link set r0 netns {}",
             std::process::id()
         ));
-        let path = host.records().remove(0);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let restoring = text.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
-        assert_ne!(restoring, text);
-        std::fs::write(&path, restoring).unwrap();
+        was_killed(host);
         c.stop(host).ok();
         host.is_as(&before);
         host.is_clean();
@@ -784,11 +844,7 @@ fn a_killed_restore_excuses_no_link_on_a_nic() {
             c = c.pid(),
             host = std::process::id()
         ));
-        let path = host.records().remove(0);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let restoring = text.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
-        assert_ne!(restoring, text);
-        std::fs::write(&path, restoring).unwrap();
+        was_killed(host);
 
         for _ in 0..2 {
             host.rdmaprep(&["restore", "c"])

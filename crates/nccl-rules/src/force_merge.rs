@@ -93,11 +93,11 @@ fn twins(settings: &Settings, version: Version, devices: &[Device]) -> Option<St
             .find(|e| e.matches(name, port, hcas.exact))?;
         Some((entry.rail?, entry.plane?)).filter(|_| !hcas.exclude)
     };
-    let pairs = devices.iter().enumerate().flat_map(|(at, port)| {
+    let mut pairs = devices.iter().enumerate().flat_map(|(at, port)| {
         let others = devices[..at].iter().filter(|o| o.hca.name == port.hca.name);
         others.map(move |other| (other, port))
     });
-    let (one, other) = { pairs }.find(|(a, b)| lane(a).is_none() || lane(a) != lane(b))?;
+    let (one, other) = pairs.find(|(a, b)| lane(a).is_none() || lane(a) != lane(b))?;
     let first = one.label();
     Some(format!(
         "NCCL {version} ends with ncclInvalidUsage: {first} and {} have one name, and different \

@@ -1,4 +1,6 @@
 //! The dynamic section of an ELF file (elf(5)): what it needs, and where it has the loader look.
+//! The file is an image's, and may be a sparse one of any size: no more is read than stands here,
+//! where a crate such as `object` reads a segment whole.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

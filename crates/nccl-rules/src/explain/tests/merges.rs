@@ -22,6 +22,12 @@ fn hcas(all: &[(&str, &str, i32)]) -> Snapshot {
     }
 }
 
+fn add_port(hca: &mut Hca) {
+    let mut second = hca.ports[0].clone();
+    second.number = 2;
+    hca.ports.push(second);
+}
+
 /// What becomes one, and why NCCL does not start.
 fn merged(node: &Snapshot, env: &[(&str, &str)], version: &str) -> (Vec<String>, Vec<String>) {
     let settings = Settings::of(env.iter().copied(), "");
@@ -166,9 +172,7 @@ fn at_most_four_nics_become_one() {
 #[test]
 fn a_group_has_to_fit_as_many_ports_as_it_has_names() {
     let mut node = hcas(&[("a", "0000:05:00.0", 0), ("b", "0000:06:00.0", 0)]);
-    let mut second = node.hcas[0].ports[0].clone();
-    second.number = 2;
-    node.hcas[0].ports.push(second);
+    add_port(&mut node.hcas[0]);
     let forced = [("NCCL_NET_FORCE_MERGE", "gone,a")];
     assert_eq!(merged(&node, &forced, "2.31.2"), one("a:1+a:2"));
 }
@@ -176,9 +180,7 @@ fn a_group_has_to_fit_as_many_ports_as_it_has_names() {
 #[test]
 fn two_ports_of_an_hca_end_2_32() {
     let mut node = hcas(&[("a", "0000:05:00.0", 0), ("b", "0000:06:00.0", 0)]);
-    let mut second = node.hcas[1].ports[0].clone();
-    second.number = 2;
-    node.hcas[1].ports.push(second);
+    add_port(&mut node.hcas[1]);
     let said = "NCCL 2.32.3 ends with ncclInvalidUsage: b:1 and b:2 have one name, and different \
         planes; name one port of the HCA, as b:1";
     assert_eq!(merged(&node, &[], "2.32.3"), ends(said));
