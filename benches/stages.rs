@@ -79,6 +79,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         }],
         given: None,
         held_back: Vec::new(),
+        lost: std::collections::BTreeSet::new(),
         awaits: Vec::new(),
         host_objects: HostObjects::default(),
         kept_for: Vec::new(),

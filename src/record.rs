@@ -7,10 +7,11 @@ mod salvage;
 
 use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Rule;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,10 @@ pub struct Record {
     /// gone meanwhile by anyone but an administrator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_for: Vec<IfName>,
+    /// NICs that are no hardware and were found nowhere, or maybe under another name: the one that
+    /// a restore has made may have the other one beside it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub lost: BTreeSet<IfName>,
     /// Whether a restore has seen that none of the container's links are left on the NICs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub children_gone: bool,
@@ -146,6 +151,13 @@ impl Record {
                     .flat_map(|h| &h.dev)
                     .all(|dev| names.contains(dev))
         })
+    }
+
+    /// What tries again to restore its NICs.
+    pub fn restore_command(&self) -> String {
+        let member = self.members.first();
+        let id = member.map_or(self.netns.to_string(), |m| shell_word(&m.id));
+        format!("rdmaprep restore {id}")
     }
 
     /// Whether its NICs are on the host, and only what their manager does is awaited.

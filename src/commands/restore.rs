@@ -250,6 +250,9 @@ fn foretell(machine: &ThisMachine, records: &Records, found: &Found) -> Result<(
         plan.steps
             .iter()
             .try_for_each(|step| say(&step.to_string()))?;
+        plan.notes
+            .iter()
+            .try_for_each(|note| say(&format!("note: {note}")))?;
     }
     Ok(())
 }

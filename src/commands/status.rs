@@ -139,6 +139,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
                 {restore}"
             )
         }
+        (true, _) if !record.held_back.is_empty() => {
+            format!("settle what holds them back, then: {restore}")
+        }
         (true, _) if record.phase == Phase::Attached => format!("stop {short}, or: {restore}"),
         (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
         (false, Some(pid)) => {

@@ -73,10 +73,10 @@ pub(super) fn forget(
         .map(|step| format!("{step} is still possible"))
         .or_else(|| hope(record, &way, &host));
     if let Some(why) = hope.filter(|_| !record.is_back()) {
-        let id = record.members.first().map_or("--all", |m| m.id.as_str());
-        return Err(ErrorClass::Refused.error(format!(
-            "{why}; nothing is forgotten: run `rdmaprep restore {id}`"
-        )));
+        let restore = record.restore_command();
+        return Err(
+            ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `{restore}`"))
+        );
     }
     report.notes.extend(
         record

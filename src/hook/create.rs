@@ -183,6 +183,7 @@ impl Create<'_> {
             members: vec![member(self.hook, attempt.container)?],
             given: Some(Box::new(plan)),
             held_back: Vec::new(),
+            lost: std::collections::BTreeSet::new(),
             awaits: Vec::new(),
             host_objects,
             kept_for: Vec::new(),

@@ -123,10 +123,11 @@ fn holder(h: &Holder) -> String {
         .as_ref()
         .and_then(|l| l.get("outcome")?.as_str())
         .unwrap_or("no report");
-    let phase = serde_json::to_value(h.phase)
-        .ok()
-        .and_then(|p| p.as_str().map(str::to_owned))
-        .unwrap_or_default();
+    let phase = serde_json::to_value(h.phase).ok();
+    let phase = match phase.as_ref().and_then(|phase| phase.as_str()) {
+        _ if !h.held_back.is_empty() => "held back",
+        phase => phase.unwrap_or_default(),
+    };
     let kept = h.hold.as_ref().map(kept).unwrap_or_default();
     let cni = h.cni.iter().map(attached).collect::<String>();
     let why = h

@@ -10,7 +10,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::Side;
 
 use super::bare_hcas;
-use super::owed::{leave_settings, owed, unseen};
+use super::owed::{given_up, leave_settings, owed, unseen};
 use super::plan::{Goal, RestorePlan, plan_restore};
 use super::settle::Returned;
 use super::{nic_names, search_netns};
@@ -109,6 +109,8 @@ pub(super) fn plan_now(
         }
     }
     let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
+    let given_up = record.held.iter().filter_map(|h| given_up(h, &host));
+    restore_plan.notes.extend(given_up);
     let bare = bare_hcas::of(record);
     restore_plan.steps.splice(
         0..0,

@@ -34,6 +34,14 @@ pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
     master.filter(|_| held.before.netdev.master.is_none())
 }
 
+pub fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
+    let name = &held.nic.identity.name;
+    let master = taken_into(held, host.netdev(name)?)?;
+    Some(format!(
+        "{name} belongs to {master} now: what it lacked is given up"
+    ))
+}
+
 pub fn is_taken(held: &MovedNic, host: &Snapshot) -> bool {
     let dev = host.netdev(&held.nic.identity.name);
     dev.is_some_and(|dev| taken_into(held, dev).is_some())

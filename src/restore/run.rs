@@ -2,6 +2,7 @@
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -129,6 +130,10 @@ fn bring_back(
     let mut planned = find_and_plan(machine, world, &mut managers, &view, patience)?;
     record.searched = planned.searched;
     siblings.correct(&mut planned.plan.notes);
+    if record.lost != siblings.lost {
+        record.lost.clone_from(&siblings.lost);
+        unsaved = unsaved.or(records.save(&record).err());
+    }
     // A restore that was killed before it could save them has moved nothing.
     if record.rules_beside.is_none() {
         record.rules_beside = of_host::rules_beside(&record.held, &planned.rules);
@@ -165,13 +170,14 @@ fn bring_back(
     // Where steps failed, a link manager need not be the reason.
     settled.fought = settled.fought.filter(|_| moved.errors.is_empty());
     let remaining = [children.remaining, siblings.remaining].concat();
-    let notes = [planned.notes, siblings.notes, gone].concat();
+    record.lost = siblings.lost;
+    let notes = distinct([planned.notes, siblings.notes, children.notes, gone].concat());
     if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
         hand_over(records, &absent, &record, others)?;
         close_record(machine, records, &record, &settled.waiting)?;
         let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
-        let made = [notes, planned.plan.notes, children.notes, settled.notes].concat();
-        let notes = made.into_iter().chain(settled.fought);
+        let notes = distinct([notes, planned.plan.notes, settled.notes].concat());
+        let notes = notes.into_iter().chain(settled.fought);
         return Ok(Restored {
             steps: planned.plan.steps.len() + arranged.steps,
             notes: notes.chain(awaits.iter().cloned()).collect(),
@@ -195,12 +201,20 @@ fn bring_back(
     what.extend(settled.fought);
     what.extend(notes);
     if stuck.is_empty() {
-        what.extend(advice(&settled.drift).map(str::to_owned));
+        what.extend(advice(&settled.drift, &record));
     }
     let stuck = planned.plan.stuck.into_iter().map(|(name, _)| name);
     let kept_for = stuck.chain(owed_by_networkd(&record, &settled.waiting));
     record.kept_for = kept_for.collect();
     Err(hold_back(records, record, what))
+}
+
+/// Two looks at the same links say the same of those that stay.
+fn distinct(notes: Vec<String>) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let mut notes = notes;
+    notes.retain(|note| known.insert(note.clone()));
+    notes
 }
 
 struct Moved {
@@ -242,29 +256,29 @@ fn is_move(step: &Step) -> bool {
 }
 
 /// How to give up what cannot be restored.
-fn advice(drift: &[Drift]) -> Option<&'static str> {
+fn advice(drift: &[Drift], record: &Record) -> Option<String> {
+    let restore = record.restore_command();
     if verify::lacks_program(drift) {
-        return Some(
-            "a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives \
-            up, then attach it again",
-        );
+        return Some(format!(
+            "a BPF program that has ended cannot be put back: `{restore} --forget` gives up, \
+            then attach it again"
+        ));
     }
     let is_of_device = !drift.is_empty() && drift.iter().all(Drift::is_of_device);
-    is_of_device.then_some(
-        "what the driver or the kernel refuses can be set by hand; `rdmaprep restore \
-            --forget` gives it up",
-    )
+    is_of_device.then(|| {
+        format!(
+            "what the driver or the kernel refuses can be set by hand; `{restore} --forget` \
+            gives it up"
+        )
+    })
 }
 
 /// `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
 fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> anyhow::Error {
-    let retry = record
-        .members
-        .first()
-        .map_or("--all".to_owned(), |m| format!("{:?}", m.id));
     let text = format!(
-        "{}; run `rdmaprep restore {retry}` when that is settled",
-        what.join("; ")
+        "{}; run `{}` when that is settled",
+        what.join("; "),
+        record.restore_command()
     );
     record.held_back = what;
     // Else they have been put back.

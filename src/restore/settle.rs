@@ -14,7 +14,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use super::owed::{Words, is_configured_as_before, taken_into};
+use super::owed::{Words, given_up, is_configured_as_before};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
@@ -388,14 +388,6 @@ fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
         .collect::<Vec<_>>()
         .join(", ");
     (!drift.is_empty()).then(|| format!("{name} had other device settings: {fields}"))
-}
-
-fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
-    let name = &held.nic.identity.name;
-    let master = taken_into(held, host.netdev(name)?)?;
-    Some(format!(
-        "{name} belongs to {master} now: what it lacked is given up"
-    ))
 }
 
 /// The index of a link by now.

@@ -20,14 +20,14 @@ use crate::restore::children::{Doomed, few, sweep};
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
 use kin::{Absent, Kin, is_expected, is_of, kin};
 
-const LOST: &str = "has been deleted or moved on";
-
 #[derive(Debug, Default)]
 pub(super) struct Siblings {
     /// A sentence for each that was deleted, and for each that is another container's.
     pub(super) notes: Vec<String>,
     /// A sentence for each that may use the card, and of which no one can tell whose it is.
     pub(super) remaining: Vec<String>,
+    /// See [`Record::lost`].
+    pub(super) lost: BTreeSet<IfName>,
     /// NICs that were moved on, or may have been.
     moved_on: BTreeSet<IfName>,
     /// Those of which that is certain: they are not lost, and no other link may be them.
@@ -64,20 +64,9 @@ pub(super) fn delete_again(
         .into_iter()
         .filter(|note| note.ends_with("deleted"));
     siblings.notes.extend(new);
-    // Only of a NIC that is missing it cannot be said again.
-    siblings.remaining.retain(|text| text.ends_with(LOST));
-    siblings.remaining.extend(again.remaining);
+    siblings.remaining = again.remaining;
+    siblings.lost = again.lost;
     Ok(())
-}
-
-/// Shortened, but for what the next try has to know: which NICs are lost.
-fn shortened(sentences: Vec<String>) -> Vec<String> {
-    let mut lost = BTreeSet::new();
-    let (kept, others): (Vec<String>, Vec<String>) = sentences.into_iter().partition(|text| {
-        let nic = text.rsplit("; ").next().filter(|text| text.ends_with(LOST));
-        nic.is_some_and(|nic| lost.insert(nic.to_owned()))
-    });
-    [kept, few(others)].concat()
 }
 
 /// The devices of the host below the record's NICs, by index.
@@ -115,9 +104,8 @@ fn absent_from<'a>(record: &'a Record, inside: Option<&Snapshot>) -> Vec<&'a Mov
 /// Whether it is missing in the namespace, and not since a restore made it on the host: by the next
 /// try it is there.
 fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
-    let lost = format!("{} {LOST}", name_of(held));
-    let was_lost = record.held_back.iter().any(|why| why.ends_with(&lost));
-    was_lost || host.netdev(name_of(held)).is_none()
+    let name = name_of(held);
+    record.lost.contains(name) || host.netdev(name).is_none()
 }
 
 impl Siblings {
@@ -138,7 +126,7 @@ impl Siblings {
         let swept = sweep(|| self.look(world, record, others))?;
         self.notes.extend(few(swept.deleted));
         self.remaining.extend(swept.left);
-        self.remaining = shortened(self.remaining);
+        self.remaining = few(self.remaining);
         Ok(self)
     }
 
@@ -153,6 +141,7 @@ impl Siblings {
         }
         self.notes.clear();
         self.remaining.clear();
+        self.lost.clear();
         let links = Scope::only(Depth::Links);
         let host = world.observe(Side::Host, &links)?;
         let inside = world.observe_inside(&links)?;
@@ -192,7 +181,7 @@ impl Siblings {
         known.extend(found.iter().flat_map(|found| &found.link.mac));
         for (index, mac) in forwarded.iter().filter(|(_, mac)| !known.contains(mac)) {
             self.remaining
-                .push(hidden(below[index], mac, gap.is_some()));
+                .push(hidden(below[index], mac, gap.is_some(), record));
         }
         let mut absent: Vec<Absent> = absent_from(record, inside)
             .into_iter()
@@ -204,11 +193,15 @@ impl Siblings {
             })
             .collect();
         // One that is missing may be where the search did not get to.
-        match absent.iter().find(|nic| nic.is_lost) {
-            Some(nic) => self
-                .remaining
-                .extend(gap.map(|gap| format!("{gap}; {} {LOST}", name_of(nic.held)))),
-            None => self.notes.extend(gap),
+        let lost = absent.iter().filter(|nic| nic.is_lost);
+        match gap {
+            Some(gap) if lost.clone().next().is_some() => {
+                self.lost.extend(lost.map(|nic| name_of(nic.held).clone()));
+                let lost: Vec<&str> = self.lost.iter().map(IfName::as_str).collect();
+                let text = format!("{gap}; {} may be there", lost.join(" "));
+                self.remaining.push(text);
+            }
+            gap => self.notes.extend(gap),
         }
         let are_back = self.are_back;
         let is_home = |h: &MovedNic| are_back && host.netdev(name_of(h)).is_some();
@@ -232,7 +225,7 @@ impl Siblings {
                 continue;
             };
             let kin = kin(&found, card, (record, others), (&absent, &container));
-            doomed.extend(self.settle(kin, found, card));
+            doomed.extend(self.settle(kin, (found, card), record));
         }
         Ok(doomed)
     }
@@ -261,13 +254,19 @@ impl Siblings {
                 .iter()
                 .find(|h| is_moved_on(h, &found.link))
                 .map_or(Kin::Own, Kin::MovedOn);
-            doomed.extend(self.settle(kin, found, card));
+            doomed.extend(self.settle(kin, (found, card), record));
         }
         Ok(doomed)
     }
 
     /// What goes; else what there is to say of a link.
-    fn settle(&mut self, kin: Kin, found: FoundLink, card: &IfName) -> Option<Doomed> {
+    fn settle(
+        &mut self,
+        kin: Kin,
+        (found, card): (FoundLink, &IfName),
+        record: &Record,
+    ) -> Option<Doomed> {
+        let forget = format!("{} --forget", record.restore_command());
         let link = &found.link;
         let why = match kin {
             Kin::MovedOn(held) => {
@@ -284,7 +283,7 @@ impl Siblings {
             Kin::MayBeGiven => {
                 self.remaining.push(format!(
                     "{link} has been put on {card} since, by the container or by its engine: \
-                        delete it there, or `rdmaprep restore --forget` if it is the engine's"
+                        delete it there, or `{forget}` if it is the engine's"
                 ));
                 return None;
             }
@@ -297,11 +296,14 @@ impl Siblings {
             Kin::MayBe(held) => {
                 let nic = name_of(held);
                 self.moved_on.insert(nic.clone());
-                self.remaining.push(format!(
-                    "{link} has been put on {card} since, and may be {nic} under another name: \
-                        delete it there, or `rdmaprep restore --forget` if it is another \
-                        container's; {nic} {LOST}"
-                ));
+                self.lost.insert(nic.clone());
+                // Before what may be left out.
+                let text = format!(
+                    "{link} has been put on {card} since, and may be {nic} under another name, \
+                        which has been deleted or moved on: delete it there, or `{forget}` if it \
+                        is another container's"
+                );
+                self.remaining.insert(0, text);
                 return None;
             }
             Kin::Unknown => {
@@ -342,14 +344,15 @@ fn addresses_on<'h>(
 
 /// A macvlan in a namespace that only a mount, an open file or a thread keeps is found by its
 /// address alone.
-fn hidden(card: &IfName, mac: &Mac, has_gap: bool) -> String {
+fn hidden(card: &IfName, mac: &Mac, has_gap: bool, record: &Record) -> String {
+    let restore = record.restore_command();
     let or = match has_gap {
         true => ", or of one in a namespace that was not searched",
         false => "",
     };
     format!(
         "{card} takes packets for {mac}, the address of no link that could be found{or}: end the \
-        container, or `rdmaprep restore --forget` if that is none of its macvlans"
+        container, or `{restore} --forget` if that is none of its macvlans"
     )
 }
 

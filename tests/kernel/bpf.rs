@@ -219,7 +219,7 @@ fn host_program_that_ended_is_reported() {
             &[
                 "r0 programs at tcx egress: nothing instead of program",
                 "r0 programs at generic XDP: nothing instead of program",
-                "a BPF program that has ended cannot be put back: `rdmaprep restore --forget`",
+                "a BPF program that has ended cannot be put back: `rdmaprep restore c --forget`",
             ],
         );
         assert!(

@@ -188,7 +188,7 @@ fn a_setting_that_is_refused_can_be_given_up() {
         .unwrap();
         let why = "r0 ethtool channels rx: 4 instead of 9";
         c.stop(host)
-            .fails(8, &[why, "can be set by hand", "restore --forget"]);
+            .fails(8, &[why, "can be set by hand", "restore c --forget"]);
         let said = host.rdmaprep(&["restore", "--forget", "c"]).ok();
         assert!(
             format!("{} {}", said.out, said.err).contains(why),

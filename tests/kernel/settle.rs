@@ -225,6 +225,11 @@ fn a_nic_in_a_bridge_leaves_the_host_the_other_legs() {
         c.sh(&format!("ip link set r0 netns {}", std::process::id()));
         host.ip("link add br9 type bridge");
         host.ip("link set r0 master br9");
+        let foretold = host.rdmaprep(&["restore", "c", "--dry-run"]).ok().out;
+        assert!(
+            foretold.contains("note: r0 belongs to br9 now"),
+            "{foretold}"
+        );
         c.stop(host).ok();
         assert!(sh("ip link show r0").contains("master br9"));
         assert!(sh("ip route show 10.90.0.0/16").contains("via 10.1.0.9 dev r1"));

@@ -371,6 +371,8 @@ fn kept_in(host: &Host, there: &str, mut c: Container, trick: &str, remains: &[&
         let said = c.stop(host).fails(8, remains);
         assert!(!said.err.contains("m0 had been deleted"), "{}", said.err);
         host.rdmaprep(&["restore", "--all"]).fails(8, remains);
+        let status = host.rdmaprep(&["status"]).ok().out;
+        assert!(status.contains("(held back; "), "{status}");
         assert!(links().contains("old0@"));
         sh(&format!("nsenter -t {there} -n ip link delete old0"));
         host.rdmaprep(&["restore", "--all"]).ok();
@@ -453,7 +455,7 @@ fn a_macvlan_beside_a_deleted_one_stays_and_can_be_accepted() {
         ));
         c.sh("ip link delete m0");
         c.stop(host)
-            .fails(8, &["a0 (macvlan)", "may be m0", "restore --forget"]);
+            .fails(8, &["a0 (macvlan)", "may be m0", "restore c --forget"]);
         host.is_as(&before);
         host.rdmaprep(&["restore", "c", "--forget"]).ok();
         let there = sh(&format!(

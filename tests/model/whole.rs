@@ -319,7 +319,7 @@ fn stacked_nic_without_a_whole_search_is_held_back() {
         let failure = stage.stop().unwrap().unwrap_err();
         let error = format!("{:#}", failure.error);
         assert!(
-            error.contains("process 7") && error.contains("i1 has been deleted or moved on"),
+            error.contains("process 7") && error.contains("i1 may be there"),
             "{error}"
         );
         assert_eq!(ErrorClass::of(&failure.error), ErrorClass::Incomplete);

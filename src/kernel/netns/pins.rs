@@ -138,15 +138,17 @@ pub fn names(inode: u64) -> Vec<PathBuf> {
     names_in(NAMED, inode).collect()
 }
 
-pub fn is_named_in(folder: &str, inode: u64) -> bool {
-    names_in(folder, inode).next().is_some()
+/// The inodes of the namespaces that have a name in a folder.
+pub fn named_in(folder: &str) -> impl Iterator<Item = u64> {
+    paths_in(folder).filter_map(|path| Some(Netns::open(&path).ok()?.inode()))
 }
 
 fn names_in(folder: &str, inode: u64) -> impl Iterator<Item = PathBuf> {
+    paths_in(folder).filter(move |path| is_pinned(path, inode))
+}
+
+fn paths_in(folder: &str) -> impl Iterator<Item = PathBuf> {
     let folder = Path::new(folder).to_owned();
-    let all = files::list(&folder)
-        .unwrap_or_default()
-        .into_iter()
-        .map(move |name| folder.join(name));
-    all.filter(move |path| is_pinned(path, inode))
+    let names = files::list(&folder).unwrap_or_default();
+    names.into_iter().map(move |name| folder.join(name))
 }

@@ -28,6 +28,10 @@ pub struct FoundLink {
     netns: Netns,
     /// Where the namespace was found.
     path: PathBuf,
+    /// Whether an engine or `ip netns` keeps its namespace by a name.
+    has_name: bool,
+    /// What a CNI plugin has put into its namespace, if any: whether this link.
+    is_given: Option<bool>,
     /// Whether the container moved a link to its namespace: the kernel gives a namespace a number
     /// in the one that a link leaves for it (__dev_change_net_namespace() in net/core/dev.c).
     pub is_fed_from_inside: bool,
@@ -46,7 +50,7 @@ impl FoundLink {
 
     /// Whether a CNI plugin has put it where it is.
     pub fn is_of_cni(&self) -> bool {
-        cni_results().any(|r| r.if_name == self.link.name.as_str() && self.is_in(&r))
+        self.is_given == Some(true)
     }
 
     /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name,
@@ -54,23 +58,14 @@ impl FoundLink {
     /// the container's.
     pub fn is_anothers(&self, container: &Processes) -> bool {
         let process = self.path.ancestors().nth(2);
-        self.has_name() || process.is_some_and(|p| is_in_pid_namespace(p) && !container.have(p))
+        self.has_name || process.is_some_and(|p| is_in_pid_namespace(p) && !container.have(p))
     }
 
     /// Whether an engine may have put it where it is, in the namespace of that container. The
     /// engines that do so while a container runs keep its namespace by a name, and what a CNI
     /// plugin gives they write down.
     pub fn may_be_of_engine(&self, container: &Processes) -> bool {
-        !container.all.is_empty() && self.has_name() && !cni_results().any(|r| self.is_in(&r))
-    }
-
-    fn has_name(&self) -> bool {
-        let mut folders = ENGINES.iter();
-        folders.any(|folder| pins::is_named_in(folder, self.netns.inode()))
-    }
-
-    fn is_in(&self, result: &CniResult) -> bool {
-        std::fs::metadata(&result.netns).is_ok_and(|file| file.ino() == self.link.netns)
+        !container.all.is_empty() && self.has_name && self.is_given.is_none()
     }
 }
 
@@ -152,12 +147,22 @@ struct CniResult {
     netns: PathBuf,
 }
 
-fn cni_results() -> impl Iterator<Item = CniResult> {
+/// The namespace and the name of each link that a CNI plugin has given.
+fn links_of_cni() -> Vec<(u64, String)> {
     let folders = CNI_RESULTS
         .iter()
         .filter_map(|folder| std::fs::read_dir(folder).ok());
     let files = folders.flatten().flatten();
-    files.filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
+    let results = files.filter_map(|entry| {
+        serde_json::from_slice::<CniResult>(&std::fs::read(entry.path()).ok()?).ok()
+    });
+    results
+        .filter_map(|result| Some((inode(&result.netns)?, result.if_name)))
+        .collect()
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|file| file.ino())
 }
 
 /// Docker's names are not among those of `ip netns`.
@@ -216,7 +221,25 @@ impl Search {
                 found.is_fed_from_inside = number.is_ok_and(|number| number.is_some());
             }
         }
+        search.ask_engines();
         search
+    }
+
+    fn ask_engines(&mut self) {
+        if self.found.is_empty() {
+            return;
+        }
+        let given = links_of_cni();
+        let named: BTreeSet<u64> = ENGINES.iter().flat_map(|f| pins::named_in(f)).collect();
+        for found in &mut self.found {
+            let link = &found.link;
+            let mut there = given.iter().filter(|(netns, _)| *netns == link.netns);
+            found.has_name = named.contains(&link.netns);
+            found.is_given = there
+                .clone()
+                .next()
+                .map(|_| there.any(|(_, name)| name == link.name.as_str()));
+        }
     }
 
     /// A namespace that ends meanwhile takes its links along, and one that cannot be entered is
@@ -261,6 +284,8 @@ impl Search {
                 link,
                 netns,
                 path: path.to_owned(),
+                has_name: false,
+                is_given: None,
                 is_fed_from_inside: false,
             });
         }
