@@ -82,7 +82,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         lost: std::collections::BTreeSet::new(),
         awaits: Vec::new(),
         host_objects: HostObjects::default(),
-        kept_for: Vec::new(),
+        due_until_back: Vec::new(),
         children_gone: false,
         rules_beside: None,
         searched: None,

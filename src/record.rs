@@ -113,7 +113,7 @@ pub struct Record {
     /// NICs that a restore has left away: only if one of them has returned by itself may these have
     /// gone meanwhile by anyone but an administrator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept_for: Vec<IfName>,
+    pub due_until_back: Vec<IfName>,
     /// NICs that are no hardware and were found nowhere, or maybe under another name: the one that
     /// a restore has made may have the other one beside it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

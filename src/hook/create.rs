@@ -186,7 +186,7 @@ impl Create<'_> {
             lost: std::collections::BTreeSet::new(),
             awaits: Vec::new(),
             host_objects,
-            kept_for: Vec::new(),
+            due_until_back: Vec::new(),
             children_gone: false,
             rules_beside: None,
             searched: None,

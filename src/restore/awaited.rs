@@ -15,7 +15,7 @@ use super::forget::close_record;
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, owed};
-use super::plan::{RestorePlan, superseded, without};
+use super::plan::{RestorePlan, delete_on_host, superseded};
 use super::settle::{Returned, Waiting, activate, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
@@ -137,7 +137,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
-    steps.extend(superseded(&owed, host).map(without));
+    steps.extend(superseded(&owed, host).map(delete_on_host));
     // What networkd takes for foreign is gone when it has begun with the last of its own.
     let mut networkds = here.iter().filter(|h| is_networkds(h));
     if networkds.all(|h| {

@@ -24,13 +24,13 @@ pub(super) struct Children {
 
 /// NICs whose links only the container can have made: those that were just taken out of it, and on
 /// the first try all. On a later try, a NIC that was back already may have links of the host's.
-pub(super) fn links_owners<'a>(
+pub(super) fn nics_of_container_alone<'a>(
     steps: &'a [Step],
     held: &'a [MovedNic],
-    first: bool,
+    is_first_try: bool,
 ) -> BTreeSet<&'a IfName> {
     let all = held.iter().map(|h| &h.nic.identity.name);
-    let mut owners: BTreeSet<&IfName> = all.filter(|_| first).collect();
+    let mut owners: BTreeSet<&IfName> = all.filter(|_| is_first_try).collect();
     for step in steps {
         if let Step::Move {
             from: Side::Inside,

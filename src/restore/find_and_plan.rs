@@ -24,7 +24,7 @@ pub(super) struct Planned {
     /// A sentence for each NIC that was found in a further namespace.
     pub(super) notes: Vec<String>,
     /// NICs that the host lacked, or had down.
-    pub(super) moved: Vec<IfName>,
+    pub(super) away: Vec<IfName>,
     /// The rules that the host had.
     pub(super) rules: Vec<Rule>,
     /// See [`Record::searched`].
@@ -87,11 +87,16 @@ pub(super) fn plan_now(
     let host = world.observe(Side::Host, &scope)?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
-    let is_down = |h: &MovedNic| {
+    let is_down_or_absent = |h: &MovedNic| {
         host.netdev(&h.nic.identity.name)
             .is_none_or(|dev| !dev.up && h.before.netdev.up)
     };
-    let away: Vec<MovedNic> = record.held.iter().filter(|h| is_down(h)).cloned().collect();
+    let away: Vec<MovedNic> = record
+        .held
+        .iter()
+        .filter(|h| is_down_or_absent(h))
+        .cloned()
+        .collect();
     let mut words = here.words(managers, &host);
     words
         .values_mut()
@@ -99,7 +104,7 @@ pub(super) fn plan_now(
         .for_each(|word| *word = Word::Unseen);
     words.extend(unseen(&away));
     let mut owed = owed(&record.held, &words, &host);
-    for nic in owed.iter_mut().filter(|h| is_down(h)) {
+    for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {
         if nic
             .managed
             .as_ref()
@@ -125,7 +130,7 @@ pub(super) fn plan_now(
     Ok(Planned {
         plan: restore_plan,
         notes: Vec::new(),
-        moved: nic_names(&away),
+        away: nic_names(&away),
         rules: host.rules,
         searched: None,
     })

@@ -24,8 +24,8 @@ pub fn close_record(
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
     // A stop may end before networkd has begun with each of its links: one more look is for them.
-    rest.kept_for = owed_by_networkd(record, waiting);
-    if rest.kept_for.is_empty() {
+    rest.due_until_back = owed_by_networkd(record, waiting);
+    if rest.due_until_back.is_empty() {
         rest.host_objects = HostObjects::default();
     }
     if !nics.is_empty() && rest != *record {

@@ -5,15 +5,18 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
+use anyhow::Result;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Nexthop, RTA_NH_ID, Route, Snapshot};
-use rdma_model::step::NicState;
+use rdma_model::step::{NicState, Side};
 
+use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::record::Record;
+use crate::store::records::Records;
 
-/// What other records keep from the host.
+/// What other records keep from the host, and what has gone from it.
 #[derive(Debug, Default)]
-pub struct AbsentNics {
+pub struct AbsentParts {
     devs: BTreeSet<IfName>,
     sources: HashSet<IpAddr>,
     objects: HashSet<u32>,
@@ -23,14 +26,14 @@ pub struct AbsentNics {
     kept: Vec<Route>,
 }
 
-impl AbsentNics {
+impl AbsentParts {
     /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses
     /// and their nexthop objects.
     pub fn from_records<'a>(
         others: impl Iterator<Item = &'a Record>,
         host: &Snapshot,
-    ) -> AbsentNics {
-        let mut away = AbsentNics::default();
+    ) -> AbsentParts {
+        let mut away = AbsentParts::default();
         for held in others.flat_map(|r| &r.held) {
             let dev = &held.before.netdev;
             let here = host.netdev(&held.nic.identity.name);
@@ -190,7 +193,7 @@ impl AbsentNics {
         let mut keys = Vec::new();
         for held in &mut to.held {
             let state = &mut held.before;
-            let its = AbsentNics {
+            let its = AbsentParts {
                 devs: [state.netdev.name.clone()].into(),
                 sources: state
                     .netdev
@@ -205,7 +208,7 @@ impl AbsentNics {
                     .filter(|n| n.group.is_empty())
                     .map(|n| n.id)
                     .collect(),
-                ..AbsentNics::default()
+                ..AbsentParts::default()
             };
             let before = (state.clone(), held.stand_ins.clone());
             for route in from
@@ -270,4 +273,53 @@ pub(super) fn is_part(r: &Route, whole: &Route) -> bool {
 fn key(r: &Route) -> impl PartialEq {
     let subnet = (r.destination, r.source, r.tos, r.nexthop());
     (subnet, r.table, r.metric, r.protocol)
+}
+
+/// The records of other containers that have NICs of this host; of one that cannot be read, nothing
+/// is known.
+pub(super) fn other_records(records: &Records, record: &Record) -> Vec<Record> {
+    let others = records
+        .readable()
+        .filter(|r| r.netns != record.netns && r.host_netns == record.host_netns);
+    others.cloned().collect()
+}
+
+/// What routes of the record need and the host does not have, with a sentence for each that comes
+/// back by no other record.
+pub(super) fn absent_parts(
+    world: &mut dyn World,
+    records: &Records,
+    record: &Record,
+    others: &[Record],
+) -> Result<(AbsentParts, Vec<String>)> {
+    let has_objects = record.held.iter().any(|h| !h.before.nexthops.is_empty());
+    let scope = match (has_objects, record.has_routes_of_others()) {
+        (true, _) => Scope::links().with(RoutesOf::deviceless()),
+        (false, false) if others.is_empty() => return Ok((AbsentParts::default(), Vec::new())),
+        (false, _) => Scope::only(Depth::Netdevs),
+    };
+    let host = world.observe(Side::Host, &scope)?;
+    let mut absent = AbsentParts::from_records(others.iter(), &host);
+    let mut notes = absent.add_taken(record, &host);
+    // Of one that cannot be read it is not known what is away with it.
+    if records.damaged().next().is_none() {
+        notes.extend(absent.add_gone(record, &host));
+    }
+    Ok((absent, notes))
+}
+
+/// Before the record goes: what it could not make whole goes to the records of those NICs that keep
+/// the rest.
+pub(super) fn hand_over(
+    records: &mut Records,
+    absent: &AbsentParts,
+    record: &Record,
+    others: Vec<Record>,
+) -> Result<()> {
+    for mut other in others {
+        if absent.hand_over(record, &mut other) {
+            records.save(&other)?;
+        }
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 pub mod arrange;
 mod awaited;
 pub mod bare_hcas;
+mod bring_back;
 mod children;
 mod diff;
 mod find_and_plan;

@@ -29,7 +29,7 @@ pub fn is_networkds(held: &MovedNic) -> bool {
 
 /// Looks at the host before NICs return. What an earlier try, or a record before this one, has
 /// remembered counts, too, where networkd may have deleted it since.
-pub fn remember(
+pub fn record_objects(
     world: &mut dyn World,
     managers: &mut Managers,
     record: &mut Record,
@@ -48,7 +48,7 @@ pub fn remember(
     if !was_tried || has_returned(record, &host) {
         record.host_objects.merge(earlier);
     }
-    record.kept_for = nic_names(&record.held);
+    record.due_until_back = nic_names(&record.held);
     Ok(())
 }
 
@@ -78,7 +78,7 @@ fn has_returned(record: &Record, host: &Snapshot) -> bool {
     away.any(|h| {
         let was = &h.before.netdev;
         let mut links = host.netdevs.iter();
-        record.kept_for.contains(&h.nic.identity.name)
+        record.due_until_back.contains(&h.nic.identity.name)
             && links.any(|dev| {
                 let may_be = dev.name == was.name || was.permanent_mac.is_some();
                 may_be && is_same_nic(was, dev)

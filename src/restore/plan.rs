@@ -3,13 +3,13 @@
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
 use crate::restore::diff::{difference, differences, remnants};
-pub use crate::restore::legs::AbsentNics;
+pub use crate::restore::legs::AbsentParts;
 use crate::restore::link_diff::{
     device_differences, foreign_programs, link_settings, lost_programs,
 };
@@ -37,6 +37,18 @@ pub struct RestorePlan {
     pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,
+    /// NICs that are no hardware and are in neither namespace.
+    pub deleted: Vec<IfName>,
+}
+
+impl RestorePlan {
+    /// A sentence for each NIC that was deleted, but for those that were `moved_on`.
+    pub(super) fn deleted_but(&self, moved_on: &BTreeSet<IfName>) -> Vec<String> {
+        let deleted = self.deleted.iter().filter(|name| !moved_on.contains(name));
+        deleted
+            .map(|name| format!("{name} had been deleted"))
+            .collect()
+    }
 }
 
 /// The host, and the container's namespace if it is still there.
@@ -101,8 +113,8 @@ pub fn plan_restore(
             }
             (Some(Place::Gone(made)), None) => {
                 restore
-                    .notes
-                    .extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
+                    .deleted
+                    .extend(inside.map(|_| h.before.netdev.name.clone()));
                 settings.extend(recreate(h, made));
                 settings.extend(relink(h, host));
                 connections.push(h.before.clone());
@@ -155,7 +167,7 @@ fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): See
         .into_iter()
         .flat_map(|i| rails::give_back(held.iter().map(|h| &h.overruled), i));
     superseded(held, host)
-        .map(without)
+        .map(delete_on_host)
         .chain(orphans)
         .chain(given_back)
         .collect()
@@ -201,7 +213,7 @@ pub(super) fn superseded<'a>(
     })
 }
 
-pub(super) fn without(route: &Route) -> Step {
+pub(super) fn delete_on_host(route: &Route) -> Step {
     Step::RouteDelete {
         side: Side::Host,
         route: route.clone(),

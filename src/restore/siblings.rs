@@ -22,14 +22,17 @@ use kin::{Absent, Kin, is_expected, is_of, kin};
 
 #[derive(Debug, Default)]
 pub(super) struct Siblings {
-    /// A sentence for each that was deleted, and for each that is another container's.
+    /// A sentence for each that was deleted.
+    pub(super) deleted: Vec<String>,
+    /// A sentence for each that is another container's.
     pub(super) notes: Vec<String>,
     /// A sentence for each that may use the card, and of which no one can tell whose it is.
     pub(super) remaining: Vec<String>,
     /// See [`Record::lost`].
     pub(super) lost: BTreeSet<IfName>,
-    /// NICs that were moved on, or may have been.
-    moved_on: BTreeSet<IfName>,
+    /// NICs that were moved on, or may have been: a plan, which sees two namespaces, calls them
+    /// deleted.
+    pub(super) moved_on: BTreeSet<IfName>,
     /// Those of which that is certain: they are not lost, and no other link may be them.
     found_elsewhere: BTreeSet<IfName>,
     /// Whether the NICs have been brought back: what is in the place of one inside is another link.
@@ -58,12 +61,8 @@ pub(super) fn delete_again(
         ..Siblings::default()
     };
     let again = again.swept(world, record, others)?;
-    // What it says of links that stay has been said, with the NICs still missing.
-    let new = again
-        .notes
-        .into_iter()
-        .filter(|note| note.ends_with("deleted"));
-    siblings.notes.extend(new);
+    // What it notes of links that stay has been noted, with the NICs still missing.
+    siblings.deleted.extend(again.deleted);
     siblings.remaining = again.remaining;
     siblings.lost = again.lost;
     Ok(())
@@ -109,14 +108,6 @@ fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
 }
 
 impl Siblings {
-    /// A plan calls a NIC that was moved on deleted, since it is in neither namespace.
-    pub(super) fn correct(&self, notes: &mut Vec<String>) {
-        for name in &self.moved_on {
-            let wrong = format!("{name} had been deleted");
-            notes.retain(|note| *note != wrong);
-        }
-    }
-
     fn swept(
         mut self,
         world: &mut dyn World,
@@ -124,7 +115,7 @@ impl Siblings {
         others: &[Record],
     ) -> Result<Siblings> {
         let swept = sweep(|| self.look(world, record, others))?;
-        self.notes.extend(few(swept.deleted));
+        self.deleted = few(swept.deleted);
         self.remaining.extend(swept.left);
         self.remaining = few(self.remaining);
         Ok(self)

@@ -449,7 +449,9 @@ fn a_gateway_is_found_over_the_route_that_leads_to_it() {
         let changes = host.run.join("changes");
         let file = changes.display();
         sh(&format!(
-            "timeout 30 ip -o monitor route > {file} 2>&1 & sleep 0.3"
+            "timeout 30 ip -o monitor route > {file} 2>&1 &
+            until [ -s {file} ]; do ip route add 198.51.100.0/24 dev lo
+                ip route delete 198.51.100.0/24 dev lo; sleep 0.02; done"
         ));
         c.stop(host).ok();
         let changes = || std::fs::read_to_string(&changes).unwrap();

@@ -325,7 +325,9 @@ const SIBLING: &str = "ip link add link m0 name old0 type macvlan mode bridge; i
     netns X";
 /// By a namespace that keeps no trace of it.
 const DETOUR: &str = "ip link set m0 name old0; ip link set old0 address 02:11:22:33:44:55; \
-    unshare --net sleep 60 & there=$!; sleep 0.3; ip link set old0 netns $there; \
+    unshare --net sleep 60 & there=$!; own=$(readlink /proc/self/ns/net); \
+    until [ $(readlink /proc/$there/ns/net) != $own ]; do sleep 0.02; done; \
+    ip link set old0 netns $there; \
     nsenter -t $there -n ip link set old0 netns X; kill $there; wait $there || true";
 
 /// A process in a PID namespace and a network namespace of its own.
@@ -623,9 +625,10 @@ fn a_sibling_in_a_namespace_within_holds_the_nic_back() {
         // The container's process that made the namespace has ended.
         let there = sh(&format!(
             "nsenter -t {init} -n -p unshare --net --pid --fork sleep 60 > /dev/null \
-                2>&1 & sleep 0.3
-            maker=$(cat /proc/$!/task/$!/children)
-            there=$(cat /proc/$((maker))/task/$((maker))/children)
+                2>&1 & outer=$!
+            child() {{ until read -r pid < /proc/$1/task/$1/children; do sleep 0.02; done; }}
+            child $outer; maker=$pid
+            child $maker; there=$pid
             nsenter -t {init} -n ip link add link m0 name y netns $((there)) type macvlan
             kill -9 $maker
             echo $((there))"
@@ -655,13 +658,13 @@ fn a_sibling_in_a_namespace_within_holds_the_nic_back() {
 fn a_sibling_in_a_hidden_namespace_holds_the_nic_back() {
     alone(|host| {
         let (before, mut c) = given(host);
-        let keeper = c.sh(
-            "unshare --net sleep 60 > /dev/null 2>&1 & there=$!; sleep 0.3
+        let keeper = c.sh("unshare --net sleep 60 > /dev/null 2>&1 & there=$!
+            own=$(readlink /proc/self/ns/net)
+            until [ $(readlink /proc/$there/ns/net) != $own ]; do sleep 0.02; done
             ip link add link m0 name y netns $there type macvlan
             nsenter -t $there -n ip link set y up
             exec 9< /proc/$there/ns/net; kill -9 $there
-            sleep 60 > /dev/null 2>&1 & echo $!",
-        );
+            sleep 60 > /dev/null 2>&1 & echo $!");
         host.rdmaprep(&["restore", "c"])
             .fails(8, &["r0 takes packets for", "end the container"]);
         host.is_as(&before);

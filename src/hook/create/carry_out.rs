@@ -11,7 +11,7 @@ use crate::kernel::{Pin, World};
 use crate::record::{Phase, Record};
 use crate::report::PhaseName;
 use crate::restore::SETTLE;
-use crate::restore::run::restore_with;
+use crate::restore::run::restore_opened;
 
 use super::entered::whose;
 use super::returned::replace_returned;
@@ -43,7 +43,7 @@ impl Create<'_> {
             mut records,
             ..
         } = attempt;
-        let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
+        let undone = restore_opened(self.hook.machine, &mut *world, &mut records, record, SETTLE);
         self.report.steps_done = 0;
         self.lap(PhaseName::Undo);
         match undone {

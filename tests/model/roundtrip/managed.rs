@@ -269,7 +269,7 @@ fn a_manager_that_makes_its_own_again() {
                 held: &held,
                 order: &order,
                 host_objects: HostObjects::NONE,
-                moved: &moved,
+                arrived: &moved,
                 begun,
                 rules: None,
             };
