@@ -185,12 +185,9 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
         short_id(&id).to_owned(),
     );
     let nics = record.names().map(ToString::to_string).collect();
-    let away = if record.is_back() {
-        &[]
-    } else {
-        record.held.as_slice()
-    };
-    let tables: BTreeSet<u32> = away
+    // The manager of a NIC that is back has yet to fill its tables.
+    let tables: BTreeSet<u32> = record
+        .held
         .iter()
         .flat_map(|h| &h.before.routes)
         .map(|r| r.table)

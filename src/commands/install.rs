@@ -18,6 +18,7 @@ use crate::disk::host_tree::ReadTree;
 use crate::install::{self, Command, InstallRequest, MANIFEST, Nic, Target};
 use crate::kernel::process::runtime_users;
 use crate::link_managers::{self, Managers, networkd_config};
+use crate::record::Record;
 use crate::report::{self, Installed};
 use site::Site;
 
@@ -84,10 +85,10 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let state = state_dir(global, &args.tree)?;
     let site = Site::new(&args.tree, &state)?;
-    let _lock = if site.is_host {
+    let (_lock, waits) = if site.is_host {
         no_nic_is_away(global)?
     } else {
-        None
+        (None, Vec::new())
     };
     if site.is_host {
         nobody_calls(install::is_runtime)?;
@@ -103,7 +104,8 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let left = removal.left.join("; ");
     let note =
         (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
-    let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
+    let mut notes = removal.done.notes.clone();
+    notes.extend(note.into_iter().chain(waits));
     print_outcome(
         &args.tree,
         &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next),
@@ -166,8 +168,9 @@ fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
 }
 
 /// Fails if containers hold NICs: they need the hooks, the units and the program to return them.
-/// While the lock is held, no hook can move a NIC.
-fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
+/// While the lock is held, no hook can move a NIC. A sentence for each NIC that is back, and waits
+/// for its manager.
+fn no_nic_is_away(global: &Global) -> Result<(Option<files::Lock>, Vec<String>)> {
     let host = Host::new(global, &config_for_return(global)?);
     let store = store(&host);
     let lock = match host.run_dir.exists() {
@@ -175,7 +178,10 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
         false => None,
     };
     let records = store.all_records()?;
-    let holders = records.iter().map(|(path, record)| match record {
+    let is_back =
+        |(_, record): &&(PathBuf, Result<Record>)| record.as_ref().is_ok_and(Record::is_back);
+    let away = records.iter().filter(|record| !is_back(record));
+    let holders = away.map(|(path, record)| match record {
         Ok(record) => record
             .members
             .first()
@@ -184,7 +190,10 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     });
     let holders: Vec<String> = holders.collect();
     if holders.is_empty() {
-        return Ok(lock);
+        let back = records.iter().filter(is_back);
+        let waits = back.flat_map(|(_, record)| record.iter().flat_map(|r| &r.awaits));
+        let waits = waits.map(|why| format!("{why}: what it lacked is not put back"));
+        return Ok((lock, waits.collect()));
     }
     Err(ErrorClass::Locked.error(format!(
         "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep \

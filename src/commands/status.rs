@@ -9,10 +9,12 @@ use anyhow::Result;
 use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
+use crate::doctor::collect::TIMER;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::{HeldNetns, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
+use crate::restore::awaited;
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -94,18 +96,41 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
         nics: record.names().map(ToString::to_string).collect(),
         last,
         held_back: record.held_back.clone(),
-        awaits: record.awaits.clone(),
+        awaits: awaits(machine, record, &pin),
         advice,
     })
+}
+
+/// What they wait for now; what was awaited at the last look where the host cannot be observed.
+fn awaits(machine: &ThisMachine, record: &Record, pin: &Path) -> Vec<String> {
+    if !record.is_back() {
+        return Vec::new();
+    }
+    let world = machine.open(record, pin);
+    let now = world.and_then(|mut world| awaited::awaits(machine, &mut *world, record));
+    match now {
+        Ok(now) if now.is_empty() => {
+            vec!["back; what else they had is put back at the next look".to_owned()]
+        }
+        now => now.unwrap_or_else(|_| record.awaits.clone()),
+    }
 }
 
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.is_back() {
-        return "nothing: the timer of `rdmaprep install --systemd` looks again, as does rdmaprep \
-            restore --all; a container may have it"
-            .to_owned();
+        let looks = match Path::new(TIMER).exists() {
+            true => "nothing: the timer of `rdmaprep install --systemd` looks again",
+            false => {
+                "`rdmaprep restore --all` once that is done: there is no timer of `rdmaprep \
+                install --systemd`"
+            }
+        };
+        return format!(
+            "{looks}; a container may have it when it has its addresses; `{restore} --forget` \
+            leaves it as it is"
+        );
     }
     let keeper = record.members.first().filter(|m| {
         record

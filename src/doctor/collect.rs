@@ -24,7 +24,7 @@ use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
 
 /// What `rdmaprep install --systemd` writes to have its timer started.
-const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
+pub const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
 
 const LIMIT: u64 = 64 << 10;
 

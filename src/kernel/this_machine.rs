@@ -38,7 +38,11 @@ impl ThisMachine {
                 return through;
             }
         }
-        None
+        // Its file goes with the pin, wherever that is mounted: then the namespace ends.
+        let is_hidden = pins::is_hidden(pin);
+        is_hidden
+            .then(|| pins::in_other_mounts(pin, record.netns))
+            .flatten()
     }
 }
 

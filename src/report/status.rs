@@ -159,14 +159,16 @@ fn holder(h: &Holder) -> String {
 
 /// NICs that wait for their manager.
 fn returned(h: &Holder) -> String {
+    let members: Vec<String> = h.members.iter().map(|(id, _)| id.clone()).collect();
     let awaits = h
         .awaits
         .iter()
         .map(|why| wrapped("state", why) + "\n")
         .collect::<String>();
     printable_lines(&format!(
-        "{}\n{awaits}{}",
+        "{}\n{}\n{awaits}{}",
         h.nics.join(" "),
+        wrapped("held before", &members.join(", ")),
         wrapped("to do", &h.advice)
     ))
 }

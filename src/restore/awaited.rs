@@ -115,6 +115,20 @@ pub fn preview(
     })
 }
 
+/// What its NICs wait for by now, a sentence for each.
+pub fn awaits(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    record: &Record,
+) -> Result<Vec<String>> {
+    let mut managers = Managers::of(machine.root());
+    let host = observe(world, record)?;
+    let (here, _) = waiting_still(record, &host, &mut managers);
+    let words = words(&here, &host, &mut managers);
+    let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
+    Ok(waiting.map(|w| w.why).collect())
+}
+
 fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
     let scope = Scope::for_nics(nic_names(&record.held));
     let besides = record.precedence.routes.iter();

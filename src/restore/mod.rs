@@ -1,7 +1,7 @@
 //! Restoring NICs to the host: the plan, made from a record and a fresh look, and its execution.
 
 pub mod arrange;
-mod awaited;
+pub mod awaited;
 pub mod bare_hcas;
 mod bring_back;
 mod children;

@@ -218,3 +218,48 @@ fn a_route_whose_source_has_gone_is_left_out_with_a_note() {
         host.is_clean();
     });
 }
+
+/// Its manager fills the table.
+#[test]
+fn rules_of_a_waiting_nic_are_not_orphaned() {
+    alone(|host| {
+        waiting(host);
+        host.ip("rule add from 10.0.0.1 table 100 priority 1000");
+        let said = host.rdmaprep(&["doctor"]).out;
+        assert!(!said.contains("orphaned_rules"), "{said}");
+        host.rdmaprep(&["restore", "first", "--forget"]).ok();
+        let said = host.rdmaprep(&["doctor"]).out;
+        assert!(said.contains("orphaned_rules"), "{said}");
+    });
+}
+
+#[test]
+fn rdmaprep_can_be_uninstalled_while_a_nic_waits() {
+    alone(|host| {
+        waiting(host);
+        let said = host.rdmaprep(&["uninstall", "--dry-run"]).ok().out;
+        let note = "note: r0 is back; systemd-networkd is configuring it: what it lacked is not";
+        assert!(said.contains(note), "{said}");
+    });
+}
+
+#[test]
+fn status_says_what_a_waiting_nic_waits_for_now() {
+    alone(|host| {
+        waiting(host);
+        let status = || host.rdmaprep(&["status"]).ok().out;
+        let said = status();
+        for words in [
+            "systemd-networkd is configuring it",
+            "first",
+            "restore --all` once",
+        ] {
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
+        says(&index(), "configured");
+        let said = status();
+        assert!(said.contains("is put back at the next look"), "{said}");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+    });
+}

@@ -29,10 +29,9 @@ pub fn index_of(dev: &str) -> String {
 /// r0 is the manager's, and in a container; the manager has taken its file away, as networkd does.
 pub fn away(host: &Host, id: &str) -> (Container, Look) {
     host.rails(1);
-    host.ip(
-        "route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 \
-        priority 1000",
-    );
+    host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0
+        route add 10.21.0.0/16 via 10.0.0.9 dev r0 table 100
+        rule add from 10.0.0.1 table 100 priority 1000");
     says("1", "unmanaged");
     says(&index(), "configured");
     let before = host.look();

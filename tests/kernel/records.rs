@@ -134,3 +134,32 @@ fn a_stop_says_what_it_knows_of_a_damaged_record() {
         host.is_clean();
     });
 }
+
+/// The hook ran with mounts of its own, as in a service: its pin is no mount here, and deleting
+/// the file would unmount it there.
+#[test]
+fn a_pin_in_other_mounts_is_found() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let pin = sh(&format!(
+            "cd {}; unshare --mount --propagation private sleep 60 > /dev/null 2>&1 & there=$!
+            own=$(readlink /proc/self/ns/mnt)
+            until [ $(readlink /proc/$there/ns/mnt) != $own ]; do sleep 0.02; done
+            umount $PWD/netns/*; echo $PWD/netns/*",
+            host.run.display()
+        ));
+        let pin = pin.trim();
+        c.kill();
+        let status = host.rdmaprep(&["status"]).ok().out;
+        assert!(status.contains(&format!("({pin})")), "{status}");
+        let refused = host.rdmaprep(&["restore", "c", "--forget"]);
+        refused.fails(3, &["nothing is forgotten"]);
+        host.rdmaprep(&["restore", "c"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

@@ -1,5 +1,6 @@
 //! Pins: bind mounts that keep a network namespace alive when its container has gone.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use rdma_model::error_class::ErrorClass;
 
 use crate::disk::{doing, files, open};
 use crate::faults;
-use crate::kernel::netns::{NAMED, Netns};
+use crate::kernel::mount::mountinfo;
+use crate::kernel::netns::{NAMED, Netns, processes};
 
 /// How long to wait for another process that is about to share the folder of names.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -25,6 +27,31 @@ pub fn is_pinned(path: &Path, inode: u64) -> bool {
 /// a mount namespace that this process does not see.
 pub fn is_hidden(path: &Path) -> bool {
     path.exists() && Netns::open(path).is_err()
+}
+
+/// The namespace behind a pin that is hidden, by a process that sees it: a service with mounts of
+/// its own has run the hook.
+pub fn in_other_mounts(path: &Path, inode: u64) -> Option<Netns> {
+    let name = format!("net:[{inode}]");
+    let mut seen: BTreeSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    for pid in processes() {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let mounts = fs::read_link(process.join("ns/mnt"));
+        if !mounts.is_ok_and(|mounts| seen.insert(mounts)) {
+            continue;
+        }
+        let text = fs::read(process.join("mountinfo")).unwrap_or_default();
+        let mut pins = mountinfo::parse(&text).into_iter();
+        if !pins.any(|m| m.point == path && mountinfo::root(&text, m.id) == Some(name.as_bytes())) {
+            continue;
+        }
+        let there = process.join("root").join(path.strip_prefix("/").ok()?);
+        let netns = Netns::open(&there).ok();
+        if let Some(netns) = netns.filter(|netns| netns.inode() == inode) {
+            return Some(netns);
+        }
+    }
+    None
 }
 
 /// Binds the namespace onto `path`. Binds stack silently, so an existing one is checked first and

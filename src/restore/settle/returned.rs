@@ -115,12 +115,20 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         // When it starts it takes for external what it finds.
         Word::Absent if managed.uuid.is_some() => "does not run",
         word if is_last(*word) => return None,
-        _ if has_carrier(host, name) => "is configuring it",
-        _ => "is configuring it, which has no carrier",
+        Word::Idle => "has no profile that it activates by itself",
+        Word::Unseen | Word::Unaware if managed.uuid.is_some() => {
+            "has not begun with it (`nmcli networking` says whether it may)"
+        }
+        Word::Unseen | Word::Unaware => "has not begun with it",
+        _ => "is configuring it",
+    };
+    let but = match has_carrier(host, name) {
+        true => "",
+        false => ", which has no carrier",
     };
     Some(Waiting {
         nic: name.clone(),
-        why: format!("{name} is back; {} {does}", managed.by.name()),
+        why: format!("{name} is back; {} {does}{but}", managed.by.name()),
         has_begun: word.has_begun(),
     })
 }

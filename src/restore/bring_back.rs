@@ -1,0 +1,397 @@
+//! Bringing the NICs of one record back to the host, from the first look to the record's end.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Result;
+
+use rdma_model::drift::Drift;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::host_objects::HostObjects;
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::Route;
+use rdma_model::step::{Side, Step};
+
+use crate::apply::{apply_all, apply_each};
+use crate::deadline;
+use crate::kernel::{Namespaces, RoutesOf, Scope, World};
+use crate::link_managers::Managers;
+use crate::record::{Phase, Record};
+use crate::restore::arrange::{Arranged, arrange};
+use crate::restore::bare_hcas;
+use crate::restore::children::{self, Children};
+use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
+use crate::restore::forget::{close_record, owed_by_networkd};
+use crate::restore::legs::{absent_parts, hand_over, other_records};
+use crate::restore::of_host;
+use crate::restore::owed::{order_of, owed, unseen};
+use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
+use crate::restore::settle::{Returned, Settled, Waiting, settle};
+use crate::restore::siblings::{self, Siblings};
+use crate::restore::{Restored, SETTLE};
+use crate::store::records::Records;
+use crate::verify;
+
+/// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
+const TICK: Duration = Duration::from_millis(10);
+
+pub(super) fn bring_back(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    records: &mut Records,
+    record: Record,
+    patience: Duration,
+) -> Result<Restored> {
+    let mut back = BringBack::begin(machine, world, records, record)?;
+    let mut siblings = back.delete_siblings()?;
+    let planned = back.find_and_plan(patience)?;
+    let mut ran = back.run_steps(&planned.plan.steps);
+    ran.add(back.put_in_order()?);
+    let here = back.nics_here(&planned.plan);
+    let children = back.delete_children(&planned.plan, &here)?;
+    back.delete_siblings_again(&mut siblings)?;
+    let settled = back.settle(&planned, &here, patience)?;
+    back.finish(planned, ran, (children, siblings), settled)
+}
+
+/// A restore under way.
+struct BringBack<'a, 'r> {
+    machine: &'a dyn Namespaces,
+    world: &'a mut dyn World,
+    records: &'a mut Records<'r>,
+    record: Record,
+    /// The phase in which it was found.
+    was: Phase,
+    others: Vec<Record>,
+    managers: Managers,
+    begun_at: SystemTime,
+    absent: AbsentParts,
+    /// What has gone for good, a sentence for each.
+    gone_notes: Vec<String>,
+    /// On a full disk the record stays as it was: in any phase it says all that a restore takes.
+    unsaved: Option<anyhow::Error>,
+}
+
+/// What the steps came to.
+struct Ran {
+    steps: usize,
+    errors: Vec<anyhow::Error>,
+    /// What the kernel took for the moves alone.
+    moving: Duration,
+}
+
+impl Ran {
+    fn add(&mut self, arranged: Arranged) {
+        self.steps += arranged.steps;
+        self.errors.extend(arranged.errors);
+    }
+}
+
+impl<'a, 'r> BringBack<'a, 'r> {
+    /// Records what the host has now, before NICs return to it.
+    fn begin(
+        machine: &'a dyn Namespaces,
+        world: &'a mut dyn World,
+        records: &'a mut Records<'r>,
+        mut record: Record,
+    ) -> Result<BringBack<'a, 'r>> {
+        let begun_at = SystemTime::now()
+            .checked_sub(TICK)
+            .unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut managers = Managers::of(machine.root());
+        let was = record.phase;
+        record.phase = Phase::Restoring;
+        let was_tried = was == Phase::Restoring;
+        of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
+        let unsaved = records.save(&record).err();
+        let others = other_records(records, &record);
+        let (absent, gone_notes) = absent_parts(world, records, &record, &others)?;
+        Ok(BringBack {
+            machine,
+            world,
+            records,
+            record,
+            was,
+            others,
+            managers,
+            begun_at,
+            absent,
+            gone_notes,
+            unsaved,
+        })
+    }
+
+    fn save(&mut self) {
+        let failed = self.records.save(&self.record).err();
+        self.unsaved = self.unsaved.take().or(failed);
+    }
+
+    /// Before it was attached, no program of the container has run.
+    fn may_have_links(&self) -> bool {
+        self.was != Phase::Attaching
+    }
+
+    fn delete_siblings(&mut self) -> Result<Siblings> {
+        if !self.may_have_links() {
+            return Ok(Siblings::default());
+        }
+        let siblings = siblings::delete(self.world, &self.record, &self.others)?;
+        if self.record.lost != siblings.lost {
+            self.record.lost.clone_from(&siblings.lost);
+            self.save();
+        }
+        Ok(siblings)
+    }
+
+    fn delete_siblings_again(&mut self, siblings: &mut Siblings) -> Result<()> {
+        if self.may_have_links() {
+            siblings::delete_again(self.world, &self.record, &self.others, siblings)?;
+            self.record.lost.clone_from(&siblings.lost);
+        }
+        Ok(())
+    }
+
+    fn find_and_plan(&mut self, patience: Duration) -> Result<Planned> {
+        let possible = self.absent.view(&self.record);
+        let managers = &mut self.managers;
+        let planned = find_and_plan(self.machine, self.world, managers, &possible, patience)?;
+        self.record.searched = planned.searched;
+        // A restore that was killed before it could save them has moved nothing.
+        if self.record.rules_beside.is_none() {
+            let rules = of_host::rules_beside(&self.record.held, &planned.rules);
+            self.record.rules_beside = rules;
+            if self.record.rules_beside.is_some() {
+                self.save();
+            }
+        }
+        Ok(planned)
+    }
+
+    fn run_steps(&mut self, steps: &[Step]) -> Ran {
+        // The steps that wait need theirs beside the moves.
+        let deadline = Instant::now() + SETTLE + deadline::moves(&self.record.held);
+        let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
+        let errors = apply_each(steps, self.world, deadline, |step| {
+            if is_move(step) {
+                moving += since.elapsed();
+            }
+            since = Instant::now();
+        });
+        Ran {
+            steps: steps.len(),
+            errors,
+            moving,
+        }
+    }
+
+    /// The NICs that the plan brings to the host.
+    fn nics_here(&self, plan: &RestorePlan) -> Vec<MovedNic> {
+        let mut here = self.absent.view(&self.record).held;
+        for (name, _) in &plan.stuck {
+            here.retain(|h| h.nic.identity.name != *name);
+        }
+        here
+    }
+
+    fn delete_children(&mut self, plan: &RestorePlan, here: &[MovedNic]) -> Result<Children> {
+        let is_first_try = self.was == Phase::Attached;
+        let owned = children::nics_of_container_alone(&plan.steps, &self.record.held, is_first_try);
+        let children = children::delete(self.world, here, &owned, &self.record)?;
+        self.record.children_gone = children.remaining.is_empty();
+        Ok(children)
+    }
+
+    /// Waits for what managers do with the NICs, and puts back what they lack.
+    fn settle(
+        &mut self,
+        planned: &Planned,
+        here: &[MovedNic],
+        patience: Duration,
+    ) -> Result<Settled> {
+        let order = self.absent.view(&self.record).precedence;
+        let back = Returned {
+            held: here,
+            order: &order,
+            host_objects: &self.record.host_objects,
+            arrived: &planned.away,
+            begun: self.begun_at,
+            rules: self.record.rules_beside.as_deref(),
+        };
+        let mut settled = settle(self.world, &mut self.managers, back, patience)?;
+        let hcas = bare_hcas::move_again(self.world, &self.record)?;
+        settled.drift.extend(hcas);
+        if planned.plan.stuck.is_empty() {
+            let complete = without_waiting(here, &settled.waiting);
+            let stand_ins = delete_stand_ins(self.world, &complete)?;
+            settled.drift.extend(stand_ins);
+        }
+        Ok(settled)
+    }
+
+    /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are
+    /// recorded first: they may be on their way to another place when a crash comes.
+    fn put_in_order(&mut self) -> Result<Arranged> {
+        let record = &mut self.record;
+        if record.precedence.is_empty() {
+            return Ok(Arranged::default());
+        }
+        let scope = Scope::links().with(routes_of(record));
+        let host = self.world.observe(Side::Host, &scope)?;
+        let met = record.precedence.met(&host);
+        let mut unsaved = None;
+        if met != record.precedence {
+            record.precedence = met;
+            unsaved = self.records.save(record).err();
+        }
+        // A manager's own come in the order that it chooses, and not yet.
+        let first = owed(&record.held, &unseen(&record.held), &host);
+        let order = order_of(&self.absent.view(record).precedence, &record.held, &first);
+        let mut arranged = arrange(self.world, Side::Host, &order, &host)?;
+        arranged.errors.extend(unsaved);
+        Ok(arranged)
+    }
+
+    fn finish(
+        self,
+        planned: Planned,
+        ran: Ran,
+        (children, siblings): (Children, Siblings),
+        mut settled: Settled,
+    ) -> Result<Restored> {
+        // Where steps failed, a link manager need not be the reason.
+        settled.fought = settled.fought.filter(|_| ran.errors.is_empty());
+        let deleted = planned.plan.deleted_but(&siblings.moved_on);
+        let remaining = [children.remaining, siblings.remaining].concat();
+        let found = [
+            planned.notes,
+            siblings.deleted,
+            siblings.notes,
+            children.notes,
+        ];
+        let notes = distinct([found.concat(), self.gone_notes.clone()].concat());
+        if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
+            let done = [
+                planned.plan.notes,
+                deleted,
+                std::mem::take(&mut settled.notes),
+            ];
+            return self.close(ran, distinct([notes, done.concat()].concat()), settled);
+        }
+        Err(self.keep(planned.plan.stuck, ran, (remaining, notes), settled))
+    }
+
+    /// Forgets the record.
+    fn close(self, ran: Ran, mut notes: Vec<String>, settled: Settled) -> Result<Restored> {
+        hand_over(self.records, &self.absent, &self.record, self.others)?;
+        close_record(self.machine, self.records, &self.record, &settled.waiting)?;
+        let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
+        notes.extend(settled.fought);
+        notes.extend(awaits.iter().cloned());
+        Ok(Restored {
+            steps: ran.steps,
+            notes,
+            awaits,
+            moving: ran.moving,
+        })
+    }
+
+    /// Keeps the record with what is missing: `status` and `doctor` say why. Without a place to
+    /// write it they say only that the NICs are away.
+    fn keep(
+        mut self,
+        stuck: Vec<(IfName, String)>,
+        ran: Ran,
+        (remaining, notes): (Vec<String>, Vec<String>),
+        settled: Settled,
+    ) -> anyhow::Error {
+        let mut why: Vec<String> = stuck
+            .iter()
+            .map(|(dev, why)| format!("{dev} {why}"))
+            .collect();
+        let errors = self.unsaved.iter().chain(&ran.errors);
+        why.extend(errors.map(|e| format!("{e:#}")));
+        why.extend(remaining);
+        why.extend(settled.drift.iter().map(Drift::to_string));
+        why.extend(settled.fought);
+        why.extend(notes);
+        if stuck.is_empty() {
+            why.extend(advice(&settled.drift, &self.record));
+        }
+        let text = format!(
+            "{}; run `{}` when that is settled",
+            why.join("; "),
+            self.record.restore_command()
+        );
+        let due = owed_by_networkd(&self.record, &settled.waiting);
+        let stuck = stuck.into_iter().map(|(name, _)| name);
+        let record = &mut self.record;
+        record.due_until_back = stuck.chain(due).collect();
+        record.held_back = why;
+        // Else they have been put back.
+        if record.due_until_back.is_empty() {
+            record.host_objects = HostObjects::default();
+        }
+        let _ = self.records.save(&self.record);
+        ErrorClass::Incomplete.error(text)
+    }
+}
+
+/// Two looks at the same links say the same of those that stay.
+fn distinct(mut notes: Vec<String>) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    notes.retain(|note| known.insert(note.clone()));
+    notes
+}
+
+fn without_waiting(held: &[MovedNic], waiting: &[Waiting]) -> Vec<MovedNic> {
+    let mut held = held.to_vec();
+    for waiting in waiting {
+        held.retain(|h| h.nic.identity.name != waiting.nic);
+    }
+    held
+}
+
+fn is_move(step: &Step) -> bool {
+    matches!(step, Step::Move { .. } | Step::RdmaMove { .. })
+}
+
+/// How to give up what cannot be restored.
+fn advice(drift: &[Drift], record: &Record) -> Option<String> {
+    let restore = record.restore_command();
+    if verify::lacks_program(drift) {
+        return Some(format!(
+            "a BPF program that has ended cannot be put back: `{restore} --forget` gives up, \
+            then attach it again"
+        ));
+    }
+    let is_of_device = !drift.is_empty() && drift.iter().all(Drift::is_of_device);
+    is_of_device.then(|| {
+        format!(
+            "what the driver or the kernel refuses can be set by hand; `{restore} --forget` \
+            gives it up"
+        )
+    })
+}
+
+/// Tries again to delete stand-ins that are beside the whole routes; returns those that stay.
+fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>> {
+    if held.iter().all(|h| h.stand_ins.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let scope = Scope::links().with(RoutesOf::returning(held, []));
+    let host = world.observe(Side::Host, &scope)?;
+    let again: Vec<Step> = superseded(held, &host).map(delete_on_host).collect();
+    if again.is_empty() {
+        return Ok(Vec::new());
+    }
+    apply_all(&again, world, Instant::now() + SETTLE);
+    let drift = |route: &Route| Drift {
+        dev: "host".into(),
+        field: "stand-in".into(),
+        expected: None,
+        observed: Some(route.to_string()),
+    };
+    let host = world.observe(Side::Host, &scope)?;
+    Ok(superseded(held, &host).map(drift).collect())
+}
