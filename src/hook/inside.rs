@@ -5,7 +5,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use crate::kernel::{Depth, Scope, World};
+use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::plan::{rails, rdma_mode};
 use crate::record::Record;
 use crate::report::Report;
@@ -14,6 +14,11 @@ use crate::verify;
 
 pub(super) fn states_inside(record: &Record) -> Vec<NicState> {
     record.held.iter().map(|h| h.inside.clone()).collect()
+}
+
+/// Root there may have made any number of routes that are no NIC's.
+pub(super) fn scope_inside(record: &Record, states: &[NicState]) -> Scope {
+    Scope::against(states).with(RoutesOf::returning(&record.held, []))
 }
 
 /// Gives equal routes and rules inside the order that they had on the host; where one cannot have
@@ -27,11 +32,12 @@ pub(super) fn put_in_order(
     if order.is_empty() {
         return Ok(());
     }
-    let now = world.observe(Side::Inside, &Scope::links())?;
+    let scope = Scope::links().with(RoutesOf::returning(&record.held, &order.routes));
+    let now = world.observe(Side::Inside, &scope)?;
     let arranged = arrange(world, Side::Inside, &order, &now)?;
     report.steps_done += arranged.steps;
     if arranged.steps > 0 || !arranged.errors.is_empty() {
-        let now = world.observe(Side::Inside, &Scope::links())?;
+        let now = world.observe(Side::Inside, &scope)?;
         let drift = order.drift(&now);
         report
             .notes
@@ -47,7 +53,7 @@ pub(super) fn verify_inside(
     report: &mut Report,
 ) -> Result<Snapshot> {
     let states = states_inside(record);
-    let now = world.observe(Side::Inside, &Scope::against(&states))?;
+    let now = world.observe(Side::Inside, &scope_inside(record, &states))?;
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
     drift.extend(rails::drift(&states, &now));

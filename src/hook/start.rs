@@ -2,10 +2,9 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
-use super::inside::{put_in_order, states_inside, verify_inside};
+use super::inside::{put_in_order, scope_inside, states_inside, verify_inside};
 use super::{Hook, is_able};
 use crate::apply::apply;
-use crate::kernel::Scope;
 use crate::plan::rails;
 use crate::report::{PhaseName, Report};
 use crate::restore::nic_names;
@@ -39,7 +38,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         return Err(ErrorClass::State.error("the container's network namespace has gone"));
     }
     let states = states_inside(record);
-    let now = world.observe(Side::Inside, &Scope::against(&states))?;
+    let now = world.observe(Side::Inside, &scope_inside(record, &states))?;
     // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
     // container's config asks for.
     report.notes = rails::drift(&states, &now)

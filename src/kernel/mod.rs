@@ -55,8 +55,11 @@ pub struct Scope {
 
 /// How much of a namespace is listed. One that is foreign may have any number of routes, which cost
 /// a search its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
+    /// Links with the indexes of `routes`, each by a question of its own, and rules: what else
+    /// there is in a container costs no time.
+    Nics,
     Links,
     /// With addresses and BPF programs.
     Netdevs,

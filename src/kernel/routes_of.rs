@@ -65,7 +65,9 @@ impl RoutesOf {
             let identity = &nic.nic.identity;
             let netdevs = [&nic.before.netdev, &nic.inside.netdev];
             of.names.insert(identity.name.clone());
-            of.indices.extend(netdevs.iter().map(|dev| dev.ifindex));
+            let indices = netdevs.iter().map(|dev| dev.ifindex);
+            // One that has not arrived has none yet.
+            of.indices.extend(indices.filter(|index| *index != 0));
             of.macs.extend(identity.permanent_mac.clone());
             of.macs.extend(nic.before.netdev.mac.clone());
             of.functions.extend(identity.pci);
@@ -78,6 +80,10 @@ impl RoutesOf {
         let besides = besides.into_iter().map(|r| r.destination);
         of.destinations.extend(besides);
         Routes::Of(Box::new(of))
+    }
+
+    pub(super) fn indices(&self) -> &BTreeSet<u32> {
+        &self.indices
     }
 
     /// What is no NIC's.

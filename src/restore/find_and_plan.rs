@@ -10,6 +10,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::Side;
 
 use super::bare_hcas;
+use super::look_inside::look_inside;
 use super::owed::{given_up, leave_settings, owed, unseen};
 use super::plan::{Goal, RestorePlan, plan_restore};
 use super::settle::Returned;
@@ -82,8 +83,8 @@ pub(super) fn plan_now(
     managers: &mut Managers,
     record: &Record,
 ) -> Result<Planned> {
+    let inside = look_inside(world, &record.held)?;
     let scope = Scope::links().with(routes_of(record));
-    let inside = world.observe_inside(&scope)?;
     let host = world.observe(Side::Host, &scope)?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.

@@ -11,6 +11,7 @@ pub mod forget;
 mod legs;
 mod link_diff;
 mod locate;
+mod look_inside;
 mod of_host;
 pub mod owed;
 pub mod plan;

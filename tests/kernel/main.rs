@@ -38,6 +38,7 @@ mod race;
 mod rails;
 mod random_rules;
 mod records;
+mod restless;
 mod settle;
 mod shim;
 mod stacked;

@@ -33,15 +33,20 @@ impl RouteSocket {
     pub fn conf(&mut self, name: &IfName) -> io::Result<(u32, DevConf)> {
         let mut ask = ask();
         call(&mut ask, name);
+        let (link, conf) = self.link_and_conf(ask)?;
+        Ok((link.header.index, conf))
+    }
+
+    pub(super) fn link_and_conf(&mut self, ask: LinkMessage) -> io::Result<(LinkMessage, DevConf)> {
         let ask = LinkPacket {
             packet: Message::GetLink(ask).into(),
             conf: DevConf::default(),
         };
-        let (messages, _) = self.0.exchange(ask, 0, ANSWER)?;
-        let found = messages
-            .into_iter()
-            .find_map(|m| Some((link(m.packet)?.header.index, m.conf)));
-        found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
+        let (messages, _) = self.socket.exchange(ask, 0, ANSWER)?;
+        let mut found = messages.into_iter();
+        found
+            .find_map(|m| Some((link(m.packet)?, m.conf)))
+            .ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {

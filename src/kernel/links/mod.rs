@@ -32,13 +32,23 @@ const TRIES: usize = 8;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
-pub struct RouteSocket(KernelSocket);
+pub struct RouteSocket {
+    socket: KernelSocket,
+    /// Whether a list that changed while it was read is taken as it is, see
+    /// [`RouteSocket::network`].
+    takes_parts: bool,
+    /// Whether the last list was whole.
+    is_whole: bool,
+}
 
 impl RouteSocket {
     pub fn open() -> Result<RouteSocket> {
-        Ok(RouteSocket(
-            KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?,
-        ))
+        let socket = KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?;
+        Ok(RouteSocket {
+            socket,
+            takes_parts: false,
+            is_whole: true,
+        })
     }
 
     /// An error answer becomes an `io::Error` with its errno.
@@ -56,7 +66,7 @@ impl RouteSocket {
         flags: u16,
         time: Duration,
     ) -> io::Result<(Vec<Packet>, bool)> {
-        self.0.exchange(message.into(), flags, time)
+        self.socket.exchange(message.into(), flags, time)
     }
 
     fn change(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<()> {
@@ -85,12 +95,13 @@ impl RouteSocket {
         for _ in 0..TRIES {
             let mut all = A::default();
             let interrupted = self
-                .0
+                .socket
                 .exchange_each(ask, NLM_F_DUMP, ANSWER, |kind, payload| {
                     feed(&mut all, kind, payload);
                 })
                 .context("dumping route netlink")?;
-            if !interrupted {
+            self.is_whole = !interrupted;
+            if self.is_whole || self.takes_parts {
                 return Ok(all);
             }
             std::thread::sleep(pause);

@@ -1,13 +1,15 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 
-use anyhow::Result;
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use anyhow::{Context, Result};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use nix::libc::ENODEV;
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
+use rdma_model::step::Side;
 use rdma_netlink::devconf::{DevConf, LinkPacket};
 use rdma_netlink::neigh_parms;
 use rdma_netlink::qdisc::{self, ObservedQdisc};
@@ -24,6 +26,10 @@ use crate::kernel::{Depth, Routes, Scope};
 /// include/uapi/linux/if_addr.h.
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
+/// How many lists that are not whole count together.
+const LISTS: usize = 3;
+
+type Listed = (Vec<LinkMessage>, HashMap<u32, DevConf>);
 
 #[derive(Default)]
 pub struct Network {
@@ -55,11 +61,22 @@ impl Links<'_> {
 }
 
 impl RouteSocket {
-    /// Reads what route netlink reports of the namespace; queueing disciplines only where they
-    /// matter: each costs a request of its own, and root in a container can make many.
-    pub fn network(&mut self, scope: &Scope, disciplines: bool) -> Result<Network> {
+    /// Reads what route netlink reports of the namespace; queueing disciplines only of the host:
+    /// each costs a request of its own, and root in a container can make many.
+    ///
+    /// Root there can also change links and addresses so fast that no list comes whole. The kernel
+    /// says so of any change (NLM_F_DUMP_INTR, by net->dev_base_seq), while a list lacks at most
+    /// links that came or went, and up to Linux 6.8 such as share a hash bucket with one that went
+    /// (rtnl_dump_ifinfo() in net/core/rtnetlink.c). So up to [`Depth::Netdevs`] a list is taken as
+    /// it is there, of links what [`LISTS`] of them have together: a NIC that is in none is
+    /// missing, for which its record stays. What is compared with a plan has to be whole.
+    pub fn network(&mut self, scope: &Scope, side: Side) -> Result<Network> {
         let depth = scope.depth;
-        let (links, confs) = self.links()?;
+        self.takes_parts = side == Side::Inside && depth != Depth::Network;
+        let (links, confs) = match (&scope.routes, depth) {
+            (Routes::Of(routes), Depth::Nics) => self.links_at(routes.indices())?,
+            _ => self.links()?,
+        };
         let names: Names = links.iter().filter_map(rtnl::link_name).collect();
         let netdevs = links.iter().filter_map(|l| rtnl::netdev(l, &names));
         let mut network = Network {
@@ -67,8 +84,15 @@ impl RouteSocket {
             confs,
             ..Network::default()
         };
-        if depth == Depth::Links {
-            return Ok(network);
+        match depth {
+            Depth::Links => return Ok(network),
+            Depth::Nics => {
+                for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                    network.rules.append(&mut self.rules(family)?);
+                }
+                return Ok(network);
+            }
+            Depth::Netdevs | Depth::Network => {}
         }
         let mut by_index = Links::of(&mut network.netdevs);
         for (index, address) in self.addresses()? {
@@ -96,7 +120,7 @@ impl RouteSocket {
             }
         };
         let wanted = wanted.as_ref().map(|(wanted, objects)| (wanted, objects));
-        if disciplines {
+        if side == Side::Host {
             self.qdiscs(
                 &mut network.netdevs,
                 wanted.map(|(wanted, _)| &wanted.links),
@@ -113,21 +137,44 @@ impl RouteSocket {
         Ok(network)
     }
 
-    fn links(&mut self) -> Result<(Vec<LinkMessage>, HashMap<u32, DevConf>)> {
+    fn links(&mut self) -> Result<Listed> {
         let ask = LinkPacket {
             packet: Message::GetLink(change_links::ask()).into(),
             conf: DevConf::default(),
         };
-        let found = self.list(&ask, |kind, payload| {
-            let LinkPacket { packet, conf } = parsed(kind, payload)?;
-            Some((link(packet)?, conf))
-        })?;
-        let (mut links, mut confs) = (Vec::new(), HashMap::new());
-        for (link, conf) in found {
-            confs.insert(link.header.index, conf);
-            links.push(link);
+        let (mut links, mut confs) = (BTreeMap::new(), HashMap::new());
+        for _ in 0..LISTS {
+            let listed = self.list(&ask, |kind, payload| {
+                let LinkPacket { packet, conf } = parsed(kind, payload)?;
+                Some((link(packet)?, conf))
+            })?;
+            for (link, conf) in listed {
+                confs.insert(link.header.index, conf);
+                links.insert(link.header.index, link);
+            }
+            if self.is_whole {
+                break;
+            }
         }
-        Ok((links, confs))
+        Ok((links.into_values().collect(), confs))
+    }
+
+    /// Links with these indexes, and what they are members of.
+    fn links_at(&mut self, indices: &BTreeSet<u32>) -> Result<Listed> {
+        let mut due: Vec<u32> = indices.iter().copied().collect();
+        let (mut links, mut confs) = (BTreeMap::new(), HashMap::new());
+        while let Some(index) = due.pop() {
+            let mut ask = change_links::ask();
+            ask.header.index = index;
+            let (link, conf) = match self.link_and_conf(ask) {
+                Err(e) if e.raw_os_error() == Some(ENODEV) => continue,
+                found => found.context("asking for a link")?,
+            };
+            due.extend(master(&link).filter(|master| !links.contains_key(master)));
+            confs.insert(index, conf);
+            links.insert(index, link);
+        }
+        Ok((links.into_values().collect(), confs))
     }
 
     fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
@@ -232,4 +279,13 @@ impl RouteSocket {
             a.address == ip && a.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == IFA_F_TENTATIVE
         }))
     }
+}
+
+fn master(link: &LinkMessage) -> Option<u32> {
+    link.attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Controller(index) => Some(*index),
+            _ => None,
+        })
 }

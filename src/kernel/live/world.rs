@@ -19,7 +19,7 @@ use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Observed, Pin, Scope, World, host_paths};
+use crate::kernel::{Depth, Observed, Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 
 /// The numbers of verbs nodes that devices of other namespaces have.
@@ -49,7 +49,7 @@ impl World for Kernel {
         let space = self.space(side)?;
         let network = space
             .route
-            .network(scope, side == Side::Host)
+            .network(scope, side)
             .with_context(|| format!("observing the network {side}"))?;
         let facts = space
             .rdma
@@ -83,7 +83,10 @@ impl World for Kernel {
         snapshot.routes_cut = network.routes_cut;
         snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
-        (space.links, space.neigh) = (network.confs.len(), None);
+        space.neigh = None;
+        if scope.depth != Depth::Nics {
+            space.links = network.confs.len();
+        }
         space.read_settings(&mut snapshot, scope, network.confs)?;
         Ok(Observed { snapshot, survey })
     }

@@ -16,6 +16,7 @@ use crate::precedence::Precedence;
 use crate::restore::SETTLE;
 use crate::restore::arrange::arrange;
 use crate::restore::diff::rule_delete;
+use crate::restore::look_inside::look_inside;
 use crate::restore::of_host::foreign_rules;
 use crate::restore::owed::{Words, order_of, owed};
 use crate::restore::plan::{Goal, plan_restore};
@@ -103,21 +104,11 @@ impl Settling<'_> {
         order: &Precedence,
         host: &Snapshot,
     ) -> Result<bool> {
-        let scope = Scope::links().with(self.routes());
-        // What a failed step left there is not created again here.
-        let inside = match self
-            .world
-            .has_inside()
-            .then(|| self.world.observe(Side::Inside, &scope))
-        {
-            Some(Ok(inside)) => Some(inside),
-            // Root there can make it hard to observe: nothing is taken for gone that may still be
-            // there.
-            Some(Err(_)) => {
-                self.failed = true;
-                return Ok(false);
-            }
-            None => None,
+        // What a failed step left there is not created again here. Where it cannot be observed,
+        // nothing is taken for gone that may still be there.
+        let Ok(inside) = look_inside(self.world, self.back.held) else {
+            self.failed = true;
+            return Ok(false);
         };
         let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
         steps.extend(self.back.host_objects.missing(host).steps());
@@ -133,6 +124,7 @@ impl Settling<'_> {
         if order.is_empty() {
             return Ok(!steps.is_empty());
         }
+        let scope = Scope::links().with(self.routes());
         let now = self.world.observe(Side::Host, &scope);
         let Ok(arranged) = now.and_then(|now| arrange(self.world, Side::Host, order, &now)) else {
             self.failed = true;
