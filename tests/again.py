@@ -218,9 +218,9 @@ class Again(unittest.TestCase):
             self.assertEqual(self.ran(), [f" test {target} hook::old_0"])
         (self.at / "ran").unlink()
         (self.at / "list").unlink()
-        self.collect("cargo", CARGO.format("    nldev::old_0\n"), "./alone", "test", "--features", "faults", "--", "--ignored")
+        self.collect("cargo", CARGO.format("    nldev::old_0\n"), "./alone", "test", "--locked", "--", "--ignored")
         self.again("run", "list")
-        self.assertEqual(self.ran(), [" test --features faults --test kernel -- --ignored --exact nldev::old_0"])
+        self.assertEqual(self.ran(), [" test --locked --test kernel -- --ignored --exact nldev::old_0"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 //! A hold that fails at any point, on its way in or out: the host gets everything back, the
-//! namespace's name included. Needs the cargo feature `faults`; the points are those that the
-//! program tells it has passed.
+//! namespace's name included. The points are those that the program tells it has passed.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! Crash at every step, on the real kernel: whatever ends an attach or a restore, wherever,
-//! `restore --all` gives the host everything back. Needs the cargo feature `faults`; the points are
-//! those that the program tells it has passed.
+//! `restore --all` gives the host everything back. The points are those that the program tells it
+//! has passed.
 
 use crate::abreast;
 use crate::points::{Crash, Point, crashes, passed, passed_so_far, steps, struck};

@@ -1,4 +1,4 @@
-//! The program made to fail at each of its fault points: needs the cargo feature `faults`.
+//! The program made to fail at each of its fault points, which a debug build has.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

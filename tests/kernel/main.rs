@@ -16,7 +16,6 @@ mod cni;
 mod container_setup;
 mod device;
 mod doctor;
-mod faults;
 mod gvisor;
 mod handle;
 mod hold;
