@@ -47,6 +47,9 @@ pub enum Word {
     /// It says that it is done, and means the link before it left: a NIC that returns within some
     /// ms may never be missed (NetworkManager on a busy machine).
     Unaware,
+    /// It has not noticed for some time that the link left, and all of its own is there: it may
+    /// notice yet, and then takes it for configured by others.
+    Unnoticed,
     /// It would take the link, and has no profile that it activates by itself.
     Idle,
     /// It has found the link configured, and watches it.

@@ -28,6 +28,9 @@ use crate::store::records::Records;
 /// Between two looks at a manager that is not done.
 const MOMENT: Duration = Duration::from_millis(50);
 
+/// A manager that has more to do takes no longer to notice that a NIC was away.
+const NOTICE: Duration = Duration::from_secs(5);
+
 /// Adds what the NICs of a waiting record lack, as far as their managers have begun by the end of
 /// `patience`. Nothing that is there changes, and nothing is missing for ever: what cannot be added
 /// beside a manager that is done is a note.
@@ -46,9 +49,13 @@ pub fn resume(
         let (here, mut notes) = waiting_still(record, &host, &mut managers);
         let is_over = Instant::now() >= deadline;
         let mut words = words(&here, &host, &mut managers);
+        activate_again(Word::External, &here, &mut words, (&host, &mut managers));
         if is_over {
-            activate_again(&here, &mut words, &host, &mut managers);
+            activate_again(Word::Idle, &here, &mut words, (&host, &mut managers));
             last_words(&mut words, managers.can_be_asked());
+        }
+        if records.age(record) >= NOTICE {
+            forget_unnoticed(&mut words);
         }
         let missing = missing(record, &here, &words, &host);
         let errors = apply_all(&missing, world, Instant::now() + SETTLE);
@@ -74,12 +81,26 @@ pub fn resume(
     }
 }
 
+/// Of what a manager has not noticed by now, nothing more comes.
+fn forget_unnoticed(words: &mut Words) {
+    for word in words.values_mut() {
+        if *word == Word::Unnoticed {
+            *word = Word::Done;
+        }
+    }
+}
+
 /// A profile that failed is tried again, as NetworkManager does with those that it activates by
 /// itself; so is one that it could not take as it started, since all was there.
-fn activate_again(here: &[MovedNic], words: &mut Words, host: &Snapshot, managers: &mut Managers) {
+fn activate_again(
+    due: Word,
+    here: &[MovedNic],
+    words: &mut Words,
+    (host, managers): (&Snapshot, &mut Managers),
+) {
     for held in here {
         let word = words.get_mut(&held.nic.identity.name);
-        let due = word.filter(|word| matches!(word, Word::Idle | Word::External));
+        let due = word.filter(|word| **word == due);
         if let Some(word) = due.filter(|_| activate(held, managers, host)) {
             *word = Word::Configuring;
         }

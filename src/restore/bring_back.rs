@@ -127,15 +127,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         self.unsaved = self.unsaved.take().or(failed);
     }
 
-    /// Before it was attached, no program of the container has run.
-    fn may_have_links(&self) -> bool {
-        self.was != Phase::Attaching
-    }
-
     fn delete_siblings(&mut self) -> Result<Siblings> {
-        if !self.may_have_links() {
-            return Ok(Siblings::default());
-        }
         let siblings = siblings::delete(self.world, &self.record, &self.others)?;
         if self.record.lost != siblings.lost {
             self.record.lost.clone_from(&siblings.lost);
@@ -145,10 +137,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
     }
 
     fn delete_siblings_again(&mut self, siblings: &mut Siblings) -> Result<()> {
-        if self.may_have_links() {
-            siblings::delete_again(self.world, &self.record, &self.others, siblings)?;
-            self.record.lost.clone_from(&siblings.lost);
-        }
+        siblings::delete_again(self.world, &self.record, &self.others, siblings)?;
+        self.record.lost.clone_from(&siblings.lost);
         Ok(())
     }
 

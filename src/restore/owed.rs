@@ -70,7 +70,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     };
     if matches!(
         word,
-        None | Some(Word::Absent | Word::External | Word::GivenUp)
+        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::Unnoticed)
     ) {
         let dev = &held.before.netdev;
         before

@@ -299,8 +299,8 @@ impl Siblings {
             }
             Kin::Unknown => {
                 self.remaining.push(format!(
-                    "{link} has been put on {card} since, and may be the \
-                        container's: delete it there"
+                    "{link} has been put on {card} since, and may be the container's: delete it \
+                        there, or `{forget}` if it is not"
                 ));
                 return None;
             }

@@ -2,6 +2,7 @@
 //! alike. What decides on a change is read under the lock: only its holder writes records.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -85,6 +86,13 @@ impl<'a> Records<'a> {
         self.take_out(&entry.path);
         self.all.push(entry);
         Ok(())
+    }
+
+    /// How long it has been as it is.
+    pub fn age(&self, record: &Record) -> Duration {
+        let written = std::fs::metadata(self.store.record_path(record)).and_then(|m| m.modified());
+        let age = written.ok().and_then(|written| written.elapsed().ok());
+        age.unwrap_or_default()
     }
 
     /// See [`Store::forget`].

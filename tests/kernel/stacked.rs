@@ -593,6 +593,56 @@ fn a_macvlan_that_a_cni_plugin_gave_stays() {
     });
 }
 
+#[test]
+fn a_macvlan_with_the_name_of_a_cni_link_is_deleted() {
+    alone(|host| {
+        let (before, c) = given(host);
+        sh("mount -t tmpfs tmpfs /var/lib; mkdir -p /var/lib/cni/results");
+        let netns = format!("/proc/{}/ns/net", c.pid());
+        let result = serde_json::json!({
+            "kind": "cniCacheV1", "ifName": "eth0", "networkName": "bridge", "netns": netns,
+            "result": {"interfaces": [
+                {"name": "eth0", "mac": "0a:58:0a:00:00:07"},
+                {"name": "eth0", "mac": "0A:58:0A:00:00:05", "sandbox": netns},
+            ]},
+        });
+        std::fs::write("/var/lib/cni/results/bridge-c-eth0", result.to_string()).unwrap();
+        c.sh("ip link add link m0 name eth0 type macvlan mode bridge");
+        let said = host.rdmaprep(&["restore", "c"]).ok().out;
+        assert!(
+            said.contains("eth0 (macvlan)") && said.contains("is deleted"),
+            "{said}"
+        );
+        assert_eq!(parts(&c), "");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Where it joins one: the hook was killed before its record said that the NICs are attached.
+#[test]
+fn a_sibling_made_before_a_create_was_done_is_found() {
+    alone(|host| {
+        let before = planned(host);
+        let c = Container::new("c");
+        c.create(host).ok();
+        let record = host.records().remove(0);
+        let text = std::fs::read_to_string(&record).unwrap();
+        let unfinished = text.replacen(r#""phase":"attached""#, r#""phase":"attaching""#, 1);
+        assert_ne!(unfinished, text);
+        std::fs::write(&record, unfinished).unwrap();
+        c.sh("ip link add link m0 name y type macvlan mode bridge");
+        let said = host.rdmaprep(&["restore", "c"]).ok().out;
+        assert!(
+            said.contains("y (macvlan)") && said.contains("is deleted"),
+            "{said}"
+        );
+        assert_eq!(parts(&c), "");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// `podman network connect` writes nothing that says so.
 #[test]
 fn a_macvlan_that_an_engine_may_have_put_holds_the_nic_back() {
@@ -626,7 +676,10 @@ fn a_sibling_in_a_namespace_within_holds_the_nic_back() {
         let there = sh(&format!(
             "nsenter -t {init} -n -p unshare --net --pid --fork sleep 60 > /dev/null \
                 2>&1 & outer=$!
-            child() {{ until read -r pid < /proc/$1/task/$1/children; do sleep 0.02; done; }}
+            child() {{
+                pid=; until read -r pid _ < /proc/$1/task/$1/children || [ \"$pid\" ]; do
+                sleep 0.02; done
+            }}
             child $outer; maker=$pid
             child $maker; there=$pid
             nsenter -t {init} -n ip link add link m0 name y netns $((there)) type macvlan

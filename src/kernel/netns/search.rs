@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use rdma_model::ids::Mac;
 use rdma_model::snapshot::Stranger;
 use serde::Deserialize;
 
@@ -145,10 +146,44 @@ const CNI_RESULTS: [&str; 2] = ["/var/lib/cni/results", "/var/lib/cni/multus/res
 struct CniResult {
     if_name: String,
     netns: PathBuf,
+    #[serde(default)]
+    result: CniLinks,
 }
 
-/// The namespace and the name of each link that a CNI plugin has given.
-fn links_of_cni() -> Vec<(u64, String)> {
+#[derive(Default, Deserialize)]
+struct CniLinks {
+    #[serde(default)]
+    interfaces: Vec<CniLink>,
+}
+
+#[derive(Deserialize)]
+struct CniLink {
+    name: String,
+    #[serde(default)]
+    mac: String,
+    /// Empty for a link of the host.
+    #[serde(default)]
+    sandbox: String,
+}
+
+impl CniResult {
+    /// The address that it gave; empty where it does not say so.
+    fn mac(&self) -> &str {
+        let mut links = self.result.interfaces.iter();
+        let link = links.find(|l| l.name == self.if_name && !l.sandbox.is_empty());
+        link.map_or("", |link| &link.mac)
+    }
+
+    /// Root in a container can give a link of its own that name.
+    fn has_given(&self, link: &Stranger) -> bool {
+        let mac = link.mac.as_ref().map(Mac::to_string).unwrap_or_default();
+        self.if_name == link.name.as_str()
+            && (self.mac().is_empty() || self.mac().eq_ignore_ascii_case(&mac))
+    }
+}
+
+/// What CNI plugins have given, by the inode of the namespace.
+fn results_of_cni() -> Vec<(u64, CniResult)> {
     let folders = CNI_RESULTS
         .iter()
         .filter_map(|folder| std::fs::read_dir(folder).ok());
@@ -157,7 +192,7 @@ fn links_of_cni() -> Vec<(u64, String)> {
         serde_json::from_slice::<CniResult>(&std::fs::read(entry.path()).ok()?).ok()
     });
     results
-        .filter_map(|result| Some((inode(&result.netns)?, result.if_name)))
+        .filter_map(|result| Some((inode(&result.netns)?, result)))
         .collect()
 }
 
@@ -229,16 +264,16 @@ impl Search {
         if self.found.is_empty() {
             return;
         }
-        let given = links_of_cni();
+        let results = results_of_cni();
         let named: BTreeSet<u64> = ENGINES.iter().flat_map(|f| pins::named_in(f)).collect();
         for found in &mut self.found {
             let link = &found.link;
-            let mut there = given.iter().filter(|(netns, _)| *netns == link.netns);
+            let mut there = results.iter().filter(|(netns, _)| *netns == link.netns);
             found.has_name = named.contains(&link.netns);
             found.is_given = there
                 .clone()
                 .next()
-                .map(|_| there.any(|(_, name)| name == link.name.as_str()));
+                .map(|_| there.any(|(_, result)| result.has_given(link)));
         }
     }
 

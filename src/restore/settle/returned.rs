@@ -65,7 +65,7 @@ impl<'a> Returned<'a> {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => {
                     managers.begun_with(managed, link)
                 }
-                Word::Unaware if has_its_own(held, host) => Word::Done,
+                Word::Unaware if has_its_own(held, host) => Word::Unnoticed,
                 word => word,
             };
             words.insert(name.clone(), word);
@@ -80,7 +80,8 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
             Word::Unseen if !can_be_asked => Word::Absent,
-            Word::Unaware | Word::Idle => Word::GivenUp,
+            Word::Unaware => Word::Unnoticed,
+            Word::Idle => Word::GivenUp,
             word => word,
         };
     }
@@ -95,7 +96,7 @@ pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bo
 
 /// Whether a stop need not wait for the manager any longer.
 pub(super) fn is_settled(word: Word) -> bool {
-    word == Word::Begun || is_last(word)
+    matches!(word, Word::Begun | Word::Unnoticed) || is_last(word)
 }
 
 /// Whether nothing more is to come.
@@ -120,6 +121,7 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
             "has not begun with it (`nmcli networking` says whether it may)"
         }
         Word::Unseen | Word::Unaware => "has not begun with it",
+        Word::Unnoticed => "may not have noticed that it was away",
         _ => "is configuring it",
     };
     let but = match has_carrier(host, name) {
