@@ -272,6 +272,7 @@ fn no_file_is_opened_twice() {
     let traced = Command::new("strace")
         .args([
             "-f",
+            "--seccomp-bpf",
             "-y",
             "-e",
             "trace=openat,openat2",

@@ -40,7 +40,7 @@ at ethtool
 for n in /sys/class/net/*; do n=${n##*/}
   [ $n = lo ] || for w in k l g c a; do ethtool -$w $n 2>&1 | sed "s/^/$n $w /"; done
 done
-if [ -n "$BPF" ]; then at bpf; python3 "$BPF" query; fi
+if [ -n "$BPF" ]; then at bpf; python3 -IS "$BPF" query; fi
 at sysctl; grep -rs '' /proc/sys/net/ipv4 /proc/sys/net/ipv6
 at sysfs
 for n in /sys/class/net/*/; do
