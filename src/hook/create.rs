@@ -35,7 +35,7 @@ use choose::Chosen;
 use entered::{Entered, member};
 use fit::Fitted;
 use join::Joined;
-use returned::{check_configured, due_objects, set_manager, take_over};
+use returned::{check_asked, check_configured, due_objects, set_manager, take_over};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -153,6 +153,7 @@ impl Create<'_> {
             set_manager(held, &moved, host, &mut managers);
             take_over(&attempt.records, held, host);
         }
+        check_asked(&attach.held, &managers)?;
         self.report.notes.append(&mut attach.notes);
         Ok(attach)
     }

@@ -102,6 +102,13 @@ impl Managers {
         self.bus.as_ref().is_some_and(|bus| !bus.is_dead())
     }
 
+    /// Whether NetworkManager has a link and has not answered: then it is not known whether and by
+    /// which profile it configures that.
+    pub fn is_silent(&self, link: &Netdev) -> bool {
+        self.bus.as_ref().is_some_and(bus::Bus::is_dead)
+            && manages(&self.root, Manager::NetworkManager, link.ifindex)
+    }
+
     pub fn are_present(&self) -> bool {
         !present(&self.root).is_empty()
     }

@@ -211,6 +211,10 @@ impl AbsentParts {
                 ..AbsentParts::default()
             };
             let before = (state.clone(), held.stand_ins.clone());
+            // What was there only while a NIC of that record was away has gone with its return.
+            state
+                .routes
+                .retain(|r| !from.held.iter().any(|h| h.stand_ins.contains(r)));
             for route in from
                 .held
                 .iter()

@@ -4,7 +4,7 @@ import signal
 import time
 from pathlib import Path
 
-from host import Failure, rdmaprep, sh, wait_for
+from host import Container, Failure, rdmaprep, sh, wait_for
 
 # A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
 # of one.
@@ -246,6 +246,21 @@ def manager_too_busy_to_notice(judge):
         resuming.join()
         judge.expect_code(ended, 0, step)
         judge.expect_back(step)
+
+
+def manager_silent_at_a_create(judge):
+    """A manager that does not say what is its own: its NICs do not leave."""
+    judge.prepare()
+    [manager] = judge.host.managers
+    manager.daemon.process.send_signal(signal.SIGSTOP)
+    container = Container()
+    refused = container.create()
+    manager.daemon.process.send_signal(signal.SIGCONT)
+    judge.expect_code(refused, 9, "a create beside a manager that does not answer")
+    if "does not answer" not in refused.text:
+        raise Failure(f"the create says: {refused.text}")
+    container.end()
+    judge.once()
 
 
 def is_up(nic):

@@ -236,3 +236,28 @@ fn a_nic_in_a_bridge_leaves_the_host_the_other_legs() {
         host.is_clean();
     });
 }
+
+/// What the host had only while the other leg was away was recorded as the second NIC's own.
+#[test]
+fn a_stand_in_does_not_come_back_by_another_record() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("route add 10.90.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1");
+        let before = host.look();
+        let of_plan = |id: &'static str, nic: &str| {
+            host.rdmaprep(&["prepare", "--plan", id, "--ifaces", nic])
+                .ok();
+            let c = Container::new(id).annotated(serde_json::json!({"rdmaprep.io/plan": id}));
+            c.create(host).ok();
+            c
+        };
+        let (mut first, mut second) = (of_plan("first", "r0"), of_plan("second", "r1"));
+        // As a stop leaves it that was killed.
+        second.sh(&format!("ip link set r1 netns {}", std::process::id()));
+        host.ip("link set r1 up\naddress add 10.1.0.1/24 dev r1");
+        first.stop(host).ok();
+        second.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

@@ -42,6 +42,19 @@ pub(super) fn check_configured(
     Ok(())
 }
 
+/// That it is known who configures the NICs: one whose manager was not asked would come back with
+/// its addresses, and the manager leaves such a one alone. [`ErrorClass::Locked`] says which.
+pub(super) fn check_asked(held: &[MovedNic], managers: &Managers) -> Result<()> {
+    let mut links = held.iter().map(|h| &h.before.netdev);
+    let silent = links.find(|link| managers.is_silent(link));
+    silent.map_or(Ok(()), |link| {
+        Err(ErrorClass::Locked.error(format!(
+            "NetworkManager has {} and does not answer: how that is to come back is not known",
+            link.name
+        )))
+    })
+}
+
 /// Who configures the NIC. That one deletes the rules that it made for the NIC's tables when the
 /// NIC leaves: they are the NIC's, whatever network they are for.
 pub(super) fn set_manager(
