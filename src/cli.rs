@@ -24,7 +24,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
-use clap::{Args, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use crate::config::options::Global;
 pub use crate::config::select_args::SelectArgs;
@@ -335,7 +335,11 @@ impl Cli {
         if let Some(cli) = hook::read_alone(&args) {
             return Ok(cli);
         }
-        Cli::from_arg_matches(&without_empty_variables(command()).try_get_matches_from(args)?)
+        // The texts of the help, a fifth of the time, are for who errs or asks.
+        let bare = without_empty_variables(Cli::command()).try_get_matches_from(&args);
+        let matches =
+            bare.or_else(|_| without_empty_variables(command()).try_get_matches_from(args))?;
+        Cli::from_arg_matches(&matches)
     }
 }
 
