@@ -29,6 +29,18 @@ fn a_thread_is_home_after_each_visit() {
             .is_err()
         );
         is_home(home);
+        // One of home itself, alone and on another one.
+        let own = Netns::current().unwrap();
+        let here = || Ok(Netns::current()?.inode());
+        assert_eq!(own.visit(here).unwrap(), home);
+        there
+            .visit(|| {
+                assert_eq!(own.visit(here)?, home);
+                assert_eq!(here()?, there.inode());
+                Ok(())
+            })
+            .unwrap();
+        is_home(home);
         // One within the other.
         there
             .visit(|| {
