@@ -3,18 +3,21 @@
 mod space;
 mod world;
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::libc::{EBUSY, EEXIST};
 
+use crate::kernel::beside::Idle;
+use crate::kernel::host_paths::Sockets;
 use crate::kernel::links::tcx;
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::{Rdma, errno};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Nexthop, Program, Route};
-use rdma_model::step::{Side, VirtualLink};
+use rdma_model::step::{Side, Step, VirtualLink};
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
@@ -24,6 +27,9 @@ pub struct Kernel {
     host: Space,
     inside: Option<Space>,
     boot_id: String,
+    /// The host's, listed at the last look for what is elsewhere.
+    sockets: Option<io::Result<Sockets>>,
+    idle: Idle,
 }
 
 impl Kernel {
@@ -47,6 +53,8 @@ impl Kernel {
             host: Space::open(host, rdma)?,
             inside,
             boot_id,
+            sockets: None,
+            idle: Idle::default(),
         })
     }
 
@@ -54,6 +62,17 @@ impl Kernel {
         match side {
             Side::Host => Ok(&mut self.host),
             Side::Inside => self.inside.as_mut().context(GONE),
+        }
+    }
+
+    /// Only these steps follow each other for one link, and give none another name.
+    fn forget_index(&mut self, step: &Step) {
+        if let Step::Sysctls { .. } | Step::AddressAdd { .. } | Step::Link { .. } = step {
+            return;
+        }
+        self.host.route.last = None;
+        if let Some(inside) = &mut self.inside {
+            inside.route.last = None;
         }
     }
 

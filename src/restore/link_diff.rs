@@ -13,7 +13,7 @@ pub(super) fn device_differences(side: Side, was: &Netdev, is: &Netdev) -> Optio
     Some(Step::Device {
         side,
         dev: was.name.clone(),
-        values,
+        values: values.into(),
     })
 }
 

@@ -141,9 +141,15 @@ fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
         .filter(|(kind, _)| *kind == BITSET_BITS);
     let each = bits.flat_map(|(_, bits)| attributes(bits).flatten());
     each.filter_map(move |(_, bit)| {
-        let all: BTreeMap<u16, &[u8]> = attributes(bit).flatten().collect();
-        let set = list || all.contains_key(&BIT_VALUE);
-        all.get(&BIT_NAME).filter(|_| set).map(|name| string(name))
+        let (mut name, mut is_set) = (None, list);
+        for (kind, value) in attributes(bit).flatten() {
+            match kind {
+                BIT_NAME => name = Some(value),
+                BIT_VALUE => is_set = true,
+                _ => {}
+            }
+        }
+        name.filter(|_| is_set).map(string)
     })
 }
 
@@ -204,12 +210,43 @@ pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
+/// The last answer of each kind, and its values: those of a host's NICs are alike but for the
+/// header.
+#[derive(Default)]
+pub struct Known(BTreeMap<&'static str, (Vec<u8>, Values)>);
+
+impl Known {
+    fn values(&mut self, kind: &Kind, answer: &[u8]) -> Values {
+        let own = without_header(answer);
+        match self.0.get(kind.name) {
+            Some((same, values)) if same == own => values.clone(),
+            _ => {
+                let values = kind.parse(own);
+                self.0.insert(kind.name, (own.to_vec(), values.clone()));
+                values
+            }
+        }
+    }
+}
+
+/// The header comes first.
+fn without_header(answer: &[u8]) -> &[u8] {
+    let [a, b, c, d, ..] = *answer else {
+        return answer;
+    };
+    if u16::from_ne_bytes([c, d]) & !NLA_F_NESTED != HEADER {
+        return answer;
+    }
+    let length = usize::from(u16::from_ne_bytes([a, b])).next_multiple_of(4);
+    answer.get(length..).unwrap_or_default()
+}
+
 /// What a netdev has. A kind that its driver or the kernel does not know is left out.
-pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
+pub fn read(genl: &mut Genl, known: &mut Known, ifindex: u32, hardware: bool) -> Values {
     let mut all = Values::new();
     for kind in KINDS.iter().filter(|k| hardware || !k.hardware) {
         if let Ok(answer) = genl.ask(kind.get, &header(ifindex, 0)) {
-            all.extend(kind.parse(&answer));
+            all.append(&mut known.values(kind, &answer));
         }
     }
     all

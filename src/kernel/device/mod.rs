@@ -4,8 +4,8 @@
 mod napi;
 mod queues;
 
-use std::thread::{available_parallelism, scope};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
 use rdma_model::ids::IfName;
@@ -15,19 +15,21 @@ use rdma_netlink::generic::Genl;
 use rdma_netlink::socket::KernelSocket;
 use rdma_netlink::{dcb, vf};
 
+use super::beside::{Beside, Idle};
 use super::netns::Netns;
 use queues::Files;
 
 const NETLINK_ROUTE: isize = 0;
-/// Each thread that ends makes the moves that follow some 2 ms slower (docs/performance.md), so few
-/// files are read without one.
-const ALONE: Duration = Duration::from_millis(10);
+/// So many NICs at least have their files read by one thread.
+const SHARE: usize = 4;
 
 pub struct Devices {
     ethtool: Option<Genl>,
+    known: ethtool::Known,
     netdev: Option<Genl>,
     route: KernelSocket,
-    files: Option<Files>,
+    files: Option<Arc<Files>>,
+    idle: Idle,
 }
 
 impl Devices {
@@ -41,43 +43,34 @@ impl Devices {
         // In a container of its own sysfs may be closed to us: its files are unknown then.
         Ok(Devices {
             ethtool,
+            known: ethtool::Known::default(),
             netdev,
             route,
-            files: Files::of_netns(netns).ok(),
+            files: Files::of_netns(netns).ok().map(Arc::new),
+            idle: Idle::default(),
         })
     }
 
-    /// Reads those of these NICs. Threads share the files of those that are not read after
-    /// [`ALONE`].
-    pub fn read(&mut self, mut devs: Vec<&mut Netdev>) {
-        for dev in &mut devs {
-            dev.device = Some(self.by_netlink(dev));
-        }
-        let Some(files) = &self.files else { return };
-        let read = |dev: &mut &mut Netdev| {
-            dev.device
-                .get_or_insert_default()
-                .extend(files.read(&dev.name))
-        };
-        let begun = Instant::now();
-        let mut rest = &mut devs[..];
-        while begun.elapsed() < ALONE {
-            let Some((dev, others)) = rest.split_first_mut() else {
-                return;
-            };
-            read(dev);
-            rest = others;
-        }
+    /// Reads those of these NICs: their files on other threads.
+    pub fn read(&mut self, devs: Vec<&mut Netdev>) -> Result<()> {
         let cores = available_parallelism().map_or(1, usize::from);
-        let share = rest.len().div_ceil(cores).max(1);
-        scope(|threads| {
-            let mut shares = rest.chunks_mut(share);
-            let own = shares.next();
-            for share in shares {
-                drop(threads.spawn(move || share.iter_mut().for_each(read)));
-            }
-            own.into_iter().flatten().for_each(read);
-        });
+        let share = devs.len().div_ceil(cores).max(SHARE);
+        let mut of_files = Vec::new();
+        for devs in devs.chunks(share) {
+            let names: Vec<IfName> = devs.iter().map(|dev| dev.name.clone()).collect();
+            let files = self.files.clone();
+            of_files.push(Beside::begin(move || read_files(files.as_deref(), &names))?);
+        }
+        let by_netlink: Vec<Values> = devs.iter().map(|dev| self.by_netlink(dev)).collect();
+        let mut values = Vec::new();
+        for part in of_files {
+            values.append(&mut part.answer(&mut self.idle)?);
+        }
+        for ((dev, mut values), more) in devs.into_iter().zip(values).zip(by_netlink) {
+            values.extend(more);
+            dev.device = Some(values.into());
+        }
+        Ok(())
     }
 
     fn by_netlink(&mut self, dev: &Netdev) -> Values {
@@ -85,7 +78,7 @@ impl Devices {
         let ethtool = self
             .ethtool
             .as_mut()
-            .map(|genl| ethtool::read(genl, dev.ifindex, hardware));
+            .map(|genl| ethtool::read(genl, &mut self.known, dev.ifindex, hardware));
         let mut all = ethtool.unwrap_or_default();
         all.extend(
             self.netdev
@@ -134,6 +127,12 @@ impl Devices {
             refused => bail!("refused: {refused}"),
         }
     }
+}
+
+fn read_files(files: Option<&Files>, names: &[IfName]) -> Vec<Values> {
+    let all = names.iter();
+    all.map(|name| files.map_or_else(Values::new, |files| files.read(name)))
+        .collect()
 }
 
 fn unknown(values: &Values, is_ours: fn(&str) -> bool, why: &str) -> Result<(), String> {

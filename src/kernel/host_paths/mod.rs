@@ -7,7 +7,7 @@ mod uses;
 mod wireguard;
 mod xfrm;
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -26,6 +26,7 @@ use crate::disk::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
 use crate::select::protected_ifaces::{Facts, Inquiry, Selectors, Socket};
 use sock_diag::Sock;
+pub(super) use sock_diag::{Sockets, connected};
 
 const NETLINK_ROUTE: isize = 0;
 
@@ -42,7 +43,11 @@ const RESOLV_CONF: [&str; 3] = [
 const LARGEST: u64 = 1 << 20;
 
 /// Asks the kernel of the calling thread's namespace, which is the host's.
-pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
+pub(super) fn observe(
+    host: &Snapshot,
+    job: &JobAddresses,
+    connected: io::Result<Sockets>,
+) -> HostPaths {
     let mut socket = match KernelSocket::open(NETLINK_ROUTE) {
         Ok(socket) => socket,
         Err(e) => {
@@ -53,7 +58,7 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
         }
     };
     let known = Known::new(host);
-    let mut inquiry = Inquiry::new(host, job, facts(&mut socket, host));
+    let mut inquiry = Inquiry::new(host, job, facts(&mut socket, host, connected));
     loop {
         let questions = inquiry.questions();
         if questions.is_empty() {
@@ -67,12 +72,12 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
 }
 
 /// What is known of the host's uses before a route is asked for.
-fn facts(socket: &mut KernelSocket, host: &Snapshot) -> Facts {
+fn facts(socket: &mut KernelSocket, host: &Snapshot, connected: io::Result<Sockets>) -> Facts {
     let mut facts = Facts::default();
     name_servers(host, &mut facts);
     storage::servers(Path::new("/sys"), host, &mut facts);
     facts.rdma = facts.known("what of this host uses RDMA devices", rdma_uses());
-    sockets(host, &mut facts);
+    sockets(host, connected, &mut facts);
     facts.ipsec = match xfrm::ends() {
         // Who may not ask may not move a NIC.
         Err(e) if e.raw_os_error() == Some(EPERM) => {
@@ -180,8 +185,8 @@ fn rdma_uses() -> Result<Vec<RdmaUse>> {
     Ok(found)
 }
 
-fn sockets(host: &Snapshot, facts: &mut Facts) {
-    let all = match sock_diag::connected() {
+fn sockets(host: &Snapshot, connected: io::Result<Sockets>, facts: &mut Facts) {
+    let all = match connected {
         Ok(all) => all,
         Err(e) => {
             let why = format!("the sockets of this host: {e}");

@@ -34,6 +34,7 @@ impl RouteSocket {
         let mut ask = ask();
         call(&mut ask, name);
         let (link, conf) = self.link_and_conf(ask)?;
+        self.last = Some((name.clone(), link.header.index));
         Ok((link.header.index, conf))
     }
 
@@ -50,7 +51,8 @@ impl RouteSocket {
     }
 
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {
-        match rtnl::nameless(name) {
+        let last = self.last.as_ref().filter(|(last, _)| last == name);
+        match rtnl::nameless(name).or(last.map(|(_, index)| *index)) {
             Some(index) => Ok(index),
             None => self.link_by_name(name).map(|l| l.header.index),
         }

@@ -65,6 +65,9 @@ impl Space {
         scope: &Scope,
         confs: HashMap<u32, DevConf>,
     ) -> Result<()> {
+        if scope.depth == Depth::Links {
+            return Ok(());
+        }
         let is_short = self.links / FEW <= scope.sysctls.count();
         let neigh = if is_short && scope.sysctls.concern_folder("neigh") {
             self.route
@@ -78,9 +81,6 @@ impl Space {
         self.netns.visit(|| {
             reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
             snapshot.sysctls = reader.shared(scope.defaults, &reported);
-            if scope.depth == Depth::Links {
-                return Ok(());
-            }
             let netdevs = snapshot.netdevs.iter_mut();
             let netdevs = netdevs.filter(|dev| scope.routes.concern(dev));
             tcx::read(netdevs).context("reading tcx programs")
@@ -93,8 +93,8 @@ impl Space {
         if wanted.is_empty() {
             return Ok(());
         }
-        self.devices().context("looking at devices")?.read(wanted);
-        Ok(())
+        let devices = self.devices().context("looking at devices")?;
+        devices.read(wanted).context("looking at devices")
     }
 
     /// By netlink where that can be; on the host all by files, as some announce a change there.

@@ -13,6 +13,8 @@ use rdma_model::step::{Side, Step};
 
 use super::space::NO_RDMA;
 use super::{GONE, Kernel};
+use crate::kernel::beside::Beside;
+use crate::kernel::host_paths::Sockets;
 use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
@@ -39,6 +41,15 @@ fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
     }
 }
 
+/// What takes long and asks for nothing else of the host: its sockets, and links elsewhere.
+fn look_elsewhere(host: Netns) -> impl FnOnce() -> (io::Result<Sockets>, Search) + Send {
+    move || {
+        let sockets = host.visit(|| Ok(host_paths::connected()));
+        let search = Search::new(&host, None, search::PATIENCE, |_| true);
+        (sockets.unwrap_or_else(|e| Err(io::Error::other(e))), search)
+    }
+}
+
 impl World for Kernel {
     fn has_inside(&self) -> bool {
         self.inside.is_some()
@@ -46,6 +57,10 @@ impl World for Kernel {
 
     fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
         let boot_id = self.boot_id.clone();
+        let elsewhere = match scope.elsewhere && side == Side::Host {
+            true => Some(Beside::begin(look_elsewhere(self.host.netns.again()?))?),
+            false => None,
+        };
         let space = self.space(side)?;
         let network = space
             .route
@@ -73,12 +88,6 @@ impl World for Kernel {
         if snapshot.rdma_mode == Some(RdmaMode::Exclusive) {
             snapshot.verbs_elsewhere = verbs_elsewhere(&snapshot);
         }
-        if scope.elsewhere && side == Side::Host {
-            let search = Search::new(&space.netns, None, search::PATIENCE, |_| true);
-            snapshot.strangers = search.found.into_iter().map(|found| found.link).collect();
-            snapshot.warnings.extend(search.gap.clone());
-            snapshot.strangers_gap = search.gap;
-        }
         snapshot.routes = network.routes;
         snapshot.routes_cut = network.routes_cut;
         snapshot.nexthops = network.nexthops;
@@ -88,11 +97,22 @@ impl World for Kernel {
             space.links = network.confs.len();
         }
         space.read_settings(&mut snapshot, scope, network.confs)?;
+        if let Some(elsewhere) = elsewhere {
+            let (sockets, search) = elsewhere.answer(&mut self.idle)?;
+            self.sockets = Some(sockets);
+            snapshot.strangers = search.found.into_iter().map(|found| found.link).collect();
+            snapshot.warnings.extend(search.gap.clone());
+            snapshot.strangers_gap = search.gap;
+        }
         Ok(Observed { snapshot, survey })
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
-        let asked = self.host.netns.visit(|| Ok(host_paths::observe(host, job)));
+        let sockets = self.sockets.take();
+        let asked = self.host.netns.visit(|| {
+            let sockets = sockets.unwrap_or_else(host_paths::connected);
+            Ok(host_paths::observe(host, job, sockets))
+        });
         asked.unwrap_or_else(|e| HostPaths {
             not_asked: vec![format!("{e:#}")],
             ..HostPaths::default()
@@ -129,6 +149,7 @@ impl World for Kernel {
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
+        self.forget_index(step);
         match step {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd {

@@ -1,6 +1,5 @@
 //! Network devices, with what a namespace change takes from them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -92,7 +91,7 @@ pub struct Netdev {
     /// `ethtool rings rx`, `sysfs queues/rx-*/rps_cpus`; absent where it was not looked at, or is
     /// not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<BTreeMap<String, String>>,
+    pub device: Option<SysctlValues>,
     /// Of a NIC's state: whether the kernel had made temporary addresses, which it lacks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub temporary: bool,

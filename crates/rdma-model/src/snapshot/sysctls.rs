@@ -1,4 +1,5 @@
-//! A NIC's sysctls: some 130 of them, and the same ones for most NICs of a host.
+//! A NIC's sysctls and the settings of its device: some 200, and the same ones for most NICs of a
+//! host.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -11,11 +12,11 @@ type Map = BTreeMap<String, String>;
 /// Maps that were made last: where another one is equal to one of these, both are one in memory. A
 /// host has few kinds of NICs.
 static KNOWN: Mutex<Vec<Weak<Map>>> = Mutex::new(Vec::new());
-const KINDS: usize = 8;
+const KINDS: usize = 16;
 
 /// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`,
-/// `ipv6/neigh/<leaf>`. A copy shares them until it is changed: with 512 NICs each copy would take
-/// 12 MB.
+/// `ipv6/neigh/<leaf>`, or device settings by their names. A copy shares them until it is changed:
+/// with 512 NICs each copy would take 12 MB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Map")]
 pub struct SysctlValues(Arc<Map>);
@@ -26,6 +27,12 @@ impl SysctlValues {
         if !Arc::ptr_eq(&self.0, &other.0) && self.0.keys().any(|key| !other.0.contains_key(key)) {
             self.retain(|key, _| other.0.contains_key(key));
         }
+    }
+}
+
+impl From<SysctlValues> for Map {
+    fn from(values: SysctlValues) -> Map {
+        Arc::unwrap_or_clone(values.0)
     }
 }
 

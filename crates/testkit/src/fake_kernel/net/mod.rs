@@ -13,6 +13,7 @@ use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT, EOPNOTSUP
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{
     Address, Hop, LinkOptions, Neighbour, Netdev, Nexthop, Program, Route, Rule, Snapshot,
+    SysctlValues,
 };
 use rdma_model::step::{Settings, Step};
 use rdma_netlink::nexthop::tell_legs;
@@ -610,7 +611,10 @@ pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
         options: Some(options()),
         qdiscs: Some(Vec::new()),
         programs: Some(Vec::new()),
-        device: Some(BTreeMap::from([("ethtool rings rx".into(), "512".into())])),
+        device: Some(SysctlValues::from_iter([(
+            "ethtool rings rx".into(),
+            "512".into(),
+        )])),
         ..Netdev::new(name.parse().unwrap(), ifindex)
     }
 }
