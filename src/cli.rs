@@ -337,9 +337,9 @@ impl Cli {
         }
         // The texts of the help, a fifth of the time, are for who errs or asks.
         let bare = without_empty_variables(Cli::command()).try_get_matches_from(&args);
-        let matches =
-            bare.or_else(|_| without_empty_variables(command()).try_get_matches_from(args))?;
-        Cli::from_arg_matches(&matches)
+        Cli::from_arg_matches(
+            &bare.or_else(|_| without_empty_variables(command()).try_get_matches_from(args))?,
+        )
     }
 }
 

@@ -20,7 +20,6 @@ const PASSED: &str = "RDMAPREP_FAULT_POINTS";
 
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-#[inline(always)]
 pub fn point(what: impl Display) -> Result<()> {
     if cfg!(debug_assertions) {
         pass(&what.to_string())?;
