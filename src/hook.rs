@@ -36,7 +36,7 @@ pub struct Hook<'a> {
     /// When the work has to be done; an undo comes after it.
     pub deadline: Instant,
     /// Until when to wait for NICs that other containers hold.
-    pub patience: Instant,
+    pub wait_until: Instant,
     pub target: Target<'a>,
 }
 
@@ -55,15 +55,15 @@ impl<'a> Hook<'a> {
             machine,
             begun,
             deadline: begun,
-            patience: begun,
+            wait_until: begun,
             target,
         }
     }
 
-    pub fn until(self, deadline: Instant, patience: Instant) -> Hook<'a> {
+    pub fn until(self, deadline: Instant, wait_until: Instant) -> Hook<'a> {
         Hook {
             deadline,
-            patience: patience.min(deadline),
+            wait_until: wait_until.min(deadline),
             ..self
         }
     }

@@ -6,7 +6,7 @@ mod entered;
 mod fit;
 mod join;
 mod on_host;
-mod returned;
+mod unfinished;
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ use choose::Chosen;
 use entered::{Entered, member};
 use fit::Fitted;
 use join::Joined;
-use returned::{check_asked, check_configured, due_objects, set_manager, take_over};
+use unfinished::{adopt_unfinished, check_asked, check_configured, due_objects, record_manager};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -52,19 +52,20 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     };
     let mut pause = Duration::from_millis(25);
     loop {
-        let done = create.try_once(name);
-        let busy = done
-            .as_ref()
-            .err()
-            .filter(|e| ErrorClass::of(e) == ErrorClass::Locked);
-        let Some(why) = busy.filter(|_| Instant::now() < hook.patience) else {
-            return done;
-        };
-        create.report.note_once([format!("waited: {why:#}")]);
+        match create.try_once(name) {
+            Err(e) if is_locked(&e) && Instant::now() < hook.wait_until => {
+                create.report.note_once([format!("waited: {e:#}")]);
+            }
+            done => return done,
+        }
         // Without the lock: who holds the NICs needs it to give them back.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(400));
     }
+}
+
+fn is_locked(e: &anyhow::Error) -> bool {
+    ErrorClass::of(e) == ErrorClass::Locked
 }
 
 struct Create<'a> {
@@ -73,7 +74,7 @@ struct Create<'a> {
     report: &'a mut Report,
 }
 
-/// One try, with the lock held: the container, both namespaces, and the records as they are.
+/// One try: the container, both namespaces, and the records as they are while the lock is held.
 struct Attempt<'a> {
     container: &'a dyn Container,
     host_netns: u64,
@@ -96,62 +97,70 @@ impl Create<'_> {
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
         self.lap(PhaseName::Lock);
-        let mut attempt = self.attempt(container, host_netns)?;
+        let mut attempt = Attempt {
+            container,
+            host_netns,
+            records: self.reclaim_nics_of_the_dead(container.netns())?,
+            world: container.open()?,
+        };
+        self.check_name_is_vacant()?;
         match self.join(&mut attempt)? {
             Joined::Already => return Ok(()),
-            Joined::Now(record) => return self.set_up_too(attempt, &record),
+            Joined::Now(record) => return self.set_up_member(attempt, &record),
             Joined::NoNics => {}
         }
         let Chosen { plan, host } = self.choose(name, &mut attempt)?;
-        let within = attempt.world.observe(Side::Inside, &Scope::links())?;
+        let inside = attempt.world.observe(Side::Inside, &Scope::links())?;
         self.lap(PhaseName::Observe);
-        let Fitted { plan, setup } = self.fit(plan, Some(&host), Some(&within), &mut attempt)?;
-        let pitfalls = setup.iter().map(|s| s.nccl_pitfalls(&plan, &host, &within));
-        self.report.notes.extend(pitfalls.flatten());
-        let AttachPlan { steps, held, .. } = self.plan_attach(&plan, &host, &within, &attempt)?;
-        let record = self.record(plan, host, held, &attempt)?;
+        let Fitted { plan, setup } = self.fit(plan, Some(&host), Some(&inside), &mut attempt)?;
+        if let Some(setup) = &setup {
+            let pitfalls = setup.nccl_pitfalls(&plan, &host, &inside);
+            self.report.notes.extend(pitfalls);
+        }
+        let AttachPlan { steps, held, .. } =
+            self.plan_and_adopt(&plan, &host, &inside, &attempt)?;
+        let record = self.new_record(plan, host, held, &attempt)?;
         self.lap(PhaseName::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
     }
 
-    /// Restores what belongs to containers that have died first: their NICs may be the plan's.
-    fn attempt<'c>(&mut self, container: &'c dyn Container, host_netns: u64) -> Result<Attempt<'c>>
+    /// Their NICs may be the plan's. A record of the container's own namespace is left to
+    /// [`Create::join`].
+    fn reclaim_nics_of_the_dead<'h>(&mut self, own: u64) -> Result<Records<'h>>
     where
-        Self: 'c,
+        Self: 'h,
     {
-        let hook = self.hook;
-        let mut records = hook.records()?;
-        let notes = reclaim(hook.machine, &mut records, |r| r.netns == container.netns())?;
+        let mut records = self.hook.records()?;
+        let notes = reclaim(self.hook.machine, &mut records, |r| r.netns == own)?;
         self.report.note_once(notes);
-        // The name of one that was killed is free by now.
-        if let Some(keeper) = hook.target.keeper() {
-            pins::check_vacant(&keeper.hold.path)?;
+        Ok(records)
+    }
+
+    /// The name of a holder that was killed is free by now.
+    fn check_name_is_vacant(&self) -> Result<()> {
+        match self.hook.target.keeper() {
+            Some(keeper) => pins::check_vacant(&keeper.hold.path),
+            None => Ok(()),
         }
-        Ok(Attempt {
-            container,
-            host_netns,
-            world: container.open()?,
-            records,
-        })
     }
 
     /// The steps, and the NICs as they are to return, with what managers and earlier restores have
     /// to do with them.
-    fn plan_attach(
+    fn plan_and_adopt(
         &mut self,
         plan: &Plan,
         host: &Snapshot,
-        within: &Snapshot,
+        inside: &Snapshot,
         attempt: &Attempt,
     ) -> Result<AttachPlan> {
         let mut managers = Managers::of(self.hook.machine.root());
         check_configured(plan, host, &mut managers)?;
-        let mut attach = plan_attach(plan, host, within)?;
+        let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
         for held in &mut attach.held {
-            set_manager(held, &moved, host, &mut managers);
-            take_over(&attempt.records, held, host);
+            record_manager(held, &moved, host, &mut managers);
+            adopt_unfinished(&attempt.records, held, host);
         }
         check_asked(&attach.held, &managers)?;
         self.report.notes.append(&mut attach.notes);
@@ -159,7 +168,7 @@ impl Create<'_> {
     }
 
     /// What is written before the first step: all that a restore takes.
-    fn record(
+    fn new_record(
         &self,
         plan: Plan,
         host: Snapshot,

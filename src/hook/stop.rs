@@ -19,7 +19,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
         .store
         .remove_late_conf(&hook.state.id, &hook.state.bundle);
     report.notes.extend(removed.err().map(|e| format!("{e:#}")));
-    if !has_record(hook, report)? {
+    if !finds_record(hook, report)? {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
@@ -31,8 +31,9 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    if leave_to_others(hook, &record, &mut records, report)? {
-        return Ok(());
+    if let Some(note) = stays(hook, &record) {
+        report.notes.push(note);
+        return leave(hook, record, &mut records);
     }
     let done = run::restore(hook.machine, &mut records, record)?;
     report.steps_done = done.steps;
@@ -45,7 +46,9 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn has_record(hook: &Hook, report: &mut Report) -> Result<bool> {
+/// # Errors
+/// [`ErrorClass::Incomplete`] where a record that cannot be read is, or may be, the container's.
+fn finds_record(hook: &Hook, report: &mut Report) -> Result<bool> {
     let records = hook.records()?;
     if hook.own(&records).is_some() {
         return Ok(true);
@@ -71,35 +74,28 @@ fn got_nics(hook: &Hook) -> bool {
     })
 }
 
-/// Whether others in the namespace keep the NICs: this container alone leaves the record then.
-fn leave_to_others(
-    hook: &Hook,
-    record: &Record,
-    records: &mut Records,
-    report: &mut Report,
-) -> Result<bool> {
-    let others = others(hook, record);
-    if others > 0 {
-        let note = match others {
-            1 => "another container keeps the NICs".to_owned(),
-            _ => format!("{others} other containers keep the NICs"),
-        };
-        let mut rest = record.clone();
-        rest.members.retain(|m| !hook.is_for(m));
-        report.notes.push(note);
-        records.save(&rest)?;
-        return Ok(true);
+/// Who else keeps the NICs: other containers, or a process without hooks that has joined what
+/// `rdmaprep hold` made for all.
+fn stays(hook: &Hook, record: &Record) -> Option<String> {
+    match others(hook, record) {
+        0 => {}
+        1 => return Some("another container keeps the NICs".to_owned()),
+        more => return Some(format!("{more} other containers keep the NICs")),
     }
-    if record.hold.is_none() {
-        return Ok(false);
+    record.hold.as_ref()?;
+    let pid = hook.machine.occupant(record.netns, None)?;
+    Some(format!(
+        "process {pid} is still in the namespace and keeps the NICs"
+    ))
+}
+
+/// Takes this container out of the record, unless it is the last one.
+fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
+    if others(hook, &record) == 0 {
+        return Ok(());
     }
-    // A process without hooks has joined what `rdmaprep hold` made for all.
-    let occupant = hook.machine.occupant(record.netns, None);
-    if let Some(pid) = occupant {
-        let note = format!("process {pid} is still in the namespace and keeps the NICs");
-        report.notes.push(note);
-    }
-    Ok(occupant.is_some())
+    record.members.retain(|m| !hook.is_for(m));
+    records.save(&record)
 }
 
 /// Whether other containers that still run have the NICs as well.

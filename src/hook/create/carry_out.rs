@@ -1,7 +1,8 @@
 //! What is written before the NICs move, the moves, and the undo.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Step;
 
 use crate::apply::apply;
@@ -14,7 +15,7 @@ use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
 
 use super::entered::whose;
-use super::returned::replace_returned;
+use super::unfinished::replace_returned;
 use super::{Attempt, Create};
 use crate::hook::Hook;
 use crate::hook::inside::{put_in_order, verify_inside};
@@ -33,9 +34,9 @@ impl Create<'_> {
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        // Nothing has left yet: a restore of this record finds all in place.
+        // If this fails the record stays. Nothing has moved: restoring it changes nothing.
         replace_returned(&mut attempt.records, &record)?;
-        let result = self.move_and_verify(&mut attempt, &mut record, steps, setup);
+        let result = self.attach_and_record(&mut attempt, &mut record, steps, setup);
         self.lap(PhaseName::Record);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
@@ -55,21 +56,21 @@ impl Create<'_> {
         }
     }
 
-    fn move_and_verify(
+    fn attach_and_record(
         &mut self,
         attempt: &mut Attempt,
         record: &mut Record,
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        self.move_in(attempt, record, steps, setup)?;
+        self.attach(attempt, record, steps, setup)?;
         record.phase = Phase::Attached;
         attempt.records.save(record)
     }
 
     /// Pins the namespace, moves and verifies. What the container shall find is put there while the
     /// kernel moves the NICs.
-    fn move_in(
+    fn attach(
         &mut self,
         attempt: &mut Attempt,
         record: &mut Record,
@@ -91,24 +92,23 @@ impl Create<'_> {
         })?;
         put_in_order(world, record, report)?;
         let now = verify_inside(world, record, report)?;
-        for held in &mut record.held {
-            held.inside.netdev.ifindex = now
-                .netdev(&held.nic.identity.name)
-                .map_or(0, |dev| dev.ifindex);
-        }
+        learn_indexes(record, &now);
         report.lap(begun, PhaseName::Verify);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
             self.lap(PhaseName::Setup);
         }
         self.lift_memlock(*container);
-        if !container.is_running() {
-            return Err(ErrorClass::State.error(format!(
-                "{} ended while its NICs were moved",
-                whose(self.hook)
-            )));
-        }
+        let text = format!("{} ended while its NICs were moved", whose(self.hook));
+        ensure!(container.is_running(), ErrorClass::State.error(text));
         Ok(())
+    }
+}
+
+fn learn_indexes(record: &mut Record, inside: &Snapshot) {
+    for held in &mut record.held {
+        let dev = inside.netdev(&held.nic.identity.name);
+        held.inside.netdev.ifindex = dev.map_or(0, |dev| dev.ifindex);
     }
 }
 

@@ -26,20 +26,13 @@ pub(super) enum Joined {
 
 impl Create<'_> {
     /// When the namespace holds NICs already: both stages of one container act once, and a second
-    /// container joins the first.
+    /// container joins the first. NICs that nobody uses any more are restored.
     pub(super) fn join(&mut self, attempt: &mut Attempt) -> Result<Joined> {
         let (hook, request, container) = (self.hook, self.request, attempt.container);
         let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else {
             return Ok(Joined::NoNics);
         };
-        // `rdmaprep hold` has ended and said that processes in its namespace keep the NICs.
-        let is_kept = || {
-            let occupant = hook.machine.occupant(record.netns, Some(container.pid()));
-            record.hold.is_some() && occupant.is_some()
-        };
-        let mut members = record.members.iter();
-        let is_used = members.any(|m| hook.machine.is_alive(&record, m)) || is_kept();
-        if record.phase != Phase::Attached || !is_used {
+        if record.phase != Phase::Attached || !self.is_used(&record, container) {
             // A hook died in the middle, or all that held the namespace did: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;
             return Ok(Joined::NoNics);
@@ -82,10 +75,21 @@ impl Create<'_> {
         Ok(Joined::Now(Box::new(record)))
     }
 
+    /// Whether a member lives, or processes in the namespace of a `rdmaprep hold` that has ended.
+    fn is_used(&self, record: &Record, container: &dyn Container) -> bool {
+        let machine = self.hook.machine;
+        let mut members = record.members.iter();
+        members.any(|m| machine.is_alive(record, m))
+            || record.hold.is_some()
+                && machine
+                    .occupant(record.netns, Some(container.pid()))
+                    .is_some()
+    }
+
     /// A second container in a namespace has a /sys, an environment and device nodes of its own:
     /// for the NICs of its devices, where it has any, else for all that the first one asked for. It
     /// is a member only then.
-    pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
+    pub(super) fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = record.given.as_deref() {
             let host = match given.ib.is_empty() {
                 true => None,
@@ -97,14 +101,14 @@ impl Create<'_> {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
-        self.runs(attempt.container)?;
+        self.check_runs(attempt.container)?;
         attempt.records.save(record)?;
         self.lift_memlock(attempt.container);
-        self.runs(attempt.container)
+        self.check_runs(attempt.container)
     }
 
     /// [`ErrorClass::State`] if the container has ended meanwhile.
-    pub(super) fn runs(&self, container: &dyn Container) -> Result<()> {
+    pub(super) fn check_runs(&self, container: &dyn Container) -> Result<()> {
         let text = format!("{} has ended", whose(self.hook));
         ensure!(container.is_running(), ErrorClass::State.error(text));
         Ok(())

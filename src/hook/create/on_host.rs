@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 
-use super::Create;
+use super::{Attempt, Create};
 use super::choose::Chosen;
 use super::fit::Fitted;
 use crate::container::running_setup::RunningSetup;
@@ -37,20 +37,25 @@ impl Create<'_> {
         hook.store.prepare()?;
         let _lock = hook.store.lock(hook.deadline)?;
         self.lap(PhaseName::Lock);
-        let mut attempt = self.attempt(container, host_netns)?;
+        let mut attempt = Attempt {
+            container,
+            host_netns,
+            records: self.reclaim_nics_of_the_dead(host_netns)?,
+            world: container.open()?,
+        };
         let Chosen { plan, host } = self.choose(name, &mut attempt)?;
         self.lap(PhaseName::Observe);
         let Fitted { plan, setup } = self.fit(plan, Some(&host), None, &mut attempt)?;
-        let pitfalls = setup.iter().map(|s| s.nccl_pitfalls(&plan, &host, &host));
-        self.report.notes.extend(pitfalls.flatten());
         let nics = plan.nics.iter().map(|n| n.identity.name.clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
+            let pitfalls = setup.nccl_pitfalls(&plan, &host, &host);
+            self.report.notes.extend(pitfalls);
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
             self.lap(PhaseName::Setup);
         }
         self.lift_memlock(container);
-        self.runs(container)?;
+        self.check_runs(container)?;
         self.report
             .notes
             .push("on the host's network: no NIC has moved".to_owned());

@@ -55,9 +55,10 @@ pub(super) fn check_asked(held: &[MovedNic], managers: &Managers) -> Result<()> 
     })
 }
 
-/// Who configures the NIC. That one deletes the rules that it made for the NIC's tables when the
-/// NIC leaves: they are the NIC's, whatever network they are for.
-pub(super) fn set_manager(
+/// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A
+/// manager deletes the rules that it made for the NIC's tables when the NIC leaves: such rules are
+/// recorded as the NIC's, whatever network they are for.
+pub(super) fn record_manager(
     held: &mut MovedNic,
     moved: &[IfName],
     host: &Snapshot,
@@ -79,14 +80,14 @@ pub(super) fn set_manager(
 }
 
 /// Takes over what an earlier restore has yet to add to a NIC.
-pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
+pub(super) fn adopt_unfinished(records: &Records, held: &mut MovedNic, host: &Snapshot) {
     let name = &held.nic.identity.name;
     let state = &mut held.before;
-    let earlier = records
+    let unfinished = records
         .readable()
         .filter(|r| r.is_back())
         .flat_map(|r| &r.held);
-    for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
+    for earlier in unfinished.filter(|h| h.nic.identity.name == *name) {
         let Some(managed) = &earlier.managed else {
             continue;
         };
@@ -113,7 +114,7 @@ pub(super) fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot)
         state.rules.extend(rules);
         take_over_the_rest(earlier, state, host);
         held.stand_ins.extend(earlier.stand_ins.iter().cloned());
-        // It may not run, or not have begun.
+        // The manager may not run now: then the earlier record says who configures the NIC.
         held.managed.get_or_insert_with(|| managed.clone());
     }
 }
