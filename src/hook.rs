@@ -7,6 +7,7 @@ mod start;
 mod stop;
 mod target;
 
+use std::cell::RefCell;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -19,7 +20,7 @@ use crate::oci::state::State;
 use crate::record::{Member, Record};
 use crate::report::Report;
 use crate::store::Store;
-use crate::store::records::Records;
+use crate::store::records::{Records, Seen};
 
 pub use check::check;
 pub use create::create;
@@ -38,6 +39,8 @@ pub struct Hook<'a> {
     /// Until when to wait for NICs that other containers hold.
     pub wait_until: Instant,
     pub target: Target<'a>,
+    /// The records as they were before the lock was there.
+    seen: RefCell<Option<Seen>>,
 }
 
 impl<'a> Hook<'a> {
@@ -57,6 +60,7 @@ impl<'a> Hook<'a> {
             deadline: begun,
             wait_until: begun,
             target,
+            seen: RefCell::default(),
         }
     }
 
@@ -69,7 +73,18 @@ impl<'a> Hook<'a> {
     }
 
     fn records(&self) -> Result<Records<'a>> {
-        Records::read(self.store, self.machine.boot_id())
+        Records::read_again(self.store, self.machine.boot_id(), self.seen.take())
+    }
+
+    /// Asks the records before the lock is there: they are read once for all such questions.
+    fn ask_early<T>(&self, ask: impl FnOnce(&Records) -> T) -> Result<T> {
+        let seen = match self.seen.take() {
+            Some(seen) => Records::of(self.store, seen),
+            None => Records::peek(self.store, self.machine.boot_id())?,
+        };
+        let answer = ask(&seen);
+        self.seen.replace(Some(seen.into()));
+        Ok(answer)
     }
 
     fn agreed(&self) -> Option<&'a str> {
@@ -103,8 +118,11 @@ impl<'a> Hook<'a> {
     /// What its NICs weigh for its deadline, as far as that can be read: one with many channels
     /// counts as several.
     pub fn deadline_weight(&self) -> usize {
-        let record = self.record().ok().flatten();
-        record.map_or(0, |record| deadline::weight_of_moved(&record.held))
+        let weight = self.ask_early(|records| {
+            self.own(records)
+                .map_or(0, |record| deadline::weight_of_moved(&record.held))
+        });
+        weight.unwrap_or(0)
     }
 }
 

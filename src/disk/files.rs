@@ -123,7 +123,9 @@ pub fn read_through(path: &Path) -> Result<Option<String>> {
 }
 
 pub fn read_whole(file: File, name: &str) -> Result<String> {
-    let mut text = String::new();
+    // With room for one byte more, the end is found without a larger buffer.
+    let size = file.metadata().map_or(0, |meta| meta.len().min(LIMIT));
+    let mut text = String::with_capacity(size as usize + 1);
     let read = file
         .take(LIMIT + 1)
         .read_to_string(&mut text)

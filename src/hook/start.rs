@@ -16,7 +16,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
-    match hook.records().map(|records| hook.own(&records).is_some()) {
+    match hook.ask_early(|records| hook.own(records).is_some()) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         // The container has started, and may be one without NICs.

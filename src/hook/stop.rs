@@ -49,8 +49,11 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
 /// # Errors
 /// [`ErrorClass::Incomplete`] where a record that cannot be read is, or may be, the container's.
 fn finds_record(hook: &Hook, report: &mut Report) -> Result<bool> {
-    let records = hook.records()?;
-    if hook.own(&records).is_some() {
+    hook.ask_early(|records| finds_record_in(records, hook, report))?
+}
+
+fn finds_record_in(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
+    if hook.own(records).is_some() {
         return Ok(true);
     }
     for (path, e) in records.damaged() {

@@ -44,6 +44,10 @@ pub struct Store {
     handed: BTreeMap<String, Handle>,
 }
 
+fn record_of(path: &Path, text: &str) -> Result<Record> {
+    Record::parse(text).with_context(|| format!("reading {}", path.display()))
+}
+
 impl Store {
     pub fn new(run: &Path, state: &Path) -> Store {
         Store {
@@ -247,18 +251,21 @@ impl Store {
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
-        let mut all = Vec::new();
-        for path in self.record_paths()? {
-            // One that went in between is none.
-            let Some(text) = files::read(&path).transpose() else {
-                continue;
-            };
-            let record = text.and_then(|text| {
-                Record::parse(&text).with_context(|| format!("reading {}", path.display()))
-            });
-            all.push((path, record));
-        }
-        Ok(all)
+        let texts = self.record_texts()?;
+        let records = texts.map(|(path, text)| {
+            let record = text.and_then(|text| record_of(&path, &text));
+            (path, record)
+        });
+        Ok(records.collect())
+    }
+
+    fn record_texts(&self) -> Result<impl Iterator<Item = (PathBuf, Result<String>)>> {
+        let paths = self.record_paths()?.into_iter();
+        // One that went in between is none.
+        Ok(paths.filter_map(|path| {
+            let text = files::read(&path).transpose()?;
+            Some((path, text))
+        }))
     }
 
     fn record_paths(&self) -> Result<Vec<PathBuf>> {

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::disk::files;
 use crate::record::Record;
-use crate::store::Store;
+use crate::store::{Store, record_of};
 
 pub struct Records<'a> {
     store: &'a Store,
@@ -17,8 +17,19 @@ pub struct Records<'a> {
     past: Vec<PathBuf>,
 }
 
+/// Records as they were.
+pub struct Seen(Vec<Entry>);
+
+impl From<Records<'_>> for Seen {
+    fn from(records: Records) -> Seen {
+        Seen(records.all)
+    }
+}
+
 struct Entry {
     path: PathBuf,
+    /// As it was read, where it is to be read again.
+    text: String,
     record: Result<Record>,
 }
 
@@ -26,12 +37,53 @@ impl<'a> Records<'a> {
     /// `boot_id` is that of this boot. Fails where the folder cannot be read, or others could write
     /// to it; a damaged record is an entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
-        let mut records = Records {
+        Records::read_again(store, boot_id, None)
+    }
+
+    pub fn of(store: &'a Store, seen: Seen) -> Records<'a> {
+        Records {
             store,
-            all: Vec::new(),
+            all: seen.0,
             past: Vec::new(),
-        };
-        for (path, record) in store.all_records()? {
+        }
+    }
+
+    /// As it is by now: what has the same text as `before` is not parsed again.
+    pub fn read_again(
+        store: &'a Store,
+        boot_id: &str,
+        before: Option<Seen>,
+    ) -> Result<Records<'a>> {
+        let before = before.map_or_else(Vec::new, |before| before.0);
+        let mut records = Records::gather(store, boot_id, before)?;
+        for entry in &mut records.all {
+            entry.text = String::new();
+        }
+        Ok(records)
+    }
+
+    /// For a look before the lock is there, which [`Records::read_again`] follows.
+    pub fn peek(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
+        Records::gather(store, boot_id, Vec::new())
+    }
+
+    fn gather(store: &'a Store, boot_id: &str, mut before: Vec<Entry>) -> Result<Records<'a>> {
+        let mut records = Records::of(store, Seen(Vec::new()));
+        for (path, text) in store.record_texts()? {
+            let is_same = |entry: &Entry| {
+                entry.path == path && text.as_ref().is_ok_and(|text| *text == entry.text)
+            };
+            if let Some(at) = before.iter().position(is_same) {
+                records.all.push(before.swap_remove(at));
+                continue;
+            }
+            let (text, record) = match text {
+                Ok(text) => {
+                    let record = record_of(&path, &text);
+                    (text, record)
+                }
+                Err(e) => (String::new(), Err(e)),
+            };
             let written = match &record {
                 Ok(record) => Some(record.boot_id.clone()),
                 Err(_) => store.remains(&path).boot_id,
@@ -39,7 +91,7 @@ impl<'a> Records<'a> {
             if written.is_some_and(|written| written != boot_id) {
                 records.past.push(path);
             } else {
-                records.all.push(Entry { path, record });
+                records.all.push(Entry { path, text, record });
             }
         }
         Ok(records)
@@ -81,6 +133,7 @@ impl<'a> Records<'a> {
         self.store.save(record)?;
         let entry = Entry {
             path: self.store.record_path(record),
+            text: String::new(),
             record: Ok(record.clone()),
         };
         self.take_out(&entry.path);

@@ -9,6 +9,7 @@ use crate::alone;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use testkit::{Container, Host, Said, ipv6, same, sh, until};
 
 /// NICs with addresses, routes and rules, the plan for them stored.
@@ -46,7 +47,11 @@ fn start(host: &Host, c: &Container) -> Child {
 }
 
 fn start_with(host: &Host, c: &Container, args: &[&str]) -> Child {
-    let mut hook = host.command(&["hook", "createRuntime"]);
+    start_stage(host, "createRuntime", &c.state(), args)
+}
+
+fn start_stage(host: &Host, stage: &str, state: &str, args: &[&str]) -> Child {
+    let mut hook = host.command(&["hook", stage]);
     let hook = hook
         .args(args)
         .stdin(Stdio::piped())
@@ -56,7 +61,7 @@ fn start_with(host: &Host, c: &Container, args: &[&str]) -> Child {
     hook.stdin
         .take()
         .unwrap()
-        .write_all(c.state().as_bytes())
+        .write_all(state.as_bytes())
         .unwrap();
     hook
 }
@@ -226,8 +231,7 @@ fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
         stale("r1 is not on the host");
         host.ip("link set else name r1");
         let path = host.run.join("plans/default.json");
-        let mut plan: serde_json::Value =
-            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let mut plan: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         plan["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
         fs::write(&path, plan.to_string()).unwrap();
         stale("before the last boot");
@@ -257,6 +261,33 @@ fn lock_of_another_rdmaprep_is_awaited_until_the_deadline() {
         drop(held);
         end(hook).ok();
         c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// It has read the record before, to know whether there is one.
+#[test]
+fn a_record_counts_as_it_is_when_its_stop_gets_the_lock() {
+    alone(|host| {
+        let before = prepared(host, 1);
+        let c = Container::new("waits");
+        c.create(host).ok();
+        let held = hold_lock(host);
+        let stop = start_stage(host, "poststop", &c.stopped(), &[]);
+        waits(host, &stop);
+        let path = &host.records()[0];
+        let text = fs::read_to_string(path).unwrap();
+        let mut record: Value = serde_json::from_str(&text).unwrap();
+        let members = record["members"].as_array_mut().unwrap();
+        let mut beside = members[0].clone();
+        beside["id"] = "beside".into();
+        members.push(beside);
+        fs::write(path, record.to_string()).unwrap();
+        drop(held);
+        end(stop).ok();
+        assert!(c.sh("ip -br link").contains("r0"), "the other one keeps it");
+        host.rdmaprep(&["restore", "--all"]).ok();
         host.is_as(&before);
         host.is_clean();
     });

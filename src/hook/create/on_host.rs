@@ -4,9 +4,9 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 
-use super::{Attempt, Create};
 use super::choose::Chosen;
 use super::fit::Fitted;
+use super::{Attempt, Create};
 use crate::container::running_setup::RunningSetup;
 use crate::kernel::Container;
 use crate::planner::stored_plan;
