@@ -17,7 +17,7 @@ use crate::kernel::netns::Netns;
 use crate::kernel::rdma::{Rdma, errno};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Nexthop, Program, Route};
-use rdma_model::step::{Side, Step, VirtualLink};
+use rdma_model::step::{Side, VirtualLink};
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
@@ -62,17 +62,6 @@ impl Kernel {
         match side {
             Side::Host => Ok(&mut self.host),
             Side::Inside => self.inside.as_mut().context(GONE),
-        }
-    }
-
-    /// Only these steps follow each other for one link, and give none another name.
-    fn forget_index(&mut self, step: &Step) {
-        if let Step::Sysctls { .. } | Step::AddressAdd { .. } | Step::Link { .. } = step {
-            return;
-        }
-        self.host.route.last = None;
-        if let Some(inside) = &mut self.inside {
-            inside.route.last = None;
         }
     }
 

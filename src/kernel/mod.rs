@@ -58,8 +58,8 @@ pub struct Scope {
 /// a search its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Links with the indexes of `routes`, each by a question of its own, and rules: what else
-    /// there is in a container costs no time.
+    /// Links with the indexes of `routes`, each by a question of its own, their addresses, and
+    /// rules: what else there is in a container costs next to no time.
     Nics,
     Links,
     /// With addresses and BPF programs.

@@ -34,7 +34,6 @@ impl RouteSocket {
         let mut ask = ask();
         call(&mut ask, name);
         let (link, conf) = self.link_and_conf(ask)?;
-        self.last = Some((name.clone(), link.header.index));
         Ok((link.header.index, conf))
     }
 
@@ -51,8 +50,7 @@ impl RouteSocket {
     }
 
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {
-        let last = self.last.as_ref().filter(|(last, _)| last == name);
-        match rtnl::nameless(name).or(last.map(|(_, index)| *index)) {
+        match rtnl::nameless(name) {
             Some(index) => Ok(index),
             None => self.link_by_name(name).map(|l| l.header.index),
         }

@@ -15,7 +15,6 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::LinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
-use rdma_model::ids::IfName;
 use rdma_netlink::raw::{Packet, Raw};
 use rdma_netlink::socket::{KernelSocket, parsed};
 
@@ -40,8 +39,6 @@ pub struct RouteSocket {
     takes_parts: bool,
     /// Whether the last list was whole.
     is_whole: bool,
-    /// The link that was asked for last, and its index.
-    pub last: Option<(IfName, u32)>,
 }
 
 impl RouteSocket {
@@ -51,7 +48,6 @@ impl RouteSocket {
             socket,
             takes_parts: false,
             is_whole: true,
-            last: None,
         })
     }
 

@@ -84,15 +84,8 @@ impl RouteSocket {
             confs,
             ..Network::default()
         };
-        match depth {
-            Depth::Links => return Ok(network),
-            Depth::Nics => {
-                for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-                    network.rules.append(&mut self.rules(family)?);
-                }
-                return Ok(network);
-            }
-            Depth::Netdevs | Depth::Network => {}
+        if depth == Depth::Links {
+            return Ok(network);
         }
         let mut by_index = Links::of(&mut network.netdevs);
         for (index, address) in self.addresses()? {
@@ -100,8 +93,15 @@ impl RouteSocket {
                 dev.addresses.push(address);
             }
         }
-        if depth == Depth::Netdevs {
-            return Ok(network);
+        match depth {
+            Depth::Links | Depth::Netdevs => return Ok(network),
+            Depth::Nics => {
+                for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                    network.rules.append(&mut self.rules(family)?);
+                }
+                return Ok(network);
+            }
+            Depth::Network => {}
         }
         for (index, neighbour) in self.neighbours(&links)? {
             if let Some(dev) = by_index.get(index) {

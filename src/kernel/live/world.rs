@@ -149,7 +149,6 @@ impl World for Kernel {
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
-        self.forget_index(step);
         match step {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd {
