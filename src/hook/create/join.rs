@@ -26,7 +26,7 @@ pub(super) enum Joined {
 
 impl Create<'_> {
     /// When the namespace holds NICs already: both stages of one container act once, and a second
-    /// container joins the first. NICs that nobody uses any more are restored.
+    /// container joins the first. NICs of a namespace without users are restored.
     pub(super) fn join(&mut self, attempt: &mut Attempt) -> Result<Joined> {
         let (hook, request, container) = (self.hook, self.request, attempt.container);
         let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else {
