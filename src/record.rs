@@ -112,7 +112,7 @@ pub struct Record {
     pub host_objects: HostObjects,
     /// NICs that a restore has left away: only if one of them has returned by itself may these have
     /// gone meanwhile by anyone but an administrator.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, alias = "kept_for", skip_serializing_if = "Vec::is_empty")]
     pub due_until_back: Vec<IfName>,
     /// NICs that are no hardware and were found nowhere, or maybe under another name: the one that
     /// a restore has made may have the other one beside it.

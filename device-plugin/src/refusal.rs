@@ -37,7 +37,7 @@ pub fn asked(device: &CdiDevice, rail: &RailName, config: &Config) -> Option<Res
     }))
 }
 
-/// `host` was observed with its paths. As `choose` in src/hook/create.rs does it.
+/// `host` was observed with its paths. As `choose` in src/hook/create/choose.rs does it.
 pub fn refused(
     request: &Request,
     rail: &RailName,

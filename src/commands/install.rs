@@ -192,7 +192,8 @@ fn no_nic_is_away(global: &Global) -> Result<(Option<files::Lock>, Vec<String>)>
     if holders.is_empty() {
         let back = records.iter().filter(is_back);
         let waits = back.flat_map(|(_, record)| record.iter().flat_map(|r| &r.awaits));
-        let waits = waits.map(|why| format!("{why}: what it lacked is not put back"));
+        let waits = waits
+            .map(|why| format!("{why}: `rdmaprep restore --all` alone puts back what it lacks"));
         return Ok((lock, waits.collect()));
     }
     Err(ErrorClass::Locked.error(format!(

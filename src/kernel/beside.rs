@@ -16,6 +16,12 @@ pub(super) struct Beside<T> {
 #[derive(Default)]
 pub(super) struct Idle(Vec<Sender<()>>);
 
+impl Idle {
+    pub(super) fn end(&mut self) {
+        self.0.clear();
+    }
+}
+
 impl<T: Send + 'static> Beside<T> {
     pub(super) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Result<Beside<T>> {
         let ((answers, answer), (end, ended)) = (channel(), channel());

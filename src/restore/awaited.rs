@@ -1,11 +1,13 @@
 //! NICs that are on the host and wait for their manager: what they lack is added when it has begun.
 //! All else is the host's by now: an administrator may have set it up otherwise, or given it away.
 
+use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::effect::same_address;
+use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
@@ -44,14 +46,16 @@ pub fn resume(
     let mut managers = Managers::of(machine.root());
     let deadline = Instant::now() + patience;
     let mut steps = 0;
+    let mut asked = BTreeSet::new();
     loop {
         let host = observe(world, record)?;
         let (here, mut notes) = waiting_still(record, &host, &mut managers);
         let is_over = Instant::now() >= deadline;
         let mut words = words(&here, &host, &mut managers);
-        activate_again(Word::External, &here, &mut words, (&host, &mut managers));
+        let mut of_nics = (&here[..], &mut words, &mut asked);
+        activate_again(Word::External, &mut of_nics, &host, &mut managers);
         if is_over {
-            activate_again(Word::Idle, &here, &mut words, (&host, &mut managers));
+            activate_again(Word::Idle, &mut of_nics, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
         if records.age(record) >= NOTICE {
@@ -94,15 +98,18 @@ fn forget_unnoticed(words: &mut Words) {
 /// itself; so is one that it could not take as it started, since all was there.
 fn activate_again(
     due: Word,
-    here: &[MovedNic],
-    words: &mut Words,
-    (host, managers): (&Snapshot, &mut Managers),
+    (here, words, asked): &mut (&[MovedNic], &mut Words, &mut BTreeSet<IfName>),
+    host: &Snapshot,
+    managers: &mut Managers,
 ) {
-    for held in here {
-        let word = words.get_mut(&held.nic.identity.name);
+    for held in *here {
+        let name = &held.nic.identity.name;
+        let word = words.get_mut(name);
+        let is_asked = asked.contains(name);
         let due = word.filter(|word| **word == due);
-        if let Some(word) = due.filter(|_| activate(held, managers, host)) {
+        if let Some(word) = due.filter(|_| is_asked || activate(held, managers, host)) {
             *word = Word::Configuring;
+            asked.insert(name.clone());
         }
     }
 }

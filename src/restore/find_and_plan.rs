@@ -99,10 +99,14 @@ pub(super) fn plan_now(
         .cloned()
         .collect();
     let mut words = here.words(managers, &host);
-    words
-        .values_mut()
-        .filter(|word| **word == Word::Absent)
-        .for_each(|word| *word = Word::Unseen);
+    for word in words.values_mut() {
+        *word = match *word {
+            Word::Absent => Word::Unseen,
+            // What else it has is the manager's or an administrator's.
+            Word::Unnoticed => Word::Done,
+            word => word,
+        };
+    }
     words.extend(unseen(&away));
     let mut owed = owed(&record.held, &words, &host);
     for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {

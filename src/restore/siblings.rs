@@ -18,6 +18,7 @@ use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
 use crate::restore::children::{Doomed, few, sweep};
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
+use crate::restore::look_inside::look_inside;
 use kin::{Absent, Kin, is_expected, is_of, kin};
 
 #[derive(Debug, Default)]
@@ -135,7 +136,7 @@ impl Siblings {
         self.lost.clear();
         let links = Scope::only(Depth::Links);
         let host = world.observe(Side::Host, &links)?;
-        let inside = world.observe_inside(&links)?;
+        let inside = look_inside(world, &record.held)?;
         let mut doomed = self.look_on(world, &host, (record, others), inside.as_ref())?;
         if let Some(inside) = inside.filter(|i| !absent_from(record, Some(i)).is_empty()) {
             doomed.extend(self.look_inside(world, &inside, record)?);

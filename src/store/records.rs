@@ -145,7 +145,8 @@ impl<'a> Records<'a> {
     pub fn age(&self, record: &Record) -> Duration {
         let written = std::fs::metadata(self.store.record_path(record)).and_then(|m| m.modified());
         let age = written.ok().and_then(|written| written.elapsed().ok());
-        age.unwrap_or_default()
+        // The clock may have been set back since.
+        age.unwrap_or(Duration::MAX)
     }
 
     /// See [`Store::forget`].

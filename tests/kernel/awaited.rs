@@ -238,7 +238,7 @@ fn rdmaprep_can_be_uninstalled_while_a_nic_waits() {
     alone(|host| {
         waiting(host);
         let said = host.rdmaprep(&["uninstall", "--dry-run"]).ok().out;
-        let note = "note: r0 is back; systemd-networkd is configuring it: what it lacked is not";
+        let note = "note: r0 is back; systemd-networkd is configuring it: `rdmaprep restore";
         assert!(said.contains(note), "{said}");
     });
 }

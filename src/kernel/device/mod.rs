@@ -53,6 +53,8 @@ impl Devices {
 
     /// Reads those of these NICs: their files on other threads.
     pub fn read(&mut self, devs: Vec<&mut Netdev>) -> Result<()> {
+        // A host is looked at until it settles, and no NIC moves between these looks.
+        self.idle.end();
         let cores = available_parallelism().map_or(1, usize::from);
         let share = devs.len().div_ceil(cores).max(SHARE);
         let mut of_files = Vec::new();
