@@ -128,7 +128,12 @@ impl<'a, 'r> BringBack<'a, 'r> {
     }
 
     fn delete_siblings(&mut self) -> Result<Siblings> {
-        let siblings = siblings::delete(self.world, &self.record, &self.others)?;
+        let looked = siblings::delete(self.world, &self.record, &self.others);
+        let siblings = match looked {
+            // The undo of a create has to bring its NICs back first.
+            Err(e) if self.was == Phase::Attaching => Siblings::not_seen(&e),
+            looked => looked?,
+        };
         if self.record.lost != siblings.lost {
             self.record.lost.clone_from(&siblings.lost);
             self.save();

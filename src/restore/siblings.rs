@@ -109,6 +109,16 @@ fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
 }
 
 impl Siblings {
+    /// What is said where none could be looked for.
+    pub(super) fn not_seen(e: &anyhow::Error) -> Siblings {
+        Siblings {
+            notes: vec![format!(
+                "links beside the NICs could not be looked for: {e:#}"
+            )],
+            ..Siblings::default()
+        }
+    }
+
     fn swept(
         mut self,
         world: &mut dyn World,
