@@ -22,7 +22,7 @@ fn planted(file: &str, line: &str) -> String {
     let copy = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .arg("-r")
-        .args(["src", "scripts", "device-plugin"])
+        .args(["src", "scripts", "kubelet"])
         .arg(copy.path())
         .current_dir(ROOT)
         .status();
@@ -102,9 +102,9 @@ fn import_from_a_floor_above_is_found() {
 
 #[test]
 fn circle_inside_a_crate_is_found() {
-    let said = planted("device-plugin/src/rail.rs", "use crate::pools::Pools;");
+    let said = planted("kubelet/src/rail.rs", "use crate::pools::Pools;");
     assert!(
-        said.contains("device-plugin/src: circle of 2: pools rail"),
+        said.contains("kubelet/src: circle of 2: pools rail"),
         "{said}"
     );
 }
@@ -135,7 +135,7 @@ fn allowed_line_that_is_not_needed_is_found() {
     let copy = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .arg("-r")
-        .args(["src", "scripts", "device-plugin"])
+        .args(["src", "scripts", "kubelet"])
         .arg(copy.path())
         .current_dir(ROOT)
         .status();

@@ -1,18 +1,8 @@
 //! kubelet's device plugin API, package `v1beta1`: the messages and fields that are used, by the
 //! numbers of staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto of Kubernetes
-//! 1.36. A dozen structures, so no protoc and no generated code.
+//! 1.36.
 
-use std::future::Future;
-use std::path::Path;
-
-use http::uri::PathAndQuery;
 use prost::Message;
-use tonic::body::Body;
-use tonic::client::Grpc as Client;
-use tonic::server::Grpc as Server;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
 
 pub const VERSION: &str = "v1beta1";
 pub const KUBELET_DIR: &str = "/var/lib/kubelet/device-plugins";
@@ -27,9 +17,6 @@ pub const LIST_AND_WATCH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
 pub const PREFERRED: &str = "/v1beta1.DevicePlugin/GetPreferredAllocation";
 pub const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
 pub const PRE_START: &str = "/v1beta1.DevicePlugin/PreStartContainer";
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Empty {}
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Options {
@@ -134,92 +121,4 @@ pub struct CdiDevice {
     /// `rdmaprep.io/rail=rdma0`.
     #[prost(string, tag = "1")]
     pub name: String,
-}
-
-/// Answers one call.
-pub async fn unary<Q, A, F>(
-    request: http::Request<Body>,
-    answer: impl Fn(Q) -> F,
-) -> http::Response<Body>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-    F: Future<Output = Result<A, Status>>,
-{
-    let service = tower::service_fn(|request: Request<Q>| {
-        let answer = answer(request.into_inner());
-        async { answer.await.map(Response::new) }
-    });
-    Server::new(ProstCodec::<A, Q>::default())
-        .unary(service, request)
-        .await
-}
-
-/// Answers one call with a stream.
-pub async fn streaming<Q, A, S>(request: http::Request<Body>, stream: S) -> http::Response<Body>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-    S: tokio_stream::Stream<Item = Result<A, Status>> + Send + 'static,
-{
-    let mut stream = Some(stream);
-    let service = tower::service_fn(|_: Request<Q>| {
-        let stream = stream
-            .take()
-            .ok_or_else(|| Status::internal("a call is answered once"));
-        std::future::ready(stream.map(Response::new))
-    });
-    Server::new(ProstCodec::<A, Q>::default())
-        .server_streaming(service, request)
-        .await
-}
-
-pub async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
-    Endpoint::from_shared(format!("unix://{}", socket.display()))?
-        .connect()
-        .await
-}
-
-async fn ready(channel: Channel) -> Result<Client<Channel>, Status> {
-    let mut client = Client::new(channel);
-    client
-        .ready()
-        .await
-        .map_err(|e| Status::unavailable(e.to_string()))?;
-    Ok(client)
-}
-
-pub async fn call<Q, A>(channel: &Channel, method: &'static str, message: Q) -> Result<A, Status>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    let (mut client, path) = (
-        ready(channel.clone()).await?,
-        PathAndQuery::from_static(method),
-    );
-    Ok(client
-        .unary(Request::new(message), path, ProstCodec::<Q, A>::default())
-        .await?
-        .into_inner())
-}
-
-/// As the kubelet calls ListAndWatch; for the tests' stand-in.
-pub async fn call_streaming<Q, A>(
-    channel: &Channel,
-    method: &'static str,
-    message: Q,
-) -> Result<Streaming<A>, Status>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    let (mut client, path) = (
-        ready(channel.clone()).await?,
-        PathAndQuery::from_static(method),
-    );
-    Ok(client
-        .server_streaming(Request::new(message), path, ProstCodec::<Q, A>::default())
-        .await?
-        .into_inner())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdmaprep_device_plugin::api;
+use rdmaprep_kubelet::device_plugin::api;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::Streaming;

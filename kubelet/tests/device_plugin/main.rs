@@ -17,8 +17,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use rdma_model::error_class::ErrorClass;
-use rdmaprep_device_plugin::node::Node;
-use rdmaprep_device_plugin::{api, session};
+use rdmaprep_kubelet::device_plugin::{api, session};
+use rdmaprep_kubelet::grpc;
+use rdmaprep_kubelet::node::Node;
 use stand_in::{Kubelet, RESOURCE, SOON, allocate, list, names, next, plugin, prefer, soon};
 use tokio::net::UnixListener;
 use tokio::time::timeout;
@@ -36,7 +37,7 @@ async fn from_registration_to_cdi_devices() {
         ("v1beta1", RESOURCE)
     );
     assert_eq!(asked.endpoint, "rdmaprep.io_rail.sock");
-    let options: api::Options = soon(api::call(&channel, api::OPTIONS, api::Empty {}))
+    let options: api::Options = soon(grpc::call(&channel, api::OPTIONS, grpc::Empty {}))
         .await
         .unwrap();
     assert_eq!(Some(&options), asked.options.as_ref());
@@ -57,7 +58,7 @@ async fn from_registration_to_cdi_devices() {
         allocate(&channel, &chosen).await.unwrap(),
         ["rdmaprep.io/rail=rdma5", "rdmaprep.io/rail=rdma6"]
     );
-    let _: api::Empty = soon(api::call(
+    let _: grpc::Empty = soon(grpc::call(
         &channel,
         api::PRE_START,
         api::Ids { ids: chosen },
@@ -65,10 +66,10 @@ async fn from_registration_to_cdi_devices() {
     .await
     .unwrap();
 
-    let unknown = soon(api::call::<_, api::Empty>(
+    let unknown = soon(grpc::call::<_, grpc::Empty>(
         &channel,
         "/v1beta1.DevicePlugin/Other",
-        api::Empty {},
+        grpc::Empty {},
     ))
     .await;
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
@@ -149,7 +150,7 @@ async fn a_rail_goes_away_and_comes_back() {
         let wrong = api::PreferredRequest {
             containers: vec![wrong],
         };
-        let wrong = soon(api::call::<_, api::PreferredResponse>(
+        let wrong = soon(grpc::call::<_, api::PreferredResponse>(
             &channel,
             api::PREFERRED,
             wrong,

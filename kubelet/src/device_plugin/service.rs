@@ -12,9 +12,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api;
+use crate::device_plugin::api;
+use crate::device_plugin::preferred::preferred;
+use crate::grpc;
 use crate::node::Node;
-use crate::preferred::preferred;
 use crate::rail::{Rail, Shown};
 
 pub const OPTIONS: api::Options = api::Options {
@@ -43,21 +44,23 @@ impl tower::Service<http::Request<Body>> for Service {
         let at = self.clone();
         Box::pin(async move {
             Ok(match request.uri().path() {
-                api::OPTIONS => api::unary(request, async |_: api::Empty| Ok(OPTIONS)).await,
+                api::OPTIONS => grpc::unary(request, async |_: grpc::Empty| Ok(OPTIONS)).await,
                 api::LIST_AND_WATCH => {
-                    api::streaming::<api::Empty, _, _>(request, at.stream()).await
+                    grpc::streaming::<grpc::Empty, _, _>(request, at.stream()).await
                 }
                 api::PREFERRED => {
-                    api::unary(request, |asked| std::future::ready(at.prefer(&asked))).await
+                    grpc::unary(request, |asked| std::future::ready(at.prefer(&asked))).await
                 }
                 api::ALLOCATE => {
-                    api::unary(request, |asked| {
+                    grpc::unary(request, |asked| {
                         let at = at.clone();
                         async move { at.allocate(&asked).await }
                     })
                     .await
                 }
-                api::PRE_START => api::unary(request, async |_: api::Ids| Ok(api::Empty {})).await,
+                api::PRE_START => {
+                    grpc::unary(request, async |_: api::Ids| Ok(grpc::Empty {})).await
+                }
                 other => Status::unimplemented(format!("{other} is unknown")).into_http(),
             })
         })

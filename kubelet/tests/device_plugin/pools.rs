@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rdma_model::error_class::ErrorClass;
-use rdmaprep_device_plugin::node::{Inventory, Node};
-use rdmaprep_device_plugin::pools::Pools;
-use rdmaprep_device_plugin::rail::Rail;
+use rdmaprep_kubelet::node::{Inventory, Node};
+use rdmaprep_kubelet::pools::Pools;
+use rdmaprep_kubelet::rail::Rail;
 
 use crate::stand_in::{Fake, plugin};
 

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
-use rdmaprep_device_plugin::node::{Inventory, Node};
-use rdmaprep_device_plugin::pools::Pools;
-use rdmaprep_device_plugin::rail::Rail;
-use rdmaprep_device_plugin::{api, session};
+use rdmaprep_kubelet::device_plugin::{api, session};
+use rdmaprep_kubelet::grpc;
+use rdmaprep_kubelet::node::{Inventory, Node};
+use rdmaprep_kubelet::pools::Pools;
+use rdmaprep_kubelet::rail::Rail;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
@@ -94,9 +95,9 @@ impl Kubelet {
                 assert_eq!(request.uri().path(), api::REGISTER);
                 let register = |asked: api::RegisterRequest| {
                     let _ = to.send(asked);
-                    std::future::ready(answer.clone().map(|()| api::Empty {}))
+                    std::future::ready(answer.clone().map(|()| grpc::Empty {}))
                 };
-                Ok::<_, Infallible>(api::unary(request, register).await)
+                Ok::<_, Infallible>(grpc::unary(request, register).await)
             }
         });
         let (end, mut ended) = watch::channel(());
@@ -118,7 +119,7 @@ impl Kubelet {
 
     pub async fn plugin(&mut self) -> (api::RegisterRequest, Channel) {
         let asked = soon(self.registered.recv()).await.unwrap();
-        let channel = soon(api::connect(&self.folder.join(&asked.endpoint)))
+        let channel = soon(grpc::connect(&self.folder.join(&asked.endpoint)))
             .await
             .unwrap();
         (asked, channel)
@@ -158,10 +159,10 @@ impl Plugin {
 }
 
 pub async fn list(channel: &Channel) -> Streaming<api::Devices> {
-    soon(api::call_streaming(
+    soon(grpc::call_streaming(
         channel,
         api::LIST_AND_WATCH,
-        api::Empty {},
+        grpc::Empty {},
     ))
     .await
     .unwrap()
@@ -190,7 +191,7 @@ pub async fn prefer(
     let asked = api::PreferredRequest {
         containers: vec![asked],
     };
-    let answer: api::PreferredResponse = soon(api::call(channel, api::PREFERRED, asked))
+    let answer: api::PreferredResponse = soon(grpc::call(channel, api::PREFERRED, asked))
         .await
         .unwrap();
     answer.containers.into_iter().flat_map(|c| c.ids).collect()
@@ -200,7 +201,7 @@ pub async fn allocate(channel: &Channel, ids: &[String]) -> Result<Vec<String>, 
     let asked = api::AllocateRequest {
         containers: vec![api::Ids { ids: ids.to_vec() }],
     };
-    let answer: api::AllocateResponse = soon(api::call(channel, api::ALLOCATE, asked)).await?;
+    let answer: api::AllocateResponse = soon(grpc::call(channel, api::ALLOCATE, asked)).await?;
     Ok(answer
         .containers
         .into_iter()

@@ -19,9 +19,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
 
-use crate::api;
+use crate::device_plugin::api;
+use crate::device_plugin::service::{OPTIONS, Service};
+use crate::grpc;
 use crate::node::Node;
-use crate::service::{OPTIONS, Service};
 use crate::watch::Wakes;
 
 /// A socket is there before its program listens, and stays where that was killed: tried this often.
@@ -167,8 +168,8 @@ impl Session {
                 resource_name: endpoint.resource.to_string(),
                 options: Some(OPTIONS),
             };
-            let answer: Result<Result<api::Empty, Status>, _> =
-                timeout(PATIENCE, api::call(&channel, api::REGISTER, request)).await;
+            let answer: Result<Result<grpc::Empty, Status>, _> =
+                timeout(PATIENCE, grpc::call(&channel, api::REGISTER, request)).await;
             match answer {
                 Ok(Ok(_)) => {}
                 Err(_) => return Ok(Some("it does not answer".to_owned())),
@@ -192,7 +193,7 @@ impl Session {
             if identity(&path).is_none() {
                 return Err(format!("there is no {}", path.display()));
             }
-            match timeout(PATIENCE, api::connect(&path)).await {
+            match timeout(PATIENCE, grpc::connect(&path)).await {
                 Ok(Ok(channel)) => return Ok(channel),
                 Ok(Err(_)) => why = format!("{} is not served", path.display()),
                 Err(_) => return Err(format!("{} does not answer", path.display())),

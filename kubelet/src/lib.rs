@@ -1,0 +1,28 @@
+//! What the kubelet is served with. The create hook moves the NICs, as for every engine that knows
+//! CDI; nothing here changes the host's network. Each way is a program of its own in `bin/`.
+//!
+//! ```text
+//! bin/                       flags, signals, one error
+//! device_plugin              rails that the kubelet counts
+//!   session                  sockets, registration, a kubelet that starts again
+//!   service, preferred       the five calls of kubelet's; which rails belong together
+//!   api                      its messages
+//! program                    flags that the programs share, when to look
+//!   watch                    what wakes them: inotify, route netlink, uevents
+//! node                       rails and their resources, as they are now
+//!   pools, host              the config file; the machine, by rdmaprep's library
+//!     refusal                what the create hook would say of a rail
+//!     rail                   a rail, as all of these know it
+//! grpc                       calls on unix sockets
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod device_plugin;
+pub mod grpc;
+pub mod host;
+pub mod node;
+pub mod pools;
+pub mod program;
+pub mod rail;
+pub mod refusal;
+pub mod watch;
