@@ -12,7 +12,7 @@ use nccl_rules::levels::{Distance, Levels};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{JobAddresses, Netdev, Port, Snapshot};
+use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Port, Snapshot};
 use rdmaprep::cdi::{ALL, RailName, Spec};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::{CONFIG, Config};
@@ -26,7 +26,7 @@ use rdmaprep::store::Store;
 use rdmaprep::store::records::Records;
 
 use crate::node::Inventory;
-use crate::rail::Rail;
+use crate::rail::{Facts, Rail};
 use crate::refusal::{asked, refused};
 
 pub struct Host {
@@ -35,6 +35,9 @@ pub struct Host {
     pub machine: ThisMachine,
     /// By the namespace of a record, whether a pod made it; decided while a container of it lives.
     pods: Mutex<BTreeMap<u64, bool>>,
+    /// By rail, what it had when it was seen here last: a container may have its HCA as well, and
+    /// the record lacks what the kernel says of that.
+    here: Mutex<BTreeMap<String, Facts>>,
 }
 
 impl Host {
@@ -44,6 +47,7 @@ impl Host {
             store,
             machine: ThisMachine::new()?,
             pods: Mutex::default(),
+            here: Mutex::default(),
         })
     }
 
@@ -168,7 +172,8 @@ impl Inventory for Host {
         let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job)?;
         let levels = Levels::new(&seen);
         let mut rails = Vec::new();
-        for (device, request, name) in devices {
+        let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, (device, request, name)) in devices.into_iter().enumerate() {
             let held = self.held(&name, &records);
             let mut rail = rail(
                 &device.name,
@@ -178,6 +183,11 @@ impl Inventory for Host {
                 &seen,
                 &levels,
             );
+            rail.facts.place = place;
+            match here.get(&rail.name) {
+                Some(known) if held.is_some() => rail.facts = known.while_away(rail.facts),
+                _ => drop(here.insert(rail.name.clone(), rail.facts.clone())),
+            }
             if held.is_none() && rail.unhealthy.is_none() {
                 let judge = |r: Request| refused(&r, &name, &seen, &records, &busy);
                 let refused = request.and_then(|request| request.map_or(Ok(()), judge));
@@ -244,19 +254,55 @@ fn rail(
             (None, why) => (why.clone(), why.is_some()),
         },
     };
+    let speed_gbps = port.and_then(|p| p.gigabits()).map(|rate| rate as u32);
+    let link = netdev.or(nic.map(|n| &n.before.netdev));
+    let function = pci.and_then(|at| levels.function(at));
+    let facts = Facts {
+        is_away: held.is_some(),
+        netdev: link.map(|n| n.name.to_string()),
+        hca: hca_name.as_ref().map(HcaName::to_string),
+        port: number.or(port.map(|p| p.number)),
+        kind: its.and_then(|h| kind(h, port?)),
+        speed_gbps,
+        mtu: link.map_or(0, |n| n.mtu),
+        driver: link
+            .and_then(|n| n.driver.clone())
+            .or(its.and_then(|h| h.driver.clone())),
+        model: function.map(|f| (f.vendor, f.device)),
+        firmware: its.and_then(|h| h.firmware.clone()),
+        pci,
+        pcie_root: pci.and_then(pcie_root),
+        ..Facts::default()
+    };
     Rail {
         name: device.to_owned(),
         numa: numa.map(i64::from),
-        speed_gbps: port
-            .and_then(|p| p.rate.as_deref()?.split(' ').next()?.parse::<f64>().ok())
-            .map(|rate| rate as u32),
-        addresses: addresses(netdev.or(nic.map(|n| &n.before.netdev))),
+        speed_gbps,
+        addresses: addresses(link),
+        facts,
         distances: pci
             .map(|at| distances(at, seen, levels))
             .unwrap_or_default(),
         unhealthy,
         unreported,
     }
+}
+
+fn kind(hca: &Hca, port: &Port) -> Option<&'static str> {
+    let is_iwarp = hca.protocol.as_deref() == Some("iw");
+    Some(match port.link_layer.as_deref()? {
+        "InfiniBand" => "ib",
+        "Ethernet" if is_iwarp => "iwarp",
+        "Ethernet" => "roce",
+        _ => return None,
+    })
+}
+
+/// The first part of a function's path below /sys/devices, as the standard attribute has it.
+fn pcie_root(at: BusId) -> Option<String> {
+    let path = fs::canonicalize(format!("/sys/bus/pci/devices/{at}")).ok()?;
+    let root = path.strip_prefix("/sys/devices").ok()?.iter().next()?;
+    Some(root.to_str()?.to_owned())
 }
 
 /// What keeps a rail that no container has from working.
@@ -292,6 +338,18 @@ fn distances(nic: BusId, seen: &Snapshot, levels: &Levels) -> Vec<u8> {
         Distance::Sys => 3,
     };
     seen.gpus().map(|gpu| rank(gpu.address)).collect()
+}
+
+impl Facts {
+    /// What is known of it while a container has it: its place may have changed, else it is as it
+    /// was here. Another card may have its name after a reboot alone.
+    fn while_away(&self, now: Facts) -> Facts {
+        Facts {
+            place: now.place,
+            is_away: true,
+            ..self.clone()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //!   session                  sockets, registration, a kubelet that starts again
 //!   service, preferred       the five calls of kubelet's; which rails belong together
 //!   api                      its messages
+//! dra                        rails that claims ask for
+//!   slice                    what a node offers
 //! program                    flags that the programs share, when to look
 //!   watch                    what wakes them: inotify, route netlink, uevents
 //! node                       rails and their resources, as they are now
@@ -18,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod device_plugin;
+pub mod dra;
 pub mod grpc;
 pub mod host;
 pub mod node;

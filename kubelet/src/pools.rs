@@ -61,11 +61,42 @@ impl Resource {
 struct File {
     #[serde(default)]
     resource: Vec<Resource>,
+    #[serde(default)]
+    rail_order: Vec<Numbered>,
+}
+
+/// Which rail has a number: by its name, or by the subnet that one of its addresses is in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+enum Numbered {
+    Name(String),
+    Subnet(IpNet),
+}
+
+impl TryFrom<String> for Numbered {
+    type Error = ipnet::AddrParseError;
+    fn try_from(text: String) -> Result<Numbered, Self::Error> {
+        Ok(match text.contains('/') {
+            true => Numbered::Subnet(text.parse()?),
+            false => Numbered::Name(text),
+        })
+    }
+}
+
+impl Numbered {
+    fn is(&self, rail: &Rail) -> bool {
+        match self {
+            Numbered::Name(name) => *name == rail.name,
+            Numbered::Subnet(net) => rail.addresses.iter().any(|a| net.contains(&a.addr())),
+        }
+    }
 }
 
 #[derive(Debug)]
 pub struct Pools {
     resources: Vec<Resource>,
+    /// Rails in the order that all nodes have; none where the config file does not say.
+    numbered: Vec<Numbered>,
     /// The resource that a rail was given to: it stays there while the CDI file has the rail. A
     /// rail that is down has no speed and may have no address; it has to be unhealthy where it was,
     /// not absent.
@@ -100,6 +131,7 @@ impl Pools {
         }
         Ok(Pools {
             resources,
+            numbered: Vec::new(),
             given: BTreeMap::new(),
         })
     }
@@ -113,7 +145,15 @@ impl Pools {
             let line = line.map(|n| format!("line {n}: ")).unwrap_or_default();
             ErrorClass::Usage.error(format!("{line}{}", e.message().replace('\n', " ")))
         })?;
-        Pools::new(file.resource)
+        let twice = |at: usize| file.rail_order[..at].contains(&file.rail_order[at]);
+        ensure!(
+            !(0..file.rail_order.len()).any(twice),
+            ErrorClass::Usage.error("rail_order has an entry more than once")
+        );
+        Ok(Pools {
+            numbered: file.rail_order,
+            ..Pools::new(file.resource)?
+        })
     }
 
     pub fn read(named: Option<&Path>) -> Result<Pools> {
@@ -175,6 +215,7 @@ impl Pools {
             .map(|resource| (resource.name.clone(), Vec::new()))
             .collect();
         for mut rail in rails {
+            rail.facts.number = self.numbered.iter().position(|n| n.is(&rail));
             let before = self.given.get(&rail.name).copied();
             let Some(at) = before.or(self.fit(&rail).next()) else {
                 continue;

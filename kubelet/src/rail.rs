@@ -1,6 +1,7 @@
-//! A rail, as the device plugin shows it.
+//! A rail, as all ways for the kubelet know it.
 
 use ipnet::IpNet;
+use rdma_model::ids::BusId;
 use serde::Serialize;
 
 /// A rail as the CDI file names it.
@@ -20,6 +21,33 @@ pub struct Rail {
     /// No notification says when that is over.
     #[serde(skip)]
     pub unreported: bool,
+    #[serde(skip)]
+    pub facts: Facts,
+}
+
+/// What a claim may ask for besides. Of a rail that is away as it was on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Among the rails of the CDI file.
+    pub place: usize,
+    /// As the config file says: the same on all nodes.
+    pub number: Option<usize>,
+    /// Whether a container has it.
+    pub is_away: bool,
+    pub netdev: Option<String>,
+    pub hca: Option<String>,
+    pub port: Option<u32>,
+    /// `roce`, `ib` or `iwarp`.
+    pub kind: Option<&'static str>,
+    pub speed_gbps: Option<u32>,
+    pub mtu: u32,
+    pub driver: Option<String>,
+    /// Of the PCI function: vendor and device.
+    pub model: Option<(u16, u16)>,
+    pub firmware: Option<String>,
+    pub pci: Option<BusId>,
+    /// `pci0000:15`.
+    pub pcie_root: Option<String>,
 }
 
 /// By resource, in the order of the config file, its rails in the order of rails.

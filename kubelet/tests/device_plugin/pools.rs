@@ -47,9 +47,19 @@ fn pools_that_cannot_be() {
             "line 3: unknown field `pkey`",
         ),
         (
-            "rails = []".to_owned(),
+            "pools = []".to_owned(),
             ErrorClass::Usage,
-            "line 1: unknown field `rails`",
+            "line 1: unknown field `pools`",
+        ),
+        (
+            one("a.example/x", "rail_order = ['rdma0']"),
+            ErrorClass::Usage,
+            "line 3: unknown field `rail_order`",
+        ),
+        (
+            "rail_order = ['rdma0', 'rdma0']".to_owned(),
+            ErrorClass::Usage,
+            "rail_order has an entry more than once",
         ),
         (
             one("a.example/x", "subnets = ['192.0.2.0/33']"),
@@ -181,4 +191,20 @@ fn a_rail_that_comes_to_fit_two_resources() {
     );
     fake.set_speed("rdma0", Some(400));
     assert_eq!(pools.sort(look(&["rdma0"]))[0].1[0].unhealthy, None);
+}
+
+/// The same number on all nodes: by the config file alone, never by the order in which a node has
+/// its rails.
+#[test]
+fn number_of_a_rail_is_by_name_or_subnet() {
+    let numbers = |text: &str| {
+        let rails = Fake::default().look().unwrap();
+        let shown = Pools::parse(text).unwrap().sort(rails);
+        let rails = shown.into_iter().flat_map(|(_, rails)| rails);
+        rails.map(|r| r.facts.number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(""), [None; 8]);
+    let some = numbers("rail_order = ['192.0.1.4/32', 'rdma2', 'rdma9', '192.0.0.0/31']");
+    let expected = [Some(3), Some(3), Some(1), None, Some(0), None, None, None];
+    assert_eq!(some, expected);
 }

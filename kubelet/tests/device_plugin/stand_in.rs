@@ -13,7 +13,7 @@ use rdmaprep_kubelet::device_plugin::{api, session};
 use rdmaprep_kubelet::grpc;
 use rdmaprep_kubelet::node::{Inventory, Node};
 use rdmaprep_kubelet::pools::Pools;
-use rdmaprep_kubelet::rail::Rail;
+use rdmaprep_kubelet::rail::{Facts, Rail};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
@@ -69,6 +69,7 @@ impl Inventory for Fake {
             distances: (0..4).map(|gpu| distance(at, gpu)).collect(),
             unhealthy: set.get(&format!("rdma{at}")).cloned().flatten(),
             unreported: false,
+            facts: Facts::default(),
         };
         Ok((0..8).map(rail).collect())
     }

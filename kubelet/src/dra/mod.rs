@@ -1,0 +1,9 @@
+//! The driver for claims (dynamic resource allocation): the scheduler chooses rails by what they
+//! are. For Kubernetes 1.34 and later: resource.k8s.io/v1, and version v1 of the kubelet's API.
+
+pub mod api_server;
+pub mod publish;
+pub mod slice;
+
+/// As slices, claims and the kubelet name it.
+pub const DRIVER: &str = "rdmaprep.io";

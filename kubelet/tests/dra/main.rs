@@ -1,0 +1,14 @@
+//! The driver for claims against stand-ins for the kubelet and the API server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod publish;
+mod rails;
+mod server;
+mod slice;
+mod tls;
+mod valid;
