@@ -132,15 +132,14 @@ fn server_without_taints_gets_healthy_rails_alone() {
 /// Of another version of this program; those of other drivers stay.
 #[test]
 fn our_other_slices_of_the_node_go_others_stay() {
-    let slice = |driver: &str| json!({"metadata": {"name": driver}, "spec": {"driver": driver, "nodeName": NODE, "devices": []}});
+    let slice = |name: &str, driver: &str| {
+        let spec = json!({"driver": driver, "nodeName": NODE, "devices": []});
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
     let run = running(|server| {
         server.change(|slices| {
-            slices.insert("old".to_owned(), {
-                let mut old = slice("rdmaprep.io");
-                old["metadata"]["name"] = json!("old");
-                old
-            });
-            slices.insert("gpus".to_owned(), slice("gpu.example.com"));
+            slices.insert("old".to_owned(), slice("old", "rdmaprep.io"));
+            slices.insert("gpus".to_owned(), slice("gpus", "gpu.example.com"));
         });
     });
     run.server.wait(|s| {
