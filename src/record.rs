@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::Rule;
+use rdma_model::snapshot::{Netdev, Rule, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
@@ -221,6 +221,16 @@ impl Record {
 
     pub fn has(&self, id: &str) -> bool {
         self.members.iter().any(|m| m.id == id)
+    }
+
+    /// Those of its NICs that are on the host.
+    pub fn on_host(&self, host: &Snapshot) -> Vec<&IfName> {
+        let is_same = |was: &Netdev, dev: &Netdev| {
+            (&was.kind, was.pci, &was.permanent_mac) == (&dev.kind, dev.pci, &dev.permanent_mac)
+        };
+        let all = self.held.iter().map(|h| &h.before.netdev);
+        let here = all.filter(|was| host.netdev(&was.name).is_some_and(|dev| is_same(was, dev)));
+        here.map(|was| &was.name).collect()
     }
 
     pub fn names(&self) -> impl Iterator<Item = &IfName> {

@@ -36,25 +36,45 @@ pub(super) fn config(global: &Global) -> Result<Config> {
 /// For stop hooks: a config file that was broken since the NICs left must not keep them from
 /// returning.
 pub(super) fn config_or_default(global: &Global) -> Config {
-    config_for_return(global).unwrap_or_else(|e| {
-        warn(&[format!("{e:#}; the defaults are used")]);
-        Config::default()
+    warned(usable(global).unwrap_or_else(defaults))
+}
+
+fn defaults(e: anyhow::Error) -> (Config, Option<String>) {
+    (
+        Config::default(),
+        Some(format!("{e:#}; the defaults are used")),
+    )
+}
+
+/// For who only looks, with what is wrong in the file, if anything is; one that is named has to be
+/// there.
+pub(super) fn config_to_look(global: &Global) -> Result<(Config, Option<String>)> {
+    let named = global.config.as_ref();
+    usable(global).or_else(|e| match named.is_none_or(|path| path.exists()) {
+        true => Ok(defaults(e)),
+        false => Err(e),
     })
 }
 
 /// For commands that restore NICs: of a config file with errors, only the folders are used.
 pub(super) fn config_for_return(global: &Global) -> Result<Config> {
+    usable(global).map(warned)
+}
+
+pub(super) fn warned((config, wrong): (Config, Option<String>)) -> Config {
+    warn(wrong.as_slice());
+    config
+}
+
+fn usable(global: &Global) -> Result<(Config, Option<String>)> {
     let mut folders = None;
     let config = read(global.config.as_deref(), |file| {
-        folders = Some(file.folders());
+        folders = Some((file.folders(), file.words()));
         file.config()
     });
     match (config, folders) {
-        (Err(e), Some(folders)) => {
-            warn(&[format!("{e:#}; of this file only the folders are used")]);
-            Ok(folders)
-        }
-        (config, _) => config,
+        (Err(e), Some((folders, used))) => Ok((folders, Some(format!("{e:#}; {used}")))),
+        (config, _) => Ok((config?, None)),
     }
 }
 

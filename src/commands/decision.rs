@@ -19,9 +19,11 @@ use super::{busy_nics, progress, recorded, warn};
 use crate::config::request::Request;
 use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
+use crate::doctor::collect::configuring;
 use crate::kernel::netns::Netns;
 use crate::kernel::sysfs::Survey;
 use crate::kernel::{Kernel, Observed, Scope, World};
+use crate::link_managers::Managers;
 use crate::nccl_env::Namespace;
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
@@ -209,14 +211,22 @@ impl<'a> DraftInputs<'a> {
         })
     }
 
+    pub(super) fn selected(&self, request: &Request) -> Result<(Plan, Selection)> {
+        let (busy, options) = (busy_nics(self.store)?, options(request));
+        let (plan, mut selection) = plan_of_any(request, self.name, &self.seen, &busy, options)?;
+        if self.live.is_some() {
+            let mut managers = Managers::of(Path::new("/"));
+            selection.explain(|name| configuring(&mut managers, self.seen.netdev(name)?));
+        }
+        Ok((plan, selection))
+    }
+
     /// Looks again for that long, as long as nothing but links that come up keeps out a NIC that
     /// was named: one that a container has just given back is without a carrier for a while.
     fn plan(&mut self, request: &Request, patience: Duration) -> Result<(Plan, Selection)> {
         let (begun, mut said) = (Instant::now(), false);
         loop {
-            let busy = busy_nics(self.store)?;
-            let (plan, selection) =
-                plan_of_any(request, self.name, &self.seen, &busy, options(request))?;
+            let (plan, selection) = self.selected(request)?;
             let coming = selection
                 .coming(request)
                 .filter(|_| begun.elapsed() < patience);

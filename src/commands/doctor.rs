@@ -4,14 +4,15 @@ mod container;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::snapshot::CharDevice;
+use rdma_model::snapshot::{CharDevice, Snapshot};
 
+use super::at_work::{self, AtWork};
+use super::config_file::config_to_look;
 use super::status::advice;
-use super::{busy_nics, load_snapshot, nccl, request, running, say, store, warn};
+use super::{busy_nics, load_snapshot, nccl, request_by, running, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
 use crate::disk::host_tree::HostTree;
@@ -22,13 +23,13 @@ use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, boot_id};
 use crate::plan::Plan;
-use crate::record::{Phase, Record, short_id};
+use crate::record::{Record, short_id};
 use crate::store::Store;
-use crate::store::records::Records;
 use crate::{install, planner, report};
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
-    let request = request(global, None, &args.select)?;
+    let (config, wrong) = config_to_look(global)?;
+    let request = request_by(config, global, None, &args.select)?;
     if args.container.is_some() {
         let counts = [
             "family",
@@ -42,10 +43,14 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
         args.select
             .refuse_given(&counts, "a container's NICs are those that it has")?;
     }
+    let is_host = args.container.is_none() && args.root.is_none() && args.snapshot.is_none();
+    if !is_host {
+        warn(wrong.as_slice());
+    }
     let diagnosis = match &args.container {
         Some(id) => container::examine(request, id)?,
-        None if args.root.is_some() || args.snapshot.is_some() => recorded(args, &request)?,
-        None => host(&request)?,
+        None if is_host => host(&request, wrong)?,
+        None => recorded(args, &request)?,
     };
     say(&if args.json {
         report::json(&diagnosis)?
@@ -75,19 +80,20 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
     })
 }
 
-fn host(request: &Request) -> Result<Diagnosis> {
+fn host(request: &Request, wrong: Option<String>) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
     let snapshot =
         planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, mut unread) = plans(&store)?;
+    unread.extend(wrong.map(Unread::Config));
     let unregistered = install::unregistered_engines(&HostTree::new(Path::new("/"))?)
         .unwrap_or_else(|e| {
             unread.push(Unread::Engines(format!("{e:#}")));
-            Vec::new()
+            None
         });
-    let unregistered = unregistered.iter().map(ToString::to_string).collect();
+    let unregistered = unregistered.map(|all| all.iter().map(ToString::to_string).collect());
     let machine = Machine {
         unread,
         unregistered,
@@ -98,7 +104,7 @@ fn host(request: &Request) -> Result<Diagnosis> {
         snapshot: &snapshot,
         held: &busy_nics(&store)?,
         machine: Some(&machine),
-        traces: &traces(&store)?,
+        traces: &traces(&store, &snapshot)?,
         plans: &plans,
         settings: Ok(&nccl::own_settings()?.settings),
         container: None,
@@ -119,31 +125,11 @@ fn plans(store: &Store) -> Result<(Vec<Plan>, Vec<Unread>)> {
     Ok((plans, unread))
 }
 
-/// Records. One that looks stale may belong to a hook that is still running; such a hook holds the
-/// lock.
-fn traces(store: &Store) -> Result<Vec<Trace>> {
-    let mut traces = recorded_traces(store)?;
-    let doubtful = |t: &Trace| !matches!(t.stale, None | Some(Stale::Damaged));
-    if !traces.iter().any(doubtful) {
-        return Ok(traces);
-    }
-    match store.lock(Instant::now()) {
-        Ok(_lock) => recorded_traces(store),
-        Err(e) => {
-            let at_work = ErrorClass::of(&e) == ErrorClass::Locked;
-            for t in traces.iter_mut().filter(|t| at_work && doubtful(t)) {
-                t.stale = Some(Stale::AtWork);
-            }
-            Ok(traces)
-        }
-    }
-}
-
-fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
+fn traces(store: &Store, host: &Snapshot) -> Result<Vec<Trace>> {
     let machine = ThisMachine::new()?;
-    let records = Records::read(store, machine.boot_id())?;
+    let (records, at_work) = at_work::records(store, &machine)?;
     let traces = records.iter().map(|(path, record)| match record {
-        Ok(record) => trace(record, &machine),
+        Ok(record) => trace(record, &machine, at_work, host),
         Err(e) => Trace {
             id: path.display().to_string(),
             nics: store
@@ -156,34 +142,26 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
             advice: store.unreadable(path, e),
             tables: Vec::new(),
             held_back: Vec::new(),
+            here: Vec::new(),
         },
     });
     Ok(traces.collect())
 }
 
-fn trace(record: &Record, machine: &ThisMachine) -> Trace {
+fn trace(record: &Record, machine: &ThisMachine, at_work: AtWork, host: &Snapshot) -> Trace {
     let id = record
         .members
         .first()
         .map(|m| m.id.clone())
         .unwrap_or_default();
-    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
-    let stale = if record.is_back() {
-        None
-    } else if machine.is_abandoned(record) {
-        Some(Stale::Abandoned)
-    } else if !alive && record.hold.is_none() {
-        // A container that has joined a hold keeps the NICs when that ends.
-        Some(Stale::Lingering)
-    } else if alive && record.phase != Phase::Attached {
-        Some(Stale::Unfinished)
-    } else {
-        None
+    let stale = match at_work::stale(machine, record) {
+        Some(Stale::Abandoned | Stale::Lingering | Stale::Unfinished) if at_work == AtWork::Yes => {
+            Some(Stale::AtWork)
+        }
+        stale => stale,
     };
-    let (advice, id) = (
-        advice(machine, record, &id, alive),
-        short_id(&id).to_owned(),
-    );
+    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
+    let advice = advice(machine, record, &id, alive);
     let nics = record.names().map(ToString::to_string).collect();
     // The manager of a NIC that is back has yet to fill its tables.
     let tables: BTreeSet<u32> = record
@@ -192,14 +170,22 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
         .flat_map(|h| &h.before.routes)
         .map(|r| r.table)
         .collect();
-    let held_back = record.held_back.clone();
+    let held_back = match stale {
+        Some(Stale::Waiting) => record.awaits.clone(),
+        _ => record.held_back.clone(),
+    };
     Trace {
-        id,
+        id: short_id(&id).to_owned(),
         nics,
         stale,
         advice,
         tables: tables.into_iter().collect(),
         held_back,
+        here: record
+            .on_host(host)
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
     }
 }
 

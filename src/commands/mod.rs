@@ -1,5 +1,6 @@
 //! The only composition: one short function per command.
 
+mod at_work;
 mod cdi;
 mod cni;
 mod config_file;
@@ -38,7 +39,7 @@ use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
 use crate::cli::{Cli, Command, Global, HandleCommand, NcclCommand, SelectArgs, SnapshotArgs};
-use crate::config::host::Host;
+use crate::config::host::{Config, Host};
 use crate::config::request::{ANNOTATION, Request};
 use crate::deadline;
 use crate::disk::files;
@@ -94,7 +95,15 @@ pub fn runtime(call: &Call) -> Result<()> {
 }
 
 fn request(global: &Global, plan: Option<&str>, args: &SelectArgs) -> Result<Request> {
-    let config = config(global)?;
+    request_by(config(global)?, global, plan, args)
+}
+
+fn request_by(
+    config: Config,
+    global: &Global,
+    plan: Option<&str>,
+    args: &SelectArgs,
+) -> Result<Request> {
     let host = Host::new(global, &config);
     Request::new(plan, args, host, config.select, |name| {
         std::env::var(name).ok()

@@ -7,6 +7,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 
+use super::config_file::{config_to_look, warned};
 use super::{config, say, store, warn};
 use crate::cli::{Global, PlanCommand, PlanDeleteArgs};
 use crate::config::host::Host;
@@ -18,7 +19,11 @@ use crate::store::Store;
 use crate::store::records::Records;
 
 pub(super) fn run(global: &Global, command: &PlanCommand) -> Result<()> {
-    let host = Host::new(global, &config(global)?);
+    let config = match command {
+        PlanCommand::Delete(_) => config(global)?,
+        _ => warned(config_to_look(global)?),
+    };
+    let host = Host::new(global, &config);
     let store = store(&host);
     match command {
         PlanCommand::List(args) => {

@@ -64,6 +64,14 @@ impl<'t> ConfigFile<'t> {
         }
     }
 
+    /// What is said of that.
+    pub fn words(&self) -> &'static str {
+        match &self.table {
+            Ok(_) => "of this file only the folders are used",
+            Err(_) => "the default folders are used",
+        }
+    }
+
     /// Another runtime than the one that is meant may take a sandbox away, so a bad value is
     /// [`ErrorClass::Usage`].
     pub fn shim(&self) -> Result<ShimConfig> {

@@ -22,6 +22,7 @@ use crate::kernel::process::capabilities::{has_in_first_user, is_first_user, sha
 use crate::kernel::process::{limits, pidfd};
 use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
+use crate::select::Configuring;
 
 /// What `rdmaprep install --systemd` writes to have its timer started.
 pub const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
@@ -101,7 +102,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         userspace: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
-        unregistered: Vec::new(),
+        unregistered: None,
     }
 }
 
@@ -165,6 +166,10 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let managed: Vec<(IfName, Manager)> = states
         .filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by)))
         .collect();
+    let links = snapshot.netdevs.iter();
+    let at_work: Vec<(IfName, Configuring)> = links
+        .filter_map(|n| Some((n.name.clone(), configuring(&mut managers, n)?)))
+        .collect();
     let mut rules = snapshot.rules.iter();
     let deletes_rules = managers.may_delete_rules()
         && !link_managers::networkd_config::spares_rules(root)
@@ -174,14 +179,24 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
         let mut spared: Vec<&Netdev> = snapshot.netdevs.iter().collect();
         spared.retain(|n| !link_managers::manages(root, manager, n.ifindex));
         let configured = managed.iter().filter(|(_, by)| *by == manager);
+        let its = at_work.iter().filter(|(_, at_work)| at_work.by == manager);
         found.push(Managing {
             manager,
             spares: spared.iter().map(|n| n.name.clone()).collect(),
             configures: configured.map(|(name, _)| name.clone()).collect(),
+            at_work: its.cloned().collect(),
             deletes_rules: manager == Manager::Networkd && deletes_rules,
         });
     }
     found
+}
+
+/// Who has still to configure a link.
+pub fn configuring(managers: &mut Managers, link: &Netdev) -> Option<Configuring> {
+    let by = managers.at_work(link)?;
+    // What is down has a file that cannot be read.
+    let carrier = text(&format!("/sys/class/net/{}/carrier", link.name)).is_ok_and(|t| t == "1\n");
+    Some(Configuring { by, carrier })
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc);

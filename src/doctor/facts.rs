@@ -8,6 +8,7 @@ use rdma_model::ids::{BusId, IfName};
 
 use crate::container::userspace::Userspace;
 use crate::kernel::probe::access::NodeAccess;
+use crate::select::Configuring;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -55,9 +56,16 @@ pub struct Machine {
     #[serde(default)]
     pub without_annotations: Vec<String>,
     /// The engines of this host, as `rdmaprep install` calls them, where none of them knows
-    /// rdmaprep.
+    /// rdmaprep; absent where one does.
     #[serde(default)]
-    pub unregistered: Vec<String>,
+    pub unregistered: Option<Vec<String>>,
+}
+
+impl Machine {
+    /// Who has still to configure a NIC.
+    pub fn at_work(&self, name: &IfName) -> Option<&Configuring> {
+        self.managers.iter().find_map(|m| m.at_work.get(name))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +81,8 @@ pub struct SandboxFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unread {
+    /// The host's config file: why, with its path.
+    Config(String),
     /// A stored plan: why, with its path.
     Plan(String),
     /// A stored plan of an earlier boot: its name.
@@ -117,6 +127,9 @@ pub struct Managing {
     /// NICs that have their addresses from it: it gives them again to one that is back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configures: Vec<IfName>,
+    /// NICs that it has still to configure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub at_work: BTreeMap<IfName, Configuring>,
     /// Whether it deletes rules of others when a link appears, and there are any.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deletes_rules: bool,
@@ -134,9 +147,12 @@ pub struct Trace {
     /// Routing tables in which these NICs have routes: with them away, such a table may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<u32>,
-    /// Why some did not return whole when that was last tried.
+    /// Why some did not return whole when that was last tried; what those that are back wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
+    /// Those that are on the host, whole or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub here: Vec<String>,
 }
 
 /// Why no hook will end a record.
@@ -153,6 +169,8 @@ pub enum Stale {
     Unfinished,
     /// A hook, or another rdmaprep that changes something, is at work at this moment.
     AtWork,
+    /// They are back, and their manager has still to do its part.
+    Waiting,
 }
 
 /// PCI_EXT_CAP_ID_ACS, and where its Control register is (include/uapi/linux/pci_regs.h).

@@ -2,9 +2,10 @@
 //! refused.
 
 use super::context::is_addressed;
+use rdma_model::effect::missing_addresses;
 use rdma_model::ids::IfName;
 use rdma_model::nic::{Nic, identity, same_nic};
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::NicState;
 
 use super::facts::{Stale, Unread};
@@ -39,6 +40,7 @@ fn is_away(context: &CheckContext, name: &IfName) -> bool {
     context.of.held.iter().any(|h| h.netdev == *name)
         || traces
             .iter()
+            .filter(|t| t.stale != Some(Stale::Waiting))
             .flat_map(|t| &t.nics)
             .any(|n| n == name.as_str())
         || unknown && has_gone
@@ -147,19 +149,25 @@ fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
-/// What the hook would say, in an empty container. What uplinks and missing addresses are is
-/// reported by checks of their own.
+/// What the hook would say, in an empty container. What uplinks are, and HCAs' missing addresses,
+/// is reported by checks of their own.
 fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
+    let rails = context.rails();
     for nic in &plan.nics {
         let name = &nic.identity.name;
         let now = snapshot.netdev(name);
+        let is_examined = rails.iter().any(|rail| rail.name() == name);
         // IPv6 addresses go with the link, and the check of ports brings them back.
         let off = now.is_some_and(|d| !d.up);
         let naked = !nic.addresses.is_empty() && now.is_some_and(|d| !is_addressed(d));
-        if off || naked || guard.contains_key(name) && !plan.allow_bootstrap {
+        let is_told = is_examined && (off || naked);
+        if is_told || guard.contains_key(name) && !plan.allow_bootstrap {
             return None;
+        }
+        if let Some(found) = now.and_then(|now| not_yet(context, nic, now)) {
+            return Some(found);
         }
     }
     let inside = Snapshot {
@@ -189,13 +197,24 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     ))
 }
 
+/// An address that its manager has yet to give.
+fn not_yet(context: &CheckContext, nic: &Nic, now: &Netdev) -> Option<Finding> {
+    let at_work = context.of.machine?.at_work(&now.name)?;
+    let missing = *missing_addresses(&nic.addresses, &now.addresses).first()?;
+    let (name, address) = (&now.name, format!("{}/{}", missing.address, missing.prefix));
+    let seen = format!("{name} has no {address} yet: {}", at_work.state());
+    let fix = at_work.until(name);
+    Some(Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix))
+}
+
 /// A container that asks an engine which does not know rdmaprep starts without NICs, and no error
 /// says so. Not where some have their NICs: they got them by another way.
 pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else {
         return Vec::new();
     };
-    let is_in_use = context.of.traces.iter().any(|trace| trace.stale.is_none());
+    let mut traces = context.of.traces.iter();
+    let is_in_use = traces.any(|trace| matches!(trace.stale, None | Some(Stale::Waiting)));
     let Some(plan) = context.of.plans.first().filter(|_| !is_in_use) else {
         return Vec::new();
     };
@@ -214,25 +233,38 @@ pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
         }
         _ => None,
     });
-    let known = Some(&machine.unregistered)
-        .filter(|engines| !engines.is_empty())
-        .map(|engines| {
-            let seen = format!(
-                "plan {} is stored, and rdmaprep is registered with no engine here: \
+    let known = machine.unregistered.iter().map(|engines| {
+        if engines.is_empty() {
+            return no_engine(plan);
+        }
+        let seen = format!(
+            "plan {} is stored, and rdmaprep is registered with no engine here: \
                 {}",
-                plan.name,
-                join(engines)
-            );
-            let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` \
+            plan.name,
+            join(engines)
+        );
+        let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` \
             edited does without";
-            let options: String = engines
-                .iter()
-                .map(|engine| format!(" --{engine}"))
-                .collect();
-            Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!(
-                "rdmaprep \
+        let options: String = engines
+            .iter()
+            .map(|engine| format!(" --{engine}"))
+            .collect();
+        Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!(
+            "rdmaprep \
             install{options}"
-            ))
-        });
+        ))
+    });
     unread.chain(known).collect()
+}
+
+fn no_engine(plan: &Plan) -> Finding {
+    let seen = format!(
+        "plan {} is stored, and no container engine was found here",
+        plan.name
+    );
+    let why = "containers get NICs from an engine that knows rdmaprep, or a bundle that `rdmaprep \
+        prepare --bundle` edited";
+    let fix =
+        "where an engine is in a place of its own: register rdmaprep with it (README: Install)";
+    Finding::new(Check::EngineHooks, Severity::Unknown, seen, why, fix)
 }

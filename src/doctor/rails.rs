@@ -227,17 +227,16 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
         );
         let why = "NCCL would talk from an address that no other host has a way to: its first \
             connection times out";
-        let found = Finding::new(
-            Check::Gids,
-            severity,
-            seen,
-            why,
-            "give it its address, or let others count: --family",
-        );
-        return Some(Finding {
-            run: planned(context, rail, Family::Any),
-            ..found
-        });
+        let at_work = context.of.machine.and_then(|m| m.at_work(rail.name()));
+        let (fix, run) = match at_work {
+            Some(at_work) => (at_work.until(rail.name()), Vec::new()),
+            None => (
+                "give it its address, or let others count: --family".to_owned(),
+                planned(context, rail, Family::Any),
+            ),
+        };
+        let found = Finding::new(Check::Gids, severity, seen, why, fix);
+        return Some(Finding { run, ..found });
     }
     let dropped = rail.verdict.dropped.as_ref();
     let (seen, fix) = match dropped.filter(|d| d.code == DropCode::NoGid) {

@@ -22,6 +22,15 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
                 "NICs that it speaks of are away, and what they were like is not known",
             ),
             // The next create hook that wants them restores them first.
+            Stale::Abandoned if t.here == t.nics => (
+                Severity::Warning,
+                format!(
+                    "container {} has died, and a restore of {nics} was killed: back on the host, \
+                    maybe not whole",
+                    t.id
+                ),
+                "no container gets them before they are whole",
+            ),
             Stale::Abandoned => (
                 Severity::Warning,
                 format!("container {} has died, and {nics} are still away", t.id),
@@ -59,8 +68,15 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
                 ),
                 "where they are is known when it is done",
             ),
+            Stale::Waiting => (
+                Severity::Warning,
+                t.held_back.join("; "),
+                "until then a NIC may lack what it had before a container",
+            ),
         };
-        let (seen, why) = held_back(t).unwrap_or((seen, why));
+        let held_back = held_back(t);
+        let is_held_back = held_back.is_some();
+        let (severity, seen, why) = held_back.unwrap_or((severity, seen, why));
         let run = match stale {
             Stale::Abandoned => vec!["rdmaprep restore --all --stale".to_owned()],
             Stale::Lingering | Stale::Unfinished => {
@@ -70,6 +86,8 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
         };
         let fix = match stale {
             Stale::AtWork => "ask again in a moment",
+            Stale::Abandoned if is_held_back => "settle that, then restore them",
+            Stale::Abandoned if t.here == t.nics => "have put back what they lack",
             Stale::Abandoned => "return the NICs of all containers that have died to the host",
             Stale::Unfinished => "stop the container, or restore them while it runs",
             _ => &t.advice,
@@ -83,7 +101,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
 }
 
 /// What is known of NICs that did not return whole: no other container gets them like that.
-fn held_back(t: &super::facts::Trace) -> Option<(String, &'static str)> {
+fn held_back(t: &super::facts::Trace) -> Option<(Severity, String, &'static str)> {
     let tried = matches!(
         t.stale,
         Some(Stale::Abandoned | Stale::Lingering | Stale::Unfinished)
@@ -95,7 +113,7 @@ fn held_back(t: &super::facts::Trace) -> Option<(String, &'static str)> {
         t.held_back.join("; ")
     );
     let why = "no container gets them before they are what they were";
-    (tried && !t.held_back.is_empty()).then_some((seen, why))
+    (tried && !t.held_back.is_empty()).then_some((Severity::Breaks, seen, why))
 }
 
 /// What makes a rule one of a tunnel, a VRF or a policy of the administrator's: FRA_IIFNAME,
@@ -165,6 +183,11 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
         found.push(match unread {
             // Where containers have their NICs, nothing is in doubt: see [`super::plans::engines`].
             Unread::Engines(_) => continue,
+            Unread::Config(why) => {
+                let what = "no container gets a NIC: hooks refuse such a file";
+                let fix = "correct that line, or comment it out";
+                Finding::new(Check::Plans, Severity::Breaks, why, what, fix)
+            }
             Unread::Plan(why) => {
                 let fix = "remove the file, and prepare the plan again";
                 Finding::new(Check::Plans, Severity::Breaks, why, super::plans::WHY, fix)
@@ -226,7 +249,12 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
         let present = Present {
             manager: m.manager,
             spares: m.spares.clone(),
-            configures: m.configures.clone(),
+            configures: m
+                .configures
+                .iter()
+                .chain(m.at_work.keys())
+                .cloned()
+                .collect(),
         };
         let Some((who, its, _)) = advice::kept_off(&present, &names) else {
             continue;

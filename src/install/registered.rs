@@ -23,11 +23,11 @@ const PLUGINS: [&str; 2] = ["/opt/cni/bin/rdmaprep", "/usr/lib/cni/rdmaprep"];
 const KUBELET: &str = "/var/lib/kubelet";
 
 /// The engines of a host, where none of them knows rdmaprep: a container that asks them by
-/// annotation starts without NICs. None where containers get NICs by CDI. [`ErrorClass::Usage`]
-/// where a file cannot be read, and no other one names rdmaprep.
+/// annotation starts without NICs. Nothing where one does, or containers get NICs by CDI.
+/// [`ErrorClass::Usage`] where a file cannot be read, and no other one names rdmaprep.
 ///
 /// [`ErrorClass::Usage`]: rdma_model::error_class::ErrorClass::Usage
-pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Vec<Target>> {
+pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Option<Vec<Target>>> {
     let found: Vec<Target> = super::found(tree)
         .into_iter()
         .map(|(target, _)| target)
@@ -41,10 +41,10 @@ pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Vec<Target>> {
         .collect();
     let ways = [hooks, devices, runtimes, networks, containerd].map(|way| way(tree));
     if ways.iter().any(|way| matches!(way, Ok(true))) {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     ways.into_iter().try_for_each(|way| way.map(drop))?;
-    Ok(engines)
+    Ok(Some(engines))
 }
 
 fn hooks(tree: &dyn ReadTree) -> Result<bool> {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::disk::host_tree::HostTree;
 
-    fn unregistered(files: &[(&str, &str)]) -> Result<Vec<Target>> {
+    fn unregistered(files: &[(&str, &str)]) -> Result<Option<Vec<Target>>> {
         let root = tempfile::TempDir::new().unwrap();
         for (path, text) in files {
             let file = root.path().join(path);
@@ -146,13 +146,16 @@ mod tests {
         ];
         for (path, text) in known {
             let found = unregistered(&[&ENGINES[..], &[(path, text)]].concat()).unwrap();
-            assert_eq!(found, [], "{path}: {text}");
+            assert_eq!(found, None, "{path}: {text}");
         }
         let linked = [
             ("etc/docker/daemon.json", "-> srv/docker.json"),
             ("srv/docker.json", "rdmaprep"),
         ];
-        assert_eq!(unregistered(&[&ENGINES[..], &linked].concat()).unwrap(), []);
+        assert_eq!(
+            unregistered(&[&ENGINES[..], &linked].concat()).unwrap(),
+            None
+        );
     }
 
     #[test]
@@ -163,12 +166,13 @@ mod tests {
             ("etc/cni/net.d/multus.d/multus.kubeconfig", ""),
         ] {
             let found = unregistered(&[&ENGINES[..], &[(path, text)]].concat()).unwrap();
-            assert_eq!(found, [Target::Podman, Target::Docker], "{path}: {text}");
+            let all = [Target::Podman, Target::Docker].to_vec();
+            assert_eq!(found, Some(all), "{path}: {text}");
         }
         let with_kubelet = [&ENGINES[..], &[("var/lib/kubelet/config.yaml", "")]].concat();
         assert_eq!(
             unregistered(&with_kubelet).unwrap(),
-            [Target::Podman, Target::Docker, Target::Containerd]
+            Some(vec![Target::Podman, Target::Docker, Target::Containerd])
         );
     }
 
@@ -177,6 +181,7 @@ mod tests {
         let torn = ("etc/containerd/config.toml", "no TOML");
         unregistered(&[&ENGINES[..], &[torn]].concat()).unwrap_err();
         let known = [torn, ("etc/docker/daemon.json", "rdmaprep")];
-        assert_eq!(unregistered(&[&ENGINES[..], &known].concat()).unwrap(), []);
+        let found = unregistered(&[&ENGINES[..], &known].concat());
+        assert_eq!(found.unwrap(), None);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::manager::Manager;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::Gid;
 use rdma_model::verdict::DropCode;
@@ -64,7 +65,52 @@ pub struct BusyNic {
     pub by: String,
 }
 
+/// A manager that has still to configure a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuring {
+    pub by: Manager,
+    pub carrier: bool,
+}
+
+impl Configuring {
+    pub fn state(&self) -> String {
+        let by = self.by.name();
+        match self.carrier {
+            true => format!("{by} is still configuring it"),
+            false => format!("it has no carrier, for which {by} waits"),
+        }
+    }
+
+    /// What to wait for.
+    pub fn until(&self, name: &IfName) -> String {
+        let tool = match self.by {
+            Manager::NetworkManager => "nmcli device show",
+            _ => "networkctl status",
+        };
+        let how = format!("`{tool} {name}` says how far it is");
+        match self.carrier {
+            true => format!("wait until it is done: {how}"),
+            false => format!("see to the cable and the switch port of {name}: {how}"),
+        }
+    }
+}
+
 impl Selection {
+    /// NICs that lack an address which their manager is about to give need none by hand.
+    pub fn explain(&mut self, mut configuring: impl FnMut(&IfName) -> Option<Configuring>) {
+        for verdict in &mut self.verdicts {
+            let (Some(name), Some(drop)) = (&verdict.netdev, &mut verdict.dropped) else {
+                continue;
+            };
+            let due = drop.code == DropCode::NoAddress && drop.also.is_empty();
+            if let Some(at_work) = due.then(|| configuring(name)).flatten() {
+                drop.why = format!("{}: {}", drop.why, at_work.state());
+                drop.fix = at_work.until(name);
+            }
+        }
+    }
+
     /// What a plan keeps; why others are left out, it does not say.
     pub fn of_plan(nics: &[Nic], ib: &[HcaName]) -> Selection {
         let mut verdicts = Vec::new();

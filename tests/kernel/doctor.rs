@@ -65,8 +65,18 @@ fn nics_are_not_taken_from_a_hook_at_work() {
             (killed.severity, killed.run[0].as_str()),
             (Severity::Warning, "rdmaprep restore starts")
         );
-        fs::write(record, attached).unwrap();
+        fs::write(record, &attached).unwrap();
         c.stop(host).ok();
+
+        // As if what brought them had been killed at its end.
+        let late = attached.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
+        fs::write(record, late).unwrap();
+        let returned = &about(host, Check::StaleRecords)[0];
+        assert!(
+            returned.seen.contains("a restore of r0 was killed: back"),
+            "{returned:?}"
+        );
+        host.rdmaprep(&["restore", "--all"]).ok();
     });
 }
 

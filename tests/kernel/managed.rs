@@ -205,6 +205,10 @@ fn a_stop_leaves_to_the_timer_what_a_manager_has_yet_to_do() {
         Container::new("next")
             .create(host)
             .fails(9, &["r0 has no 10.0.0.1/24 yet: systemd-networkd is still"]);
+        let doctor = host.rdmaprep(&["doctor"]);
+        for words in ["r0 has no 10.0.0.1/24 yet", "`networkctl status r0`"] {
+            assert!(doctor.out.contains(words), "no {words:?} in {doctor:?}");
+        }
         assert_eq!(host.records().len(), 1);
         host.ip("address add 10.0.0.1/24 dev r0");
         says(&index(), "configured");

@@ -13,14 +13,13 @@ use crate::cli::PrepareArgs;
 use crate::commands::decision::{Decision, DraftInputs};
 use crate::commands::peers::Meeting;
 use crate::commands::spec::{Edited, edit};
-use crate::commands::{busy_nics, warn};
+use crate::commands::warn;
 use crate::container::userspace;
 use crate::disk::files;
 use crate::disk::replace::Replacement;
 use crate::link_managers::Managers;
 use crate::oci::edit;
 use crate::plan::rule_carry;
-use crate::planner::{options, plan_of_any};
 use crate::store::Store;
 
 pub(super) struct Draft {
@@ -86,16 +85,7 @@ impl DraftInputs<'_> {
     /// A draft of what all nodes have: judged before this node says yes, so that only the machine
     /// can fail it then.
     pub(super) fn together(&mut self, args: &PrepareArgs, meeting: Meeting) -> Result<Draft> {
-        let decided = busy_nics(self.store).and_then(|busy| {
-            plan_of_any(
-                self.request,
-                self.name,
-                &self.seen,
-                &busy,
-                options(self.request),
-            )
-        });
-        let (plan, selection) = match decided {
+        let (plan, selection) = match self.selected(self.request) {
             Ok(decided) => decided,
             Err(e) => return Err(meeting.refuse(e)),
         };

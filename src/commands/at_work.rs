@@ -1,0 +1,55 @@
+//! Records while hooks may be at work: one that looks stale may be of a hook that runs, and holds
+//! the lock.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+
+use crate::doctor::facts::Stale;
+use crate::kernel::{Namespaces, ThisMachine};
+use crate::record::{Phase, Record};
+use crate::store::Store;
+use crate::store::records::Records;
+
+/// Whether a hook, or another rdmaprep that changes something, is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtWork {
+    Yes,
+    No,
+    /// No record makes it a question, or the lock cannot be asked.
+    Unknown,
+}
+
+pub(super) fn records<'a>(
+    store: &'a Store,
+    machine: &ThisMachine,
+) -> Result<(Records<'a>, AtWork)> {
+    let records = Records::read(store, machine.boot_id())?;
+    let is_clear = |record| matches!(stale(machine, record), None | Some(Stale::Waiting));
+    if records.readable().all(is_clear) {
+        return Ok((records, AtWork::Unknown));
+    }
+    match store.lock(Instant::now()) {
+        Ok(_lock) => Ok((Records::read(store, machine.boot_id())?, AtWork::No)),
+        Err(e) if ErrorClass::of(&e) == ErrorClass::Locked => Ok((records, AtWork::Yes)),
+        Err(_) => Ok((records, AtWork::Unknown)),
+    }
+}
+
+/// Why no hook will end a record, unless one is at work.
+pub(super) fn stale(machine: &ThisMachine, record: &Record) -> Option<Stale> {
+    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
+    if record.is_back() {
+        Some(Stale::Waiting)
+    } else if machine.is_abandoned(record) {
+        Some(Stale::Abandoned)
+    } else if !alive && record.hold.is_none() {
+        // A container that has joined a hold keeps the NICs when that ends.
+        Some(Stale::Lingering)
+    } else if alive && record.phase != Phase::Attached {
+        Some(Stale::Unfinished)
+    } else {
+        None
+    }
+}
