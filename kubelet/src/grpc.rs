@@ -1,20 +1,48 @@
 //! Calls of gRPC on unix sockets, from either side. The kubelet's messages are few: no protoc, and
 //! no generated code.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
 
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::client::Grpc as Client;
 use tonic::server::Grpc as Server;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{self, Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tower::Service;
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Empty {}
+
+/// Until `ended` becomes true.
+pub async fn serve<S>(
+    listener: UnixListener,
+    service: S,
+    mut ended: watch::Receiver<bool>,
+    log: fn(&str),
+) where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    let end = async move {
+        let _ = ended.wait_for(|ended| *ended).await;
+    };
+    let incoming = UnixListenerStream::new(listener);
+    let served = transport::Server::builder().serve_with_incoming_shutdown(service, incoming, end);
+    if let Err(e) = served.await {
+        log(&format!("serving: {e}"));
+    }
+}
 
 /// Answers one call.
 pub async fn unary<Q, A, F>(
@@ -54,7 +82,7 @@ where
         .await
 }
 
-pub async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+pub async fn connect(socket: &Path) -> Result<Channel, transport::Error> {
     Endpoint::from_shared(format!("unix://{}", socket.display()))?
         .connect()
         .await

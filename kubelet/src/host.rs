@@ -51,19 +51,6 @@ impl Host {
         })
     }
 
-    fn spec(&self) -> Result<Spec> {
-        let path = self.cdi.display();
-        let text =
-            files::read_through(&self.cdi).class(ErrorClass::Usage, format!("reading {path}"))?;
-        let missing = || {
-            ErrorClass::Usage.error(format!(
-                "there is no {path}; `rdmaprep cdi generate` writes it"
-            ))
-        };
-        Spec::parse(&text.ok_or_else(missing)?)
-            .map_err(|e| ErrorClass::of(&e).error(format!("{path}: {e:#}")))
-    }
-
     /// Addresses to which the ways are asked, as the create hook does.
     fn job(&self, request: &Request) -> Result<JobAddresses> {
         let plan = request
@@ -120,13 +107,28 @@ impl Host {
         Some(Held {
             nic: nic.map(Box::new),
             why,
+            held_back: !record.held_back.is_empty(),
         })
     }
+}
+
+/// The CDI file of all rails.
+pub fn spec(path: &Path) -> Result<Spec> {
+    let at = path.display();
+    let text = files::read_through(path).class(ErrorClass::Usage, format!("reading {at}"))?;
+    let missing = || {
+        ErrorClass::Usage.error(format!(
+            "there is no {at}; `rdmaprep cdi generate` writes it"
+        ))
+    };
+    Spec::parse(&text.ok_or_else(missing)?)
+        .map_err(|e| ErrorClass::of(&e).error(format!("{at}: {e:#}")))
 }
 
 struct Held {
     nic: Option<Box<MovedNic>>,
     why: Option<String>,
+    held_back: bool,
 }
 
 fn record_has(record: &Record, rail: &RailName) -> bool {
@@ -151,7 +153,7 @@ fn is_kubernetes(cgroup: &str) -> bool {
 
 impl Inventory for Host {
     fn look(&self) -> Result<Vec<Rail>> {
-        let (spec, config) = (self.spec()?, config()?);
+        let (spec, config) = (spec(&self.cdi)?, config()?);
         // Records first: one that is written meanwhile is of a NIC that is still seen, and wakes
         // us.
         let records = Records::read(&self.store, self.machine.boot_id())?;
@@ -259,6 +261,7 @@ fn rail(
     let function = pci.and_then(|at| levels.function(at));
     let facts = Facts {
         is_away: held.is_some(),
+        held_back: held.is_some_and(|h| h.held_back),
         netdev: link.map(|n| n.name.to_string()),
         hca: hca_name.as_ref().map(HcaName::to_string),
         port: number.or(port.map(|p| p.number)),
@@ -347,6 +350,7 @@ impl Facts {
         Facts {
             place: now.place,
             is_away: true,
+            held_back: now.held_back,
             ..self.clone()
         }
     }

@@ -8,14 +8,17 @@
 //!   service, preferred       the five calls of kubelet's; which rails belong together
 //!   api                      its messages
 //! dra                        rails that claims ask for
-//!   slice                    what a node offers
+//!   session, driver          sockets; the kubelet's calls
+//!     claim, binding         what is ours of a claim; its word on this node
+//!   publish, slice           the slice at the API server; what a node offers
+//!   api_server, api          calls to the API server; the kubelet's messages
 //! program                    flags that the programs share, when to look
 //!   watch                    what wakes them: inotify, route netlink, uevents
 //! node                       rails and their resources, as they are now
 //!   pools, host              the config file; the machine, by rdmaprep's library
 //!     refusal                what the create hook would say of a rail
 //!     rail                   a rail, as all of these know it
-//! grpc                       calls on unix sockets
+//! grpc, socket               calls on unix sockets
 //! ```
 #![forbid(unsafe_code)]
 
@@ -28,4 +31,5 @@ pub mod pools;
 pub mod program;
 pub mod rail;
 pub mod refusal;
+pub mod socket;
 pub mod watch;

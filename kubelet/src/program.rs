@@ -2,16 +2,18 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdmaprep::cdi;
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host;
 use rdmaprep::disk::files;
 use rdmaprep::store::Store;
+use rdmaprep::{cdi, cli, report};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::host::Host;
 use crate::node::Node;
@@ -29,6 +31,34 @@ const LATE: Duration = Duration::from_secs(60);
 pub fn say(program: &str, line: &str) {
     // Nothing is left to write to where that fails.
     let _ = writeln!(std::io::stderr(), "{program}: {}", line.replace('\n', " "));
+}
+
+/// One error, and its code.
+pub fn ended(run: Result<Result<()>, clap::Error>, log: fn(&str)) -> ExitCode {
+    let done = match run {
+        Ok(done) => done,
+        Err(e) => match cli::complaint(&e) {
+            Some(text) => Err(ErrorClass::Usage.error(text)),
+            None => e.exit(),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            log(&report::error_text(&e));
+            ExitCode::from(ErrorClass::of(&e).code())
+        }
+    }
+}
+
+/// Returns when the program is to end.
+pub async fn stopped() -> Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+    }
 }
 
 #[derive(clap::Args)]

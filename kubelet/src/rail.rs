@@ -34,6 +34,8 @@ pub struct Facts {
     pub number: Option<usize>,
     /// Whether a container has it.
     pub is_away: bool,
+    /// Whether its return was tried, and it is not whole.
+    pub held_back: bool,
     pub netdev: Option<String>,
     pub hca: Option<String>,
     pub port: Option<u32>,

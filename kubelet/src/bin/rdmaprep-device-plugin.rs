@@ -9,12 +9,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Parser;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdmaprep::{cli, report};
+use rdmaprep::disk::files;
+use rdmaprep::report;
 use rdmaprep_kubelet::device_plugin::{api, session};
 use rdmaprep_kubelet::node::Node;
-use rdmaprep_kubelet::program::{Machine, say};
+use rdmaprep_kubelet::program::{Machine, ended, say, stopped};
 use rdmaprep_kubelet::rail::{Rail, Shown};
-use tokio::signal::unix::{SignalKind, signal};
 
 const EXAMPLE: &str = "\
 Example: rails of two fabrics, in /etc/rdmaprep/device-plugin.toml
@@ -56,20 +56,7 @@ fn log(line: &str) {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::try_parse() {
-        Ok(args) => run(&args),
-        Err(e) => match cli::complaint(&e) {
-            Some(text) => Err(ErrorClass::Usage.error(text)),
-            None => e.exit(),
-        },
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            log(&report::error_text(&e));
-            ExitCode::from(ErrorClass::of(&e).code())
-        }
-    }
+    ended(Args::try_parse().map(|args| run(&args)), log)
 }
 
 fn run(args: &Args) -> Result<()> {
@@ -83,6 +70,7 @@ fn run(args: &Args) -> Result<()> {
         };
         return writeln!(std::io::stdout(), "{text}").class(ErrorClass::Other, "writing to stdout");
     }
+    files::private_umask();
     // So that its folders can be watched.
     store.prepare()?;
     let node = Arc::new(args.machine.node(store, log)?);
@@ -93,15 +81,10 @@ fn run(args: &Args) -> Result<()> {
 }
 
 async fn serve(args: &Args, node: &Arc<Node>) -> Result<()> {
-    let (mut term, mut int) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
     tokio::select! {
         ended = session::run(node, &args.kubelet_dir) => ended,
         ended = args.machine.look(node) => ended,
-        _ = term.recv() => Ok(()),
-        _ = int.recv() => Ok(()),
+        ended = stopped() => ended,
     }
 }
 

@@ -4,25 +4,23 @@
 
 use std::error::Error;
 use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::device_plugin::api;
 use crate::device_plugin::service::{OPTIONS, Service};
 use crate::grpc;
 use crate::node::Node;
+use crate::socket::Socket;
 use crate::watch::Wakes;
 
 /// A socket is there before its program listens, and stays where that was killed: tried this often.
@@ -42,16 +40,9 @@ fn identity(path: &Path) -> Option<Identity> {
         .map(|m| (m.ino(), m.ctime(), m.ctime_nsec()))
 }
 
-/// As long as we listen, no other file gets the inode of our socket. Its ctime changes with its
-/// mode or its label.
-fn inode(path: &Path) -> Option<u64> {
-    fs::symlink_metadata(path).ok().map(|m| m.ino())
-}
-
 struct Endpoint {
     resource: Arc<str>,
-    path: PathBuf,
-    inode: Option<u64>,
+    socket: Socket,
 }
 
 struct Session {
@@ -115,36 +106,19 @@ impl Session {
         };
         for (resource, _) in node.shown().iter() {
             let path = folder.join(socket_name(resource));
-            let listener = listen(&path).await?;
-            let inode = inode(&path);
+            let (socket, listener) = Socket::listen(path).await?;
             let resource: Arc<str> = resource.as_str().into();
             session.endpoints.push(Endpoint {
                 resource: resource.clone(),
-                path,
-                inode,
+                socket,
             });
-            let (service, mut ended) = (
-                Service {
-                    node: node.clone(),
-                    resource,
-                    ended: session.ended.subscribe(),
-                },
-                session.ended.subscribe(),
-            );
-            let log = node.log;
-            tokio::spawn(async move {
-                let end = async move {
-                    let _ = ended.wait_for(|ended| *ended).await;
-                };
-                let served = Server::builder().serve_with_incoming_shutdown(
-                    service,
-                    UnixListenerStream::new(listener),
-                    end,
-                );
-                if let Err(e) = served.await {
-                    log(&format!("serving: {e}"));
-                }
-            });
+            let service = Service {
+                node: node.clone(),
+                resource,
+                ended: session.ended.subscribe(),
+            };
+            let ended = session.ended.subscribe();
+            tokio::spawn(grpc::serve(listener, service, ended, node.log));
         }
         Ok(session)
     }
@@ -152,7 +126,7 @@ impl Session {
     /// Whether the kubelet's socket and ours are those of the start.
     fn stands(&self) -> bool {
         identity(&self.folder.join(api::KUBELET_SOCKET)) == self.kubelet
-            && self.endpoints.iter().all(|e| inode(&e.path) == e.inode)
+            && self.endpoints.iter().all(|e| e.socket.stands())
     }
 
     /// Why there is no kubelet now. [`ErrorClass::Refused`]: there is one, and it says no.
@@ -206,11 +180,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // While we listen still: see [`inode`].
-        for endpoint in self.endpoints.iter().filter(|e| inode(&e.path) == e.inode) {
-            // The kubelet may be removing it as well.
-            let _ = fs::remove_file(&endpoint.path);
-        }
+        // Their files go while we listen still.
+        self.endpoints.clear();
         self.ended.send_replace(true);
     }
 }
@@ -223,27 +194,4 @@ fn is_away(status: &Status) -> bool {
 /// `rdmaprep.io_rail.sock`.
 pub fn socket_name(resource: &str) -> String {
     format!("{}.sock", resource.replace('/', "_"))
-}
-
-/// [`ErrorClass::Locked`]: another program listens there.
-async fn listen(path: &Path) -> Result<UnixListener> {
-    let at = path.display();
-    match fs::symlink_metadata(path) {
-        Ok(file) if !file.file_type().is_socket() => {
-            return Err(ErrorClass::Refused.error(format!("{at} is no socket: remove it")));
-        }
-        Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            return Err(
-                ErrorClass::Locked.error(format!("another program serves {at}: stop that first"))
-            );
-        }
-        Ok(_) => match fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                return Err(e).class(ErrorClass::Other, format!("removing {at}"));
-            }
-            _ => {}
-        },
-        Err(_) => {}
-    }
-    UnixListener::bind(path).class(ErrorClass::Other, format!("listening at {at}"))
 }

@@ -1,8 +1,13 @@
 //! The driver for claims (dynamic resource allocation): the scheduler chooses rails by what they
 //! are. For Kubernetes 1.34 and later: resource.k8s.io/v1, and version v1 of the kubelet's API.
 
+pub mod api;
 pub mod api_server;
+pub mod binding;
+pub mod claim;
+pub mod driver;
 pub mod publish;
+pub mod session;
 pub mod slice;
 
 /// As slices, claims and the kubelet name it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::dra::DRIVER;
 use crate::dra::api_server::ApiServer;
@@ -30,6 +31,8 @@ pub struct Publisher<W> {
     /// adds times.
     written: Option<(Value, Value)>,
     dropped: Vec<String>,
+    /// What the server is known to have.
+    published: watch::Sender<Value>,
 }
 
 impl<W: Fn(bool) -> Value> Publisher<W> {
@@ -42,7 +45,12 @@ impl<W: Fn(bool) -> Value> Publisher<W> {
             taints: true,
             written: None,
             dropped: Vec::new(),
+            published: watch::Sender::new(Value::Null),
         }
+    }
+
+    pub fn published(&self) -> watch::Receiver<Value> {
+        self.published.subscribe()
     }
 
     /// Until the sender of `wakes` is gone.
@@ -92,7 +100,10 @@ impl<W: Fn(bool) -> Value> Publisher<W> {
             ));
         }
         let back = match ours.first() {
-            Some(there) if self.is_right(&there["spec"], &wanted) => return Ok(false),
+            Some(there) if self.is_right(&there["spec"], &wanted) => {
+                self.published.send_replace(wanted);
+                return Ok(false);
+            }
             Some(there) => {
                 let path = format!("{SLICES}/{}", self.name());
                 let slice = slice(there["metadata"].clone(), &wanted);
@@ -116,6 +127,7 @@ impl<W: Fn(bool) -> Value> Publisher<W> {
             self.dropped = dropped;
             return self.step();
         }
+        self.published.send_replace(wanted.clone());
         (self.written, self.dropped) = (Some((wanted, back)), dropped);
         Ok(true)
     }
@@ -158,7 +170,7 @@ fn slice(metadata: Value, spec: &Value) -> Value {
 
 /// Wakes for each change of the node's slices, whoever makes it, and whenever one may have been
 /// missed.
-pub fn watch(server: &ApiServer, node: &str, wakes: &SyncSender<()>) {
+pub fn follow(server: &ApiServer, node: &str, wakes: &SyncSender<()>) {
     let path = of_node(node);
     let mut pause = PAUSE.0;
     loop {

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::dra::DRIVER;
+use crate::dra::binding::Bindings;
 use crate::rail::{Rail, Shown};
 
 /// Of a slice, and of one in which a device has a taint.
@@ -76,13 +77,22 @@ fn is_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
+/// The `spec` of what the node has now.
+pub fn of_node(node: &str, shown: &Shown, bindings: &Bindings, taints: bool) -> Value {
+    // Where they cannot be read, no claim is prepared: what is offered then is no harm.
+    let all = bindings.all().unwrap_or_default();
+    let rails = all.into_iter().flat_map(|b| b.rails);
+    let bound = rails.map(|bound| bound.device).collect();
+    spec(node, &devices(shown).0, &bound, taints)
+}
+
 /// The slice's `spec`. With `taints`, a rail that no container can have is tainted; without, as
 /// where the server does not know taints, it is left out. One of a prepared claim, or that a
-/// container has, stays: the claim names it.
+/// container has, stays, as a claim names it, unless it came back from there and is not whole.
 pub fn spec(node: &str, devices: &[Device], bound: &BTreeSet<String>, taints: bool) -> Value {
-    let stays = |d: &&Device| {
-        taints || d.rail.unhealthy.is_none() || d.rail.facts.is_away || bound.contains(&d.name)
-    };
+    let is_taken = |d: &Device| d.rail.facts.is_away || bound.contains(&d.name);
+    let is_given = |d: &Device| is_taken(d) && !d.rail.facts.held_back;
+    let stays = |d: &&Device| taints || d.rail.unhealthy.is_none() || is_given(d);
     let mut kept: Vec<&Device> = devices.iter().filter(stays).collect();
     let tainted = taints && kept.iter().any(|d| d.rail.unhealthy.is_some());
     if kept.len() > MOST_TAINTED && tainted {
@@ -96,6 +106,12 @@ pub fn spec(node: &str, devices: &[Device], bound: &BTreeSet<String>, taints: bo
         "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
         "devices": devices,
     })
+}
+
+/// Whether the scheduler may give that device of the slice to a claim.
+pub fn is_offered(spec: &Value, device: &str) -> bool {
+    let mut devices = spec["devices"].as_array().into_iter().flatten();
+    devices.any(|d| d["name"] == device && d.get("taints").is_none())
 }
 
 fn device(device: &Device, taints: bool) -> Value {

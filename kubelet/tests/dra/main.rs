@@ -6,8 +6,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod claims;
+mod kubelet;
 mod publish;
 mod rails;
+mod random;
 mod server;
 mod slice;
 mod tls;

@@ -5,7 +5,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdmaprep_kubelet::dra::publish::{Publisher, watch};
+use rdmaprep_kubelet::dra::publish::{Publisher, follow};
 use rdmaprep_kubelet::dra::slice::{TAINT, devices, spec};
 use rdmaprep_kubelet::rail::Rail;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn running(prepare: impl FnOnce(&Server)) -> Running {
         Publisher::new(client, NODE, wanted, |_| ()).run(&woken);
     });
     let (client, to) = (server.client(), wakes.clone());
-    std::thread::spawn(move || watch(&client, NODE, &to));
+    std::thread::spawn(move || follow(&client, NODE, &to));
     Running {
         server,
         rails,

@@ -133,15 +133,18 @@ fn rails_are_in_their_order() {
 fn without_taints_an_unhealthy_rail_is_left_out_unless_away() {
     let mut rails = [rail(0), rail(1), rail(2), rail(3)];
     rails[1].unhealthy = Some("no carrier".to_owned());
-    rails[2].unhealthy = Some("it did not return whole".to_owned());
+    rails[2].unhealthy = Some("held by container 1".to_owned());
     rails[2].facts.is_away = true;
     rails[3].unhealthy = Some("no carrier".to_owned());
+    let mut broken = rails.clone();
     let shown = shown(rails);
     assert_eq!(names(&published(&shown, true)).len(), 4);
     assert_eq!(names(&published(&shown, false)), ["rdma0", "rdma2"]);
     let bound = ["rdma3".to_owned()].into();
     let bound = spec("node-1", &devices(&shown).0, &bound, false);
     assert_eq!(names(&bound), ["rdma0", "rdma2", "rdma3"]);
+    broken[2].facts.held_back = true;
+    assert_eq!(names(&published(&self::shown(broken), false)), ["rdma0"]);
 }
 
 /// The server allows 64 devices where one has a taint, else 128.

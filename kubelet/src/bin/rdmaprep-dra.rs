@@ -1,0 +1,169 @@
+//! Flags, signals, one error and its code.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdmaprep::disk::files;
+use rdmaprep::kernel::Namespaces;
+use rdmaprep::kernel::ThisMachine;
+use rdmaprep::report;
+use rdmaprep_kubelet::dra::api_server::{Access, ApiServer};
+use rdmaprep_kubelet::dra::binding::{Bindings, CDI_FOLDER};
+use rdmaprep_kubelet::dra::driver::{Driver, PATIENCE};
+use rdmaprep_kubelet::dra::publish::{Publisher, follow};
+use rdmaprep_kubelet::dra::session::KUBELET_DIR;
+use rdmaprep_kubelet::dra::{session, slice};
+use rdmaprep_kubelet::node::Node;
+use rdmaprep_kubelet::program::{Machine, ended, say, stopped};
+
+const GARBAGE: Duration = Duration::from_secs(60);
+
+const EXAMPLE: &str = "\
+Example: the number of a rail is the same on all nodes, in /etc/rdmaprep/device-plugin.toml
+
+  rail_order = [\"192.0.2.0/24\", \"198.51.100.0/24\"]
+
+  rdmaprep cdi generate
+  rdmaprep-dra --check
+
+An entry is a subnet, or the name of a rail. Without the list, the attribute `rail` is -1.
+Exit codes are those of rdmaprep (docs/cli.md).";
+
+/// Offers RDMA NICs to claims of Kubernetes, and gives them to their pods
+#[derive(Parser)]
+#[command(name = "rdmaprep-dra", version, after_help = EXAMPLE, max_term_width = 100)]
+struct Args {
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    access: Access,
+    /// This node, as the API server knows it [default: the host's name]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node: Option<String>,
+    /// The kubelet's --root-dir
+    #[arg(long, value_name = "FOLDER", default_value = KUBELET_DIR)]
+    kubelet_root: PathBuf,
+    /// Where the engine looks for devices of claims
+    #[arg(long, value_name = "FOLDER", default_value = CDI_FOLDER)]
+    cdi_folder: PathBuf,
+    /// Print what the node offers, as JSON, and end
+    #[arg(long)]
+    check: bool,
+}
+
+fn log(line: &str) {
+    say(env!("CARGO_BIN_NAME"), line);
+}
+
+fn main() -> ExitCode {
+    ended(Args::try_parse().map(|args| run(&args)), log)
+}
+
+fn run(args: &Args) -> Result<()> {
+    let store = args.machine.store()?;
+    let name = node_name(args)?;
+    let boot_id = ThisMachine::new()?.boot_id().to_owned();
+    let bindings = Bindings::new(&args.machine.run_dir()?, &args.cdi_folder, &boot_id);
+    if args.check {
+        let node = args.machine.node(store, log)?;
+        let spec = slice::of_node(&name, &node.shown(), &bindings, true);
+        let text = report::json(&spec)?;
+        return writeln!(std::io::stdout(), "{text}").class(ErrorClass::Other, "writing to stdout");
+    }
+    let server = Arc::new(ApiServer::new(&args.access)?);
+    files::private_umask();
+    // So that its folders can be watched.
+    store.prepare()?;
+    bindings.prepare()?;
+    let node = Arc::new(args.machine.node(store.clone(), log)?);
+    let (_, unnamed) = slice::devices(&node.shown());
+    if !unnamed.is_empty() {
+        let names = unnamed.join(", ");
+        log(&format!(
+            "not offered, since no device of a slice can have such a name: {names}"
+        ));
+    }
+    let (wakes, woken) = sync_channel(1);
+    let (offered, its) = (node.clone(), bindings.clone());
+    let at = name.clone();
+    let wanted = move |taints| slice::of_node(&at, &offered.shown(), &its, taints);
+    let publisher = Publisher::new(server.clone(), &name, wanted, log);
+    let driver = Arc::new(Driver {
+        node,
+        name,
+        server,
+        store,
+        bindings,
+        cdi: args.machine.cdi.clone(),
+        patience: PATIENCE,
+        wakes,
+        published: publisher.published(),
+    });
+    publish(publisher, woken, &driver);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(args, &driver))
+}
+
+/// Threads that end with the program.
+fn publish<W: Fn(bool) -> serde_json::Value + Send + 'static>(
+    mut publisher: Publisher<W>,
+    woken: Receiver<()>,
+    driver: &Driver,
+) {
+    thread::spawn(move || publisher.run(&woken));
+    let (server, name, wakes) = (
+        driver.server.clone(),
+        driver.name.clone(),
+        driver.wakes.clone(),
+    );
+    thread::spawn(move || follow(&server, &name, &wakes));
+}
+
+async fn serve(args: &Args, driver: &Arc<Driver>) -> Result<()> {
+    tokio::select! {
+        ended = session::run(driver, &args.kubelet_root) => ended,
+        ended = args.machine.look(&driver.node) => ended,
+        ended = pass_on(&driver.node, &driver.wakes) => ended,
+        ended = collect_garbage(driver) => ended,
+        ended = stopped() => ended,
+    }
+}
+
+/// What changes a rail changes the slice.
+async fn pass_on(node: &Node, wakes: &SyncSender<()>) -> Result<()> {
+    let mut shown = node.subscribe();
+    loop {
+        shown.changed().await?;
+        // One that waits to be taken is enough.
+        let _ = wakes.try_send(());
+    }
+}
+
+async fn collect_garbage(driver: &Arc<Driver>) -> Result<()> {
+    loop {
+        if let Err(e) = driver.collect_garbage().await {
+            log(&format!("looking for claims that are gone: {e:#}"));
+        }
+        tokio::time::sleep(GARBAGE).await;
+    }
+}
+
+fn node_name(args: &Args) -> Result<String> {
+    if let Some(name) = &args.node {
+        return Ok(name.clone());
+    }
+    let name = fs::read_to_string("/proc/sys/kernel/hostname")?;
+    Ok(name.trim().to_lowercase())
+}

@@ -1,0 +1,432 @@
+//! The kubelet's two calls. What is given is decided here and not by the kubelet, which may have
+//! forgotten, or be late: a pod that was deleted by force may still have its rails when the
+//! scheduler gives them to the next one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rdmaprep::store::Store;
+use serde_json::Value;
+use tokio::sync::watch;
+use tonic::body::Body;
+
+use crate::dra::api_server::{ApiServer, is_status};
+use crate::dra::binding::{Binding, Bindings, Bound};
+use crate::dra::claim::{self, Allocation, Named, is_uid};
+use crate::dra::slice::{self, Device};
+use crate::dra::{DRIVER, api};
+use crate::grpc;
+use crate::host;
+use crate::node::Node;
+
+/// Of the kubelet's 45 s. When Prepare has failed, it tries again after 60 to 90 s
+/// (kubernetes#139836), so what ends by itself is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Nothing says when another claim is released.
+const AGAIN: Duration = Duration::from_millis(500);
+
+pub struct Driver {
+    pub node: Arc<Node>,
+    pub name: String,
+    pub server: Arc<ApiServer>,
+    pub store: Store,
+    pub bindings: Bindings,
+    /// The CDI file of all rails.
+    pub cdi: PathBuf,
+    pub patience: Duration,
+    /// To the publisher, and what it has published.
+    pub wakes: SyncSender<()>,
+    pub published: watch::Receiver<Value>,
+}
+
+/// Why a claim cannot have its rails now; and whether that may end by itself.
+enum Refused {
+    Now(anyhow::Error),
+    ForGood(anyhow::Error),
+}
+
+struct Wanted {
+    claim: api::Claim,
+    allocation: Allocation,
+}
+
+type Bounds = BTreeMap<String, Vec<Bound>>;
+
+impl Driver {
+    /// All claims of a call, or none: they are of one pod.
+    pub async fn prepare(self: &Arc<Self>, asked: api::Claims) -> api::Prepared {
+        let until = Instant::now() + self.patience;
+        let (mut wanted, mut wrong) = (Vec::new(), BTreeMap::new());
+        for claim in asked.claims.iter().cloned() {
+            let at = self.clone();
+            let looked = blocking(move || at.allocation(claim)).await;
+            match looked {
+                Ok(found) => wanted.push(found),
+                Err((claim, e)) => drop(wrong.insert(claim.uid, format!("{e:#}"))),
+            }
+        }
+        let bound = match wrong.is_empty() {
+            false => Err("another claim of the pod cannot be prepared".to_owned()),
+            true => match self.bind_in_time(Arc::new(wanted), until).await {
+                Err(e) => Err(format!("{e:#}")),
+                Ok(bound) => Ok(bound),
+            },
+        };
+        let answer = |claim: api::Claim| {
+            let error = wrong.remove(&claim.uid).or(bound.as_ref().err().cloned());
+            let error = error.unwrap_or_default();
+            if !error.is_empty() {
+                let (namespace, name) = (&claim.namespace, &claim.name);
+                (self.node.log)(&format!("claim {namespace}/{name}: {error}"));
+            }
+            let bounds = bound.as_ref().ok().and_then(|all| all.get(&claim.uid));
+            let devices = bounds.into_iter().flatten();
+            let devices = devices
+                .map(|bound| self.device(&claim.uid, bound))
+                .collect();
+            (claim.uid, api::PreparedClaim { devices, error })
+        };
+        api::Prepared {
+            claims: asked.claims.into_iter().map(answer).collect(),
+        }
+    }
+
+    fn device(&self, uid: &str, bound: &Bound) -> api::Device {
+        api::Device {
+            request_names: vec![bound.request.clone()],
+            pool_name: self.name.clone(),
+            device_name: bound.device.clone(),
+            cdi_device_ids: vec![bound.cdi_id(uid)],
+        }
+    }
+
+    fn allocation(&self, claim: api::Claim) -> Result<Wanted, (api::Claim, anyhow::Error)> {
+        let look = || {
+            if !is_uid(&claim.uid) {
+                bail!("{:?} is no UID", claim.uid);
+            }
+            let object = self.server.get(&claim::path(&claim)?)?;
+            Allocation::of(&claim, &object, &self.name)
+        };
+        match look() {
+            Ok(allocation) => Ok(Wanted { claim, allocation }),
+            Err(e) => Err((claim, e)),
+        }
+    }
+
+    async fn bind_in_time(
+        self: &Arc<Self>,
+        wanted: Arc<Vec<Wanted>>,
+        until: Instant,
+    ) -> Result<Bounds> {
+        let mut seen = self.node.subscribe();
+        loop {
+            // What was seen may be out of date; and a hook may hold the lock for long.
+            let refreshed = self.node.refresh().await;
+            let (at, wanted) = (self.clone(), wanted.clone());
+            let bound = match refreshed {
+                Ok(()) => blocking(move || at.bind(&wanted, until)).await,
+                Err(e) => Err(Refused::Now(e)),
+            };
+            let e = match bound {
+                Ok(bounds) => return Ok(bounds),
+                Err(Refused::ForGood(e)) => return Err(e),
+                Err(Refused::Now(e)) => e,
+            };
+            if Instant::now() + AGAIN > until {
+                return Err(e);
+            }
+            let _ = tokio::time::timeout(AGAIN, seen.changed()).await;
+        }
+    }
+
+    fn bind(&self, wanted: &[Wanted], until: Instant) -> Result<Bounds, Refused> {
+        use Refused::{ForGood, Now};
+        let _lock = self.store.lock(until).map_err(Now)?;
+        let known = self.bindings.all().map_err(ForGood)?;
+        let shown = self.node.shown();
+        let (devices, _) = slice::devices(&shown);
+        let mut new = Vec::new();
+        let mut taken = BTreeSet::new();
+        for Wanted { claim, allocation } in wanted {
+            if allocation.devices.is_empty() {
+                continue;
+            }
+            let own = known.iter().find(|b| b.claim.uid == claim.uid);
+            let others: Vec<&Binding> = known.iter().filter(|b| b.claim.uid != claim.uid).collect();
+            let mut rails = Vec::new();
+            for allotted in &allocation.devices {
+                let name = &allotted.device;
+                let device = devices.iter().find(|d| d.name == *name);
+                let device = device
+                    .ok_or_else(|| ForGood(anyhow!("this node has no rail {name} any more")))?;
+                let bound = Bound {
+                    request: allotted.request.clone(),
+                    device: name.clone(),
+                    rail: device.rail.name.clone(),
+                    pci: device.rail.facts.pci,
+                };
+                if !own.is_some_and(|own| own.rails.contains(&bound)) {
+                    is_free(device, &others).map_err(Now)?;
+                }
+                if !taken.insert(name.clone()) {
+                    return Err(ForGood(anyhow!("two claims of the pod have {name}")));
+                }
+                rails.push(bound);
+            }
+            let named = Named {
+                name: claim.name.clone(),
+                uid: claim.uid.clone(),
+            };
+            let given = own.and_then(|own| own.pod.as_ref());
+            let pod = allocation.pod(given).map_err(ForGood)?;
+            new.push(self.bindings.bind(&claim.namespace, named, pod, rails));
+        }
+        self.write(&new, &known).map_err(ForGood)?;
+        let bounds = new.into_iter().map(|b| (b.claim.uid, b.rails));
+        let _ = self.wakes.try_send(());
+        Ok(bounds.collect())
+    }
+
+    /// Each file again, whatever is known of it: after a boot the engine's is gone
+    /// (kubernetes#141433).
+    fn write(&self, new: &[Binding], known: &[Binding]) -> Result<()> {
+        let spec = match new {
+            [] => return Ok(()),
+            _ => host::spec(&self.cdi)?,
+        };
+        self.bindings.prepare()?;
+        let written = new.iter().try_for_each(|b| self.bindings.write(b, &spec));
+        if written.is_err() {
+            let is_new = |b: &&Binding| !known.iter().any(|k| k.claim.uid == b.claim.uid);
+            for binding in new.iter().filter(is_new) {
+                // What remains is as it would be for a claim that was prepared and is not used.
+                let _ = self.bindings.remove(&binding.claim.uid);
+            }
+        }
+        written
+    }
+
+    /// Each claim for itself: one that is released is released.
+    pub async fn unprepare(self: &Arc<Self>, asked: api::Claims) -> api::Unprepared {
+        let until = Instant::now() + self.patience;
+        let mut claims = BTreeMap::new();
+        for claim in asked.claims {
+            let released = self.release(&claim.uid, until).await;
+            let error = released.err().map(|e| format!("{e:#}")).unwrap_or_default();
+            if !error.is_empty() {
+                let (namespace, name) = (&claim.namespace, &claim.name);
+                (self.node.log)(&format!("claim {namespace}/{name}: {error}"));
+            }
+            claims.insert(claim.uid, api::UnpreparedClaim { error });
+        }
+        api::Unprepared { claims }
+    }
+
+    /// Only when its rails are back, or are offered to no one: when this has succeeded, the
+    /// scheduler gives them to the next pod.
+    async fn release(self: &Arc<Self>, uid: &str, until: Instant) -> Result<()> {
+        if !is_uid(uid) {
+            bail!("{uid:?} is no UID");
+        }
+        let mut seen = self.node.subscribe();
+        loop {
+            let Some(binding) = self.bindings.of(uid)? else {
+                break;
+            };
+            self.node.refresh().await?;
+            match self.still_away(&binding) {
+                None => {
+                    self.wait_until_withdrawn(&binding, until).await?;
+                    break;
+                }
+                Some(why) if Instant::now() + AGAIN > until => bail!("{why}"),
+                Some(_) => drop(tokio::time::timeout(AGAIN, seen.changed()).await),
+            }
+        }
+        let (at, uid) = (self.clone(), uid.to_owned());
+        blocking(move || {
+            let _lock = at.store.lock(until)?;
+            at.bindings.remove(&uid)
+        })
+        .await?;
+        let _ = self.wakes.try_send(());
+        Ok(())
+    }
+
+    fn still_away(&self, binding: &Binding) -> Option<String> {
+        let shown = self.node.shown();
+        let mut rails = shown.iter().flat_map(|(_, rails)| rails);
+        let rail = rails.find(|rail| {
+            let is_its = binding.rails.iter().any(|bound| bound.rail == rail.name);
+            is_its && rail.facts.is_away && !rail.facts.held_back
+        })?;
+        let name = &rail.name;
+        Some(format!("{name} is not back: see `rdmaprep status`"))
+    }
+
+    /// A rail that is not whole keeps no pod from ending, and no pod gets it.
+    async fn wait_until_withdrawn(&self, binding: &Binding, until: Instant) -> Result<()> {
+        let shown = self.node.shown();
+        let (devices, _) = slice::devices(&shown);
+        let its = |d: &&Device| binding.rails.iter().any(|bound| bound.rail == d.rail.name);
+        let broken: Vec<&Device> = devices
+            .iter()
+            .filter(|d| d.rail.facts.held_back)
+            .filter(its)
+            .collect();
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let _ = self.wakes.try_send(());
+        let mut published = self.published.clone();
+        let is_out = |spec: &Value| {
+            spec.is_object() && !broken.iter().any(|d| slice::is_offered(spec, &d.name))
+        };
+        let waited = tokio::time::timeout_at(until.into(), published.wait_for(is_out)).await;
+        waited.context("a rail is not whole, and the API server does not know it yet")??;
+        Ok(())
+    }
+
+    /// Releases what the kubelet has forgotten, as when its state was wiped: claims that do not
+    /// exist any more, or are allocated no more.
+    pub async fn collect_garbage(self: &Arc<Self>) -> Result<()> {
+        let at = self.clone();
+        let gone = blocking(move || at.garbage()).await?;
+        for uid in gone {
+            // Now or never: the next time comes in a minute.
+            match self.release(&uid, Instant::now()).await {
+                Ok(()) => (self.node.log)(&format!("released claim {uid}, which is gone")),
+                Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn garbage(&self) -> Result<Vec<String>> {
+        let mut gone = Vec::new();
+        for binding in self.bindings.all()? {
+            let claim = api::Claim {
+                namespace: binding.namespace,
+                uid: binding.claim.uid,
+                name: binding.claim.name,
+            };
+            match self.server.get(&claim::path(&claim)?) {
+                Ok(object) if claim::is_allocated(&claim, &object) => {}
+                Ok(_) => gone.push(claim.uid),
+                Err(e) if is_status(&e, 404) => gone.push(claim.uid),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(gone)
+    }
+}
+
+fn is_free(device: &Device, others: &[&Binding]) -> Result<()> {
+    let (name, rail) = (&device.name, device.rail);
+    let holder = others
+        .iter()
+        .find(|b| b.rails.iter().any(|bound| bound.rail == rail.name));
+    if let Some(holder) = holder {
+        let (namespace, claim) = (&holder.namespace, &holder.claim.name);
+        let pod = holder.pod.as_ref();
+        let pod = pod
+            .map(|p| format!(" of pod {}", p.name))
+            .unwrap_or_default();
+        bail!("the claim {namespace}/{claim}{pod} has {name}");
+    }
+    if let Some(why) = &rail.unhealthy {
+        bail!("{name}: {why}");
+    }
+    if rail.facts.is_away {
+        bail!("a container has {name}");
+    }
+    Ok(())
+}
+
+async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(e) => std::panic::resume_unwind(e.into_panic()),
+    }
+}
+
+/// Of both of our sockets.
+#[derive(Clone)]
+pub struct Service {
+    pub driver: Arc<Driver>,
+    /// Of the driver's socket.
+    pub endpoint: String,
+}
+
+impl tower::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let at = self.clone();
+        Box::pin(async move { Ok(at.answer(request).await) })
+    }
+}
+
+impl Service {
+    async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let log = self.driver.node.log;
+        match request.uri().path() {
+            api::INFO => {
+                let info = api::Info {
+                    kind: api::TYPE.to_owned(),
+                    name: DRIVER.to_owned(),
+                    endpoint: self.endpoint.clone(),
+                    supported_versions: api::SERVICES.map(str::to_owned).to_vec(),
+                };
+                let answer = |_: grpc::Empty| std::future::ready(Ok(info.clone()));
+                grpc::unary(request, answer).await
+            }
+            api::STATUS => {
+                let answer = |status: api::RegistrationStatus| {
+                    match status.plugin_registered {
+                        true => log("the kubelet has registered the driver"),
+                        false => log(&format!("the kubelet refuses the driver: {}", status.error)),
+                    }
+                    std::future::ready(Ok(grpc::Empty {}))
+                };
+                grpc::unary(request, answer).await
+            }
+            api::PREPARE => {
+                grpc::unary(request, |asked| {
+                    let driver = self.driver.clone();
+                    async move { Ok(driver.prepare(asked).await) }
+                })
+                .await
+            }
+            api::UNPREPARE => {
+                grpc::unary(request, |asked| {
+                    let driver = self.driver.clone();
+                    async move { Ok(driver.unprepare(asked).await) }
+                })
+                .await
+            }
+            other => tonic::Status::unimplemented(format!("{other} is unknown")).into_http(),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The kubelet's side: it finds the driver by its socket, and calls it. And a node whose rails a
+//! test sets.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rdmaprep::store::Store;
+use rdmaprep_kubelet::dra::binding::Bindings;
+use rdmaprep_kubelet::dra::driver::Driver;
+use rdmaprep_kubelet::dra::publish::{Publisher, follow};
+use rdmaprep_kubelet::dra::{api, session, slice};
+use rdmaprep_kubelet::grpc;
+use rdmaprep_kubelet::node::{Inventory, Node};
+use rdmaprep_kubelet::pools::Pools;
+use rdmaprep_kubelet::rail::Rail;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+use crate::rails::rail;
+use crate::server::{NODE, Server};
+
+pub const BOOT: &str = "boot-1";
+
+pub struct Rails(pub Mutex<Vec<Rail>>);
+
+impl Inventory for Rails {
+    fn look(&self) -> Result<Vec<Rail>> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+/// A node with four rails, its driver and what that runs beside.
+pub struct Machine {
+    pub folder: TempDir,
+    pub server: Arc<Server>,
+    pub rails: Arc<Rails>,
+    pub patience: Duration,
+}
+
+pub struct Running {
+    pub driver: Arc<Driver>,
+    sockets: JoinHandle<Result<()>>,
+}
+
+impl Running {
+    /// As a kill: nothing is tidied up.
+    pub async fn end(self) {
+        self.sockets.abort();
+        let _ = self.sockets.await;
+    }
+}
+
+impl Machine {
+    pub fn new() -> Machine {
+        let machine = Machine {
+            folder: TempDir::new().unwrap(),
+            server: Arc::new(Server::start()),
+            rails: Arc::new(Rails(Mutex::new((0..4).map(rail).collect()))),
+            patience: Duration::from_millis(1200),
+        };
+        let hook = |name: &str| {
+            json!({"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "timeout": 90,
+                "args": ["rdmaprep", "hook", "createRuntime", "--plan", "cdi", "--rail", name]})
+        };
+        let device = |name: String| {
+            let edits = json!({"env": [format!("RDMAPREP_RAIL_{name}=")], "hooks": [hook(&name)]});
+            json!({"name": name, "containerEdits": edits})
+        };
+        let devices: Vec<Value> = (0..4).map(|at| device(format!("rdma{at}"))).collect();
+        let spec = json!({"cdiVersion": "0.3.0", "kind": "rdmaprep.io/rail", "devices": devices});
+        std::fs::write(machine.path("rails.json"), spec.to_string()).unwrap();
+        machine
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn start(&self) -> Running {
+        let store = Store::new(&self.path("run"), &self.path("state"));
+        store.prepare().unwrap();
+        let bindings = Bindings::new(&self.path("run"), &self.path("cdi"), BOOT);
+        bindings.prepare().unwrap();
+        let pools = Pools::new(Vec::new()).unwrap();
+        let node = Arc::new(Node::new(self.rails.clone(), pools, |_| ()).unwrap());
+        let (wakes, woken) = sync_channel(1);
+        let wanted = {
+            let (node, bindings) = (node.clone(), bindings.clone());
+            move |taints| slice::of_node(NODE, &node.shown(), &bindings, taints)
+        };
+        let mut publisher = Publisher::new(self.server.client(), NODE, wanted, |_| ());
+        let published = publisher.published();
+        std::thread::spawn(move || publisher.run(&woken));
+        let (client, to) = (self.server.client(), wakes.clone());
+        std::thread::spawn(move || follow(&client, NODE, &to));
+        let driver = Arc::new(Driver {
+            node,
+            name: NODE.to_owned(),
+            server: self.server.client(),
+            store,
+            bindings,
+            cdi: self.path("rails.json"),
+            patience: self.patience,
+            wakes,
+            published,
+        });
+        let (at, folder) = (driver.clone(), self.folder.path().to_owned());
+        let sockets = tokio::spawn(async move { session::run(&at, &folder).await });
+        Running { driver, sockets }
+    }
+
+    pub fn set(&self, at: usize, how: impl FnOnce(&mut Rail)) {
+        how(&mut self.rails.0.lock().unwrap()[at]);
+    }
+
+    /// As a container takes and returns it.
+    pub fn away(&self, at: usize, is_away: bool) {
+        self.set(at, |rail| rail.facts.is_away = is_away);
+    }
+
+    /// A claim of that pod, with these rails allocated.
+    pub fn claim(&self, name: &str, rails: &[usize]) -> api::Claim {
+        let uid = uid(name);
+        let result = |at: &usize| {
+            json!({"request": "nic", "driver": "rdmaprep.io", "pool": NODE,
+                "device": format!("rdma{at}")})
+        };
+        let mut results: Vec<Value> = rails.iter().map(result).collect();
+        results.push(
+            json!({"request": "gpu", "driver": "gpu.example.com", "pool": "x",
+            "device": "gpu-0"}),
+        );
+        let reserved = json!([{"resource": "pods", "name": format!("pod-{name}"), "uid": "1"}]);
+        let allocation = json!({"devices": {"results": results}});
+        let object = json!({
+            "metadata": {"name": name, "namespace": "jobs", "uid": uid},
+            "status": {"allocation": allocation, "reservedFor": reserved},
+        });
+        self.server
+            .state()
+            .claims
+            .insert(format!("jobs/{name}"), object);
+        api::Claim {
+            namespace: "jobs".to_owned(),
+            uid,
+            name: name.to_owned(),
+        }
+    }
+
+    pub fn change_claim(&self, name: &str, how: impl FnOnce(&mut Value)) {
+        let mut state = self.server.state();
+        how(state.claims.get_mut(&format!("jobs/{name}")).unwrap());
+    }
+
+    /// Names of files below `cdi` and `run/claims`.
+    pub fn files(&self) -> Vec<String> {
+        let list = |folder: &str| {
+            let mut names: Vec<String> = std::fs::read_dir(self.path(folder))
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        [list("cdi"), list("run/claims")].concat()
+    }
+
+    pub fn cdi(&self, claim: &api::Claim) -> Value {
+        let path = format!("cdi/rdmaprep.io-claim-{}.json", claim.uid);
+        serde_json::from_str(&std::fs::read_to_string(self.path(&path)).unwrap()).unwrap()
+    }
+}
+
+pub fn uid(name: &str) -> String {
+    let mut hex = String::new();
+    name.bytes().for_each(|b| hex.push_str(&format!("{b:02x}")));
+    format!("{hex:0>8.8}-0000-4000-8000-{hex:0>12.12}")
+}
+
+/// As its plugin manager finds a driver.
+pub async fn find(folder: &Path) -> Kubelet {
+    let socket = folder.join("plugins_registry/rdmaprep.io-reg.sock");
+    let until = Instant::now() + Duration::from_secs(20);
+    let channel = loop {
+        match grpc::connect(&socket).await {
+            Ok(channel) => break channel,
+            Err(e) if Instant::now() > until => panic!("{e:?}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let info = grpc::call(&channel, api::INFO, grpc::Empty {});
+    let info = tokio::time::timeout(Duration::from_secs(1), info).await;
+    let info: api::Info = info.expect("the kubelet waits for a second").unwrap();
+    assert_eq!(
+        (info.kind.as_str(), info.name.as_str()),
+        ("DRAPlugin", "rdmaprep.io")
+    );
+    assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+    let status = api::RegistrationStatus {
+        plugin_registered: true,
+        error: String::new(),
+    };
+    let _: grpc::Empty = grpc::call(&channel, api::STATUS, status).await.unwrap();
+    Kubelet {
+        channel: grpc::connect(Path::new(&info.endpoint)).await.unwrap(),
+    }
+}
+
+pub struct Kubelet {
+    channel: Channel,
+}
+
+/// By claim: CDI devices, or the error.
+pub type Answers = BTreeMap<String, Result<Vec<String>, String>>;
+
+impl Kubelet {
+    pub async fn prepare(&self, claims: &[&api::Claim]) -> Answers {
+        let asked = api::Claims {
+            claims: claims.iter().map(|c| (*c).clone()).collect(),
+        };
+        let said: api::Prepared = grpc::call(&self.channel, api::PREPARE, asked)
+            .await
+            .unwrap();
+        assert_eq!(
+            said.claims.len(),
+            claims.len(),
+            "the kubelet takes that for a failure"
+        );
+        let of = |c: api::PreparedClaim| match c.error.as_str() {
+            "" => {
+                let all = c.devices.into_iter().inspect(|d| {
+                    assert_eq!((d.pool_name.as_str(), d.request_names.len()), (NODE, 1));
+                });
+                Ok(all.flat_map(|d| d.cdi_device_ids).collect())
+            }
+            _ => Err(c.error),
+        };
+        said.claims
+            .into_iter()
+            .map(|(uid, c)| (uid, of(c)))
+            .collect()
+    }
+
+    pub async fn one(&self, claim: &api::Claim) -> Result<Vec<String>, String> {
+        self.prepare(&[claim]).await.remove(&claim.uid).unwrap()
+    }
+
+    pub async fn unprepare(&self, claim: &api::Claim) -> Result<(), String> {
+        let asked = api::Claims {
+            claims: vec![claim.clone()],
+        };
+        let mut said: api::Unprepared = grpc::call(&self.channel, api::UNPREPARE, asked)
+            .await
+            .unwrap();
+        let error = said.claims.remove(&claim.uid).unwrap().error;
+        error.is_empty().then_some(()).ok_or(error)
+    }
+}

@@ -1,0 +1,168 @@
+//! Lives of pods at random: whatever the order, a rail has one claim at most, and is free only when
+//! it is back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rdmaprep_kubelet::dra::api;
+use serde_json::Value;
+
+use crate::kubelet::{Kubelet, Machine, Running, find};
+
+/// splitmix64: the same numbers for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+struct Pod {
+    claim: api::Claim,
+    rails: Vec<usize>,
+    is_prepared: bool,
+    runs: bool,
+}
+
+struct Cluster {
+    machine: Machine,
+    running: Option<Running>,
+    kubelet: Kubelet,
+    pods: BTreeMap<usize, Pod>,
+    made: usize,
+    prepared: usize,
+}
+
+impl Cluster {
+    async fn new() -> Cluster {
+        let mut machine = Machine::new();
+        // What is waited for in other tests is an error at once in these.
+        machine.patience = Duration::from_millis(400);
+        let running = Some(machine.start());
+        let kubelet = find(machine.folder.path()).await;
+        Cluster {
+            machine,
+            running,
+            kubelet,
+            pods: BTreeMap::new(),
+            made: 0,
+            prepared: 0,
+        }
+    }
+
+    /// As a scheduler that believes the API server: rails of pods that were deleted by force are
+    /// free to it.
+    fn create(&mut self, dice: &mut Dice) {
+        let rails: BTreeSet<usize> = (0..=dice.below(2)).map(|_| dice.below(4)).collect();
+        let rails: Vec<usize> = rails.into_iter().collect();
+        self.made += 1;
+        let claim = self.machine.claim(&format!("{:06}", self.made), &rails);
+        let pod = Pod {
+            claim,
+            rails,
+            is_prepared: false,
+            runs: false,
+        };
+        self.pods.insert(self.made, pod);
+    }
+
+    async fn prepare(&mut self, at: usize) {
+        let pod = self.pods.get_mut(&at).unwrap();
+        if let Ok(ids) = self.kubelet.one(&pod.claim).await {
+            assert_eq!(ids.len(), pod.rails.len());
+            (pod.is_prepared, self.prepared) = (true, self.prepared + 1);
+        }
+    }
+
+    /// Its containers start or end; its NICs go and are back. Without the CDI file, the engine
+    /// starts none.
+    fn containers(&mut self, at: usize) {
+        let pod = self.pods.get_mut(&at).unwrap();
+        let file = format!("cdi/rdmaprep.io-claim-{}.json", pod.claim.uid);
+        if pod.runs || pod.is_prepared && self.machine.path(&file).exists() {
+            pod.runs = !pod.runs;
+            for rail in &pod.rails {
+                self.machine.away(*rail, pod.runs);
+            }
+        }
+    }
+
+    async fn end(&mut self, at: usize, by_kubelet: bool) {
+        let pod = &self.pods[&at];
+        let key = format!("jobs/{}", pod.claim.name);
+        self.machine.server.state().claims.remove(&key);
+        match by_kubelet {
+            true => {
+                let released = self.kubelet.unprepare(&pod.claim).await;
+                assert_eq!(released.is_err(), pod.runs, "{released:?}");
+            }
+            false => {
+                let driver = &self.running.as_ref().unwrap().driver;
+                driver.collect_garbage().await.unwrap();
+            }
+        }
+        if !self.pods[&at].runs {
+            self.pods.remove(&at);
+        }
+    }
+
+    async fn restart(&mut self) {
+        self.running.take().unwrap().end().await;
+        self.running = Some(self.machine.start());
+        self.kubelet = find(self.machine.folder.path()).await;
+    }
+
+    /// No rail has two claims, and each that runs has its own.
+    fn check(&self) {
+        let mut taken = BTreeSet::new();
+        let claims = self.machine.path("run/claims");
+        for entry in std::fs::read_dir(claims).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let binding: Value = serde_json::from_str(&text).unwrap();
+            for rail in binding["rails"].as_array().unwrap() {
+                let rail = rail["rail"].as_str().unwrap().to_owned();
+                assert!(taken.insert(rail), "{binding}");
+            }
+        }
+        for pod in self.pods.values().filter(|pod| pod.runs) {
+            assert!(
+                pod.rails
+                    .iter()
+                    .all(|at| taken.contains(&format!("rdma{at}")))
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_steps_in_the_lives_of_pods() {
+    let mut cluster = Cluster::new().await;
+    let mut dice = Dice(38);
+    for step in 0..1000 {
+        let known: Vec<usize> = cluster.pods.keys().copied().collect();
+        let at = (!known.is_empty()).then(|| known[dice.below(known.len())]);
+        match (dice.below(12), at) {
+            (0 | 1, _) if known.len() < 6 => cluster.create(&mut dice),
+            (2..=5, Some(at)) => cluster.prepare(at).await,
+            (6..=8, Some(at)) => cluster.containers(at),
+            (9 | 10, Some(at)) => cluster.end(at, true).await,
+            (11, Some(at)) if step % 3 == 0 => cluster.end(at, false).await,
+            (11, _) if step % 7 == 0 => cluster.restart().await,
+            _ => {}
+        }
+        cluster.check();
+    }
+    let all: Vec<usize> = cluster.pods.keys().copied().collect();
+    for at in all {
+        if cluster.pods[&at].runs {
+            cluster.containers(at);
+        }
+        cluster.end(at, true).await;
+    }
+    assert!(cluster.machine.files().is_empty());
+    assert!(cluster.prepared > 100, "{}", cluster.prepared);
+}

@@ -1,0 +1,161 @@
+//! The manifests for claims in `hooks/kubernetes` say what the program does.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::Command;
+
+use rdmaprep_kubelet::dra::binding::CDI_FOLDER;
+use rdmaprep_kubelet::dra::session::KUBELET_DIR;
+use rdmaprep_kubelet::dra::{DRIVER, slice};
+use rdmaprep_kubelet::rail::{Facts, Rail};
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn read(name: &str) -> Vec<Yaml> {
+    let path = format!("{}/../hooks/kubernetes/{name}", env!("CARGO_MANIFEST_DIR"));
+    YamlLoader::load_from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn of_kind<'y>(all: &'y [Yaml], kind: &str) -> &'y Yaml {
+    all.iter()
+        .find(|y| y["kind"].as_str() == Some(kind))
+        .unwrap()
+}
+
+fn texts(list: &Yaml) -> Vec<&str> {
+    list.as_vec()
+        .unwrap()
+        .iter()
+        .filter_map(Yaml::as_str)
+        .collect()
+}
+
+/// The calls of `api_server.rs`, and no more.
+#[test]
+fn permissions_are_the_calls_that_are_made() {
+    let all = read("dra.yaml");
+    let rules = of_kind(&all, "ClusterRole")["rules"].as_vec().unwrap();
+    let rules: Vec<(Vec<&str>, Vec<&str>)> = rules
+        .iter()
+        .map(|rule| (texts(&rule["resources"]), texts(&rule["verbs"])))
+        .collect();
+    let expected = [
+        (vec!["resourceclaims"], vec!["get"]),
+        (
+            vec!["resourceslices"],
+            vec!["list", "watch", "create", "update", "delete"],
+        ),
+        (vec!["nodes"], vec!["get"]),
+    ];
+    assert_eq!(rules, expected);
+    let account = of_kind(&all, "ServiceAccount")["metadata"]["name"]
+        .as_str()
+        .unwrap();
+    let user = format!("system:serviceaccount:kube-system:{account}");
+    let policy = read("dra-policy.yaml");
+    let condition = &of_kind(&policy, "ValidatingAdmissionPolicy")["spec"]["matchConditions"][0];
+    assert!(condition["expression"].as_str().unwrap().contains(&user));
+}
+
+#[test]
+fn daemon_has_the_folders_that_it_uses() {
+    let all = read("dra.yaml");
+    let spec = &of_kind(&all, "DaemonSet")["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    let mounts: Vec<&str> = container["volumeMounts"]
+        .as_vec()
+        .unwrap()
+        .iter()
+        .map(|m| m["mountPath"].as_str().unwrap())
+        .collect();
+    let (plugins, registry) = (
+        format!("{KUBELET_DIR}/plugins"),
+        format!("{KUBELET_DIR}/plugins_registry"),
+    );
+    for folder in [
+        plugins.as_str(),
+        &registry,
+        CDI_FOLDER,
+        "/etc/cdi",
+        "/run/rdmaprep",
+        "/etc/rdmaprep",
+    ] {
+        assert!(mounts.contains(&folder), "{folder}");
+    }
+    assert_eq!(container["env"][0]["name"].as_str(), Some("NODE_NAME"));
+    let program = container["command"][0].as_str().unwrap();
+    assert_eq!(program.rsplit('/').next(), Some("rdmaprep-dra"));
+}
+
+#[test]
+fn pod_claims_what_nodes_offer() {
+    let (all, pod) = (read("dra.yaml"), read("pod-claim.yaml"));
+    let class = of_kind(&all, "DeviceClass");
+    let selector = class["spec"]["selectors"][0]["cel"]["expression"]
+        .as_str()
+        .unwrap();
+    assert_eq!(selector, format!("device.driver == \"{DRIVER}\""));
+    let template = of_kind(&pod, "ResourceClaimTemplate");
+    let devices = &template["spec"]["spec"]["devices"];
+    let request = &devices["requests"][0]["exactly"];
+    assert_eq!(request["deviceClassName"], class["metadata"]["name"]);
+    let shown = vec![(
+        String::new(),
+        vec![Rail {
+            name: "rdma0".to_owned(),
+            facts: Facts::default(),
+            ..Rail::default()
+        }],
+    )];
+    let spec = slice::spec("node", &slice::devices(&shown).0, &Default::default(), true);
+    let offered = spec["devices"][0]["attributes"].as_object().unwrap();
+    let matched = devices["constraints"][0]["matchAttribute"]
+        .as_str()
+        .unwrap();
+    assert!(offered.contains_key(matched), "{matched}");
+    let cel = request["selectors"][0]["cel"]["expression"]
+        .as_str()
+        .unwrap();
+    let name = cel.split("\"].").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(offered.contains_key(&format!("{DRIVER}/{name}")), "{cel}");
+}
+
+/// docs/kubernetes.md lists each attribute.
+#[test]
+fn attributes_are_documented() {
+    let docs = format!("{}/../docs/kubernetes.md", env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let golden = format!("{}/tests/dra/slice.json", env!("CARGO_MANIFEST_DIR"));
+    let golden = std::fs::read_to_string(golden).unwrap();
+    let spec: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    for name in spec["devices"][0]["attributes"].as_object().unwrap().keys() {
+        let own = name.rsplit('/').next().unwrap();
+        assert!(docs.contains(&format!("{own}`")), "{name}");
+    }
+    assert!(docs.contains(slice::TAINT));
+}
+
+#[test]
+fn help_is_within_100_columns_and_errors_are_one_line() {
+    let run = |args: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep-dra"));
+        let done = program.env_clear().args(args).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    };
+    let (code, help, _) = run(&["--help"]);
+    assert_eq!(code, Some(0));
+    assert!(help.contains("rail_order") && help.lines().all(|l| l.chars().count() <= 100));
+    let none = "/dev/null/none";
+    for args in [
+        vec![],
+        vec!["--api-server", "http://192.0.2.1", "--run-dir", none],
+        vec!["--api-server", "https://192.0.2.1", "--ca-file", none],
+        vec!["--check", "--cdi", none],
+    ] {
+        let (code, out, said) = run(&args);
+        assert_eq!(
+            (code, out.as_str(), said.lines().count()),
+            (Some(2), "", 1),
+            "{args:?}: {said}"
+        );
+    }
+}
