@@ -14,7 +14,7 @@ use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::{HeldNetns, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
-use crate::restore::awaited;
+use crate::restore::run;
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -26,7 +26,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let mut holders = Vec::new();
     for (path, record) in records.iter() {
         match record {
-            Ok(record) => holders.push(holder(&machine, &store, record)?),
+            Ok(record) => holders.push(holder(&machine, &records, record)?),
             Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
@@ -53,7 +53,8 @@ fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
     Ok(reports)
 }
 
-fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {
+fn holder(machine: &ThisMachine, records: &Records, record: &Record) -> Result<Holder> {
+    let store = records.store();
     let pin = store.pin(record.netns);
     let members: Vec<(String, bool)> = record
         .members
@@ -96,13 +97,13 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
         nics: record.names().map(ToString::to_string).collect(),
         last,
         held_back: record.held_back.clone(),
-        awaits: awaits(machine, record, &pin),
+        awaits: awaits(machine, records, record),
         advice,
     })
 }
 
 /// What they wait for now; what was awaited at the last look where the host cannot be observed.
-fn awaits(machine: &ThisMachine, record: &Record, pin: &Path) -> Vec<String> {
+fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<String> {
     if !record.is_back() {
         return Vec::new();
     }
@@ -112,13 +113,13 @@ fn awaits(machine: &ThisMachine, record: &Record, pin: &Path) -> Vec<String> {
     if !is_here {
         return record.awaits.clone();
     }
-    let world = machine.open(record, pin);
-    let now = world.and_then(|mut world| awaited::awaits(machine, &mut *world, record));
-    match now {
-        Ok(now) if now.is_empty() => {
-            vec!["back; what else they had is put back at the next look".to_owned()]
-        }
-        now => now.unwrap_or_else(|_| record.awaits.clone()),
+    let world = machine.open(record, &records.store().pin(record.netns));
+    let next = world.and_then(|mut world| run::preview(machine, &mut *world, records, record));
+    match next {
+        Err(_) => record.awaits.clone(),
+        Ok(next) if !next.notes.is_empty() => next.notes,
+        Ok(next) if next.steps.is_empty() => vec!["back; the next look finds all done".to_owned()],
+        Ok(_) => vec!["back; what else they had is put back at the next look".to_owned()],
     }
 }
 

@@ -167,9 +167,9 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
     let remains = store.remains(path);
     if let Some(netns) = store.netns_of(path) {
         let pin = store.pin(netns);
-        let pinned = pins::is_pinned(&pin, netns);
-        if pinned {
-            is_empty(netns, &pin, &remains)?;
+        let place = pins::place(&pin, netns);
+        if let Some(place) = &place {
+            is_empty(netns, place, &remains)?;
             // While the pin is there, its number is no other namespace's.
             remains
                 .places
@@ -179,10 +179,10 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
         report.notes.extend(
             pins::names(netns)
                 .iter()
-                .filter(|name| pinned || remains.places.contains(name))
+                .filter(|name| place.is_some() || remains.places.contains(name))
                 .map(|name| still_named(name)),
         );
-        if pinned {
+        if place.is_some() {
             pins::unpin(&pin)?;
         }
     }

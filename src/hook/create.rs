@@ -158,11 +158,12 @@ impl Create<'_> {
         check_configured(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
+        managers.await_restart(attach.held.iter().map(|h| &h.before.netdev));
         for held in &mut attach.held {
             record_manager(held, &moved, host, &mut managers);
             adopt_unfinished(&attempt.records, held, host);
         }
-        check_asked(&attach.held, &managers)?;
+        check_asked(&attach.held, &mut managers)?;
         self.report.notes.append(&mut attach.notes);
         Ok(attach)
     }

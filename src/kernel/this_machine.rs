@@ -39,10 +39,8 @@ impl ThisMachine {
             }
         }
         // Its file goes with the pin, wherever that is mounted: then the namespace ends.
-        let is_hidden = pins::is_hidden(pin);
-        is_hidden
-            .then(|| pins::in_other_mounts(pin, record.netns))
-            .flatten()
+        let place = pins::place(pin, record.netns)?;
+        Netns::open(&place).ok().filter(is_its)
     }
 }
 

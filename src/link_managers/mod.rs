@@ -11,7 +11,8 @@ mod rule_key;
 mod state_files;
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
 
 use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
@@ -26,6 +27,10 @@ use state_files::below;
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
 };
+
+/// Within this a NetworkManager that is restarted has its name on the bus again.
+const RESTART: Duration = Duration::from_millis(300);
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// What a manager says of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +76,8 @@ impl Word {
 pub struct Managers {
     root: PathBuf,
     bus: Option<bus::Bus>,
+    /// Whether there is a bus that does not answer.
+    is_unreachable: bool,
     /// What is of no link and networkd's own, once it has been asked for.
     own: Option<networkd::Own>,
 }
@@ -83,12 +90,11 @@ impl Managers {
             .iter()
             .any(|at| root.join(at).exists());
         let socket = root.join("run/dbus/system_bus_socket");
-        let bus = has_manager
-            .then(|| bus::Bus::connect(&socket).ok())
-            .flatten();
+        let bus = (has_manager && socket.exists()).then(|| bus::Bus::connect(&socket));
         Managers {
             root: root.to_owned(),
-            bus,
+            is_unreachable: matches!(bus, Some(Err(_))),
+            bus: bus.and_then(Result::ok),
             own: None,
         }
     }
@@ -102,11 +108,30 @@ impl Managers {
         self.bus.as_ref().is_some_and(|bus| !bus.is_dead())
     }
 
-    /// Whether NetworkManager has a link and has not answered: then it is not known whether and by
-    /// which profile it configures that.
-    pub fn is_silent(&self, link: &Netdev) -> bool {
-        self.bus.as_ref().is_some_and(bus::Bus::is_dead)
-            && manages(&self.root, Manager::NetworkManager, link.ifindex)
+    /// Waits for a NetworkManager that has one of these links and does not run: it may just start
+    /// again. One that is stopped leaves its files, too.
+    pub fn await_restart<'a>(&mut self, mut links: impl Iterator<Item = &'a Netdev>) {
+        let by = Manager::NetworkManager;
+        let until = Instant::now() + RESTART;
+        if links.any(|link| manages(&self.root, by, link.ifindex)) {
+            while self.is_running(by) == Some(false) && Instant::now() < until {
+                sleep(MOMENT);
+            }
+        }
+    }
+
+    /// Why it is not known whether and by which profile NetworkManager configures a link that it
+    /// has.
+    pub fn why_unknown(&mut self, link: &Netdev) -> Option<&'static str> {
+        if !manages(&self.root, Manager::NetworkManager, link.ifindex) {
+            return None;
+        }
+        let bus = self.bus.as_mut();
+        let is_undecided = bus.is_some_and(|bus| network_manager::is_undecided(bus, link));
+        if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
+            return Some("D-Bus or a program on it does not answer");
+        }
+        is_undecided.then_some("NetworkManager is starting")
     }
 
     pub fn are_present(&self) -> bool {

@@ -10,7 +10,7 @@ use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
-use rdma_model::step::{NicState, Side, Step, connect, kernel_address};
+use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect, kernel_address};
 
 use super::diff::additions;
 use super::forget::close_record;
@@ -58,9 +58,7 @@ pub fn resume(
             activate_again(Word::Idle, &mut of_nics, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
-        if records.age(record) >= NOTICE {
-            forget_unnoticed(&mut words);
-        }
+        forget_unnoticed(&mut words, records.age(record));
         let missing = missing(record, &here, &words, &host);
         let errors = apply_all(&missing, world, Instant::now() + SETTLE);
         steps += missing.len() - errors.len();
@@ -85,12 +83,11 @@ pub fn resume(
     }
 }
 
-/// Of what a manager has not noticed by now, nothing more comes.
-fn forget_unnoticed(words: &mut Words) {
-    for word in words.values_mut() {
-        if *word == Word::Unnoticed {
-            *word = Word::Done;
-        }
+/// Of what a manager has not noticed after some time, nothing more comes.
+fn forget_unnoticed(words: &mut Words, age: Duration) {
+    let unnoticed = words.values_mut().filter(|w| **w == Word::Unnoticed);
+    for word in unnoticed.filter(|_| age >= NOTICE) {
+        *word = Word::Done;
     }
 }
 
@@ -126,35 +123,26 @@ fn stalled(held: &MovedNic, words: &Words) -> Option<String> {
     })
 }
 
-/// What [`resume`] would do now.
+/// What [`resume`] would do now with a record of that age.
 pub fn preview(
     machine: &dyn Namespaces,
     world: &mut dyn World,
     record: &Record,
+    age: Duration,
 ) -> Result<RestorePlan> {
     let mut managers = Managers::of(machine.root());
     let host = observe(world, record)?;
-    let (here, notes) = waiting_still(record, &host, &mut managers);
-    let words = words(&here, &host, &mut managers);
+    let (here, mut notes) = waiting_still(record, &host, &mut managers);
+    let mut words = words(&here, &host, &mut managers);
+    forget_unnoticed(&mut words, age);
+    let steps = missing(record, &here, &words, &host);
+    let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
+    notes.extend(waiting.map(|w| w.why));
     Ok(RestorePlan {
-        steps: missing(record, &here, &words, &host),
+        steps,
         notes,
         ..RestorePlan::default()
     })
-}
-
-/// What its NICs wait for by now, a sentence for each.
-pub fn awaits(
-    machine: &dyn Namespaces,
-    world: &mut dyn World,
-    record: &Record,
-) -> Result<Vec<String>> {
-    let mut managers = Managers::of(machine.root());
-    let host = observe(world, record)?;
-    let (here, _) = waiting_still(record, &host, &mut managers);
-    let words = words(&here, &host, &mut managers);
-    let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
-    Ok(waiting.map(|w| w.why).collect())
 }
 
 fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
@@ -180,6 +168,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     steps.extend(superseded(&owed, host).map(delete_on_host));
+    steps.extend(here.iter().flat_map(|held| replaced(held, words, host)));
     // What networkd takes for foreign is gone when it has begun with the last of its own.
     let mut networkds = here.iter().filter(|h| is_networkds(h));
     if networkds.all(|h| {
@@ -189,6 +178,28 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
         steps.extend(record.host_objects.missing(host).steps());
     }
     steps
+}
+
+/// Deletes the link-local address that was put back of a manager which had not noticed that its NIC
+/// was away, and has chosen another one since (NetworkManager 1.42, after six such times).
+fn replaced(held: &MovedNic, words: &Words, host: &Snapshot) -> Vec<Step> {
+    let (name, was) = (&held.nic.identity.name, &held.before.netdev);
+    let Some(now) = host.netdev(name) else {
+        return Vec::new();
+    };
+    let is_of_before = |a: &&Address| was.addresses.iter().any(|had| same_address(had, a));
+    let chosen = now.addresses.iter().filter(|a| chosen_by_manager(a, now));
+    let (old, new): (Vec<&Address>, Vec<&Address>) = chosen.partition(is_of_before);
+    let is_done = held.managed.is_some() && words.get(name) == Some(&Word::Done);
+    match old[..] {
+        [address] if is_done && !new.is_empty() => vec![Step::AddressDelete {
+            side: Side::Host,
+            dev: name.clone(),
+            address: address.clone(),
+        }],
+        // Which of several was the manager's is not known.
+        _ => Vec::new(),
+    }
 }
 
 /// The NICs that only their manager has taken up since, and a sentence for each other one.

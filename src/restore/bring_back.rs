@@ -278,7 +278,13 @@ impl<'a, 'r> BringBack<'a, 'r> {
 
     /// Forgets the record.
     fn close(self, ran: Ran, mut notes: Vec<String>, settled: Settled) -> Result<Restored> {
-        hand_over(self.records, &self.absent, &self.record, self.others)?;
+        hand_over(
+            self.world,
+            self.records,
+            &self.absent,
+            &self.record,
+            self.others,
+        )?;
         close_record(self.machine, self.records, &self.record, &settled.waiting)?;
         let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
         notes.extend(settled.fought);

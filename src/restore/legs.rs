@@ -12,6 +12,7 @@ use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::record::Record;
+use crate::restore::owed;
 use crate::store::records::Records;
 
 /// What other records keep from the host, and what has gone from it.
@@ -188,7 +189,7 @@ impl AbsentParts {
 
     /// Hands over to another record what the first one could not make whole: its restore does.
     /// Whether there was anything.
-    pub fn hand_over(&self, from: &Record, to: &mut Record) -> bool {
+    fn hand_over(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
         for held in &mut to.held {
@@ -211,10 +212,7 @@ impl AbsentParts {
                 ..AbsentParts::default()
             };
             let before = (state.clone(), held.stand_ins.clone());
-            // What was there only while a NIC of that record was away has gone with its return.
-            state
-                .routes
-                .retain(|r| !from.held.iter().any(|h| h.stand_ins.contains(r)));
+            state.routes.retain(|r| !gone.contains(r));
             for route in from
                 .held
                 .iter()
@@ -315,15 +313,31 @@ pub(super) fn absent_parts(
 /// Before the record goes: what it could not make whole goes to the records of those NICs that keep
 /// the rest.
 pub(super) fn hand_over(
+    world: &mut dyn World,
     records: &mut Records,
     absent: &AbsentParts,
     record: &Record,
     others: Vec<Record>,
 ) -> Result<()> {
+    let gone = match others.is_empty() {
+        true => Vec::new(),
+        false => gone_stand_ins(world, record)?,
+    };
     for mut other in others {
-        if absent.hand_over(record, &mut other) {
+        if absent.hand_over(record, &mut other, &gone) {
             records.save(&other)?;
         }
     }
     Ok(())
+}
+
+/// What was there only while a NIC was away goes with its return, unless the NIC was taken into
+/// another device.
+fn gone_stand_ins(world: &mut dyn World, record: &Record) -> Result<Vec<Route>> {
+    if record.held.iter().all(|h| h.stand_ins.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
+    let back = record.held.iter().filter(|h| !owed::is_taken(h, &host));
+    Ok(back.flat_map(|h| h.stand_ins.clone()).collect())
 }

@@ -92,7 +92,7 @@ pub fn preview(
     record: &Record,
 ) -> Result<RestorePlan> {
     if record.is_back() {
-        return awaited::preview(machine, world, record);
+        return awaited::preview(machine, world, record, records.age(record));
     }
     let (absent, gone_notes) =
         absent_parts(world, records, record, &other_records(records, record))?;

@@ -18,8 +18,8 @@ impl Store {
                 left.describe()
             );
         };
-        let pin = self.pin(netns);
-        let place = if pins::is_pinned(&pin, netns) {
+        let pin = pins::place(&self.pin(netns), netns);
+        let place = if let Some(pin) = pin {
             let (pin, nic) = (
                 pin.display(),
                 left.nics.first().map_or("NIC", IfName::as_str),

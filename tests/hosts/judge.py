@@ -147,9 +147,13 @@ class Judge:
         self.returns.append(time.monotonic() - started)
         self.expect_reached(self.host.reach, step)
         time.sleep(self.hold)
-        end = time.monotonic() + 10
+        looked, end = 0, time.monotonic() + 10
         while lines := self.differences():
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now - looked > TIMER_PERIOD:
+                looked = now
+                self.timer(step)
+            if now > end:
                 self.fail_with(
                     f"{step}: other than before {self.hold:.0f} s after it was as before", lines
                 )

@@ -1,6 +1,7 @@
 //! Records whose folders fail, on the real kernel.
 
 use std::fs;
+use std::path::Path;
 
 use crate::alone;
 use serde_json::json;
@@ -135,6 +136,18 @@ fn a_stop_says_what_it_knows_of_a_damaged_record() {
     });
 }
 
+/// Has the pin as a mount of another process alone. Its path.
+fn keep_in_other_mounts(host: &Host) -> String {
+    let pin = sh(&format!(
+        "cd {}; unshare --mount --propagation private sleep 60 > /dev/null 2>&1 & there=$!
+        own=$(readlink /proc/self/ns/mnt)
+        until [ $(readlink /proc/$there/ns/mnt) != $own ]; do sleep 0.02; done
+        umount $PWD/netns/*; echo $PWD/netns/*",
+        host.run.display()
+    ));
+    pin.trim().to_owned()
+}
+
 /// The hook ran with mounts of its own, as in a service: its pin is no mount here, and deleting
 /// the file would unmount it there.
 #[test]
@@ -145,14 +158,7 @@ fn a_pin_in_other_mounts_is_found() {
         host.prepare("r0");
         let mut c = Container::new("c");
         c.create(host).ok();
-        let pin = sh(&format!(
-            "cd {}; unshare --mount --propagation private sleep 60 > /dev/null 2>&1 & there=$!
-            own=$(readlink /proc/self/ns/mnt)
-            until [ $(readlink /proc/$there/ns/mnt) != $own ]; do sleep 0.02; done
-            umount $PWD/netns/*; echo $PWD/netns/*",
-            host.run.display()
-        ));
-        let pin = pin.trim();
+        let pin = keep_in_other_mounts(host);
         c.kill();
         let status = host.rdmaprep(&["status"]).ok().out;
         assert!(status.contains(&format!("({pin})")), "{status}");
@@ -162,4 +168,43 @@ fn a_pin_in_other_mounts_is_found() {
         host.is_as(&before);
         host.is_clean();
     });
+}
+
+/// The command of the message is one that works.
+#[test]
+fn a_damaged_record_knows_a_pin_in_other_mounts() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        keep_in_other_mounts(host);
+        c.kill();
+        let path = host.records().remove(0);
+        fs::write(&path, "{").unwrap();
+        let said = host
+            .rdmaprep(&["restore", "--all"])
+            .fails(8, &["nsenter"])
+            .err;
+        let forget = host.rdmaprep(&["restore", &netns_number(&path), "--forget"]);
+        forget.fails(3, &["can still be taken out"]);
+        let command = said
+            .split(": ")
+            .find(|part| part.starts_with("nsenter"))
+            .unwrap();
+        let command = command
+            .split(" gives ")
+            .next()
+            .unwrap()
+            .replace("NIC", "r0");
+        let command = command.replace("netns 1", "netns $$");
+        sh(&format!("{command}; ip link show r0"));
+        let forget = host.rdmaprep(&["restore", &netns_number(&path), "--forget"]);
+        forget.ok();
+        host.is_clean();
+    });
+}
+
+fn netns_number(record: &Path) -> String {
+    record.file_stem().unwrap().to_string_lossy().into_owned()
 }

@@ -44,15 +44,23 @@ pub(super) fn check_configured(
 
 /// That it is known who configures the NICs: one whose manager was not asked would come back with
 /// its addresses, and the manager leaves such a one alone. [`ErrorClass::Locked`] says which.
-pub(super) fn check_asked(held: &[MovedNic], managers: &Managers) -> Result<()> {
-    let mut links = held.iter().map(|h| &h.before.netdev);
-    let silent = links.find(|link| managers.is_silent(link));
-    silent.map_or(Ok(()), |link| {
-        Err(ErrorClass::Locked.error(format!(
-            "NetworkManager has {} and does not answer: how that is to come back is not known",
-            link.name
-        )))
-    })
+pub(super) fn check_asked(held: &[MovedNic], managers: &mut Managers) -> Result<()> {
+    for MovedNic {
+        before, managed, ..
+    } in held
+    {
+        if managed.as_ref().is_some_and(|m| m.foreign.is_some()) {
+            continue;
+        }
+        if let Some(why) = managers.why_unknown(&before.netdev) {
+            let text = format!(
+                "NetworkManager has {}, and {why}: how that is to come back is not known",
+                before.netdev.name
+            );
+            return Err(ErrorClass::Locked.error(text));
+        }
+    }
+    Ok(())
 }
 
 /// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A

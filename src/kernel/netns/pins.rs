@@ -29,15 +29,27 @@ pub fn is_hidden(path: &Path) -> bool {
     path.exists() && Netns::open(path).is_err()
 }
 
-/// The namespace behind a pin that is hidden, by a process that sees it: a service with mounts of
-/// its own has run the hook.
-pub fn in_other_mounts(path: &Path, inode: u64) -> Option<Netns> {
+/// Where this process reaches the namespace of a pin: at its path, or, if that is hidden, by a
+/// process that sees it. A service with mounts of its own has run the hook then.
+pub fn place(path: &Path, inode: u64) -> Option<PathBuf> {
+    if is_pinned(path, inode) {
+        return Some(path.to_owned());
+    }
+    if !is_hidden(path) {
+        return None;
+    }
     let name = format!("net:[{inode}]");
     let mut seen: BTreeSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    // Who may mount in a user namespace of its own may also lay a file over the pin's path.
+    let own_user = fs::read_link("/proc/self/ns/user").ok()?;
     for pid in processes() {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let mounts = fs::read_link(process.join("ns/mnt"));
         if !mounts.is_ok_and(|mounts| seen.insert(mounts)) {
+            continue;
+        }
+        let user = fs::read_link(process.join("ns/user"));
+        if user.is_ok_and(|user| user != own_user) {
             continue;
         }
         let text = fs::read(process.join("mountinfo")).unwrap_or_default();
@@ -46,9 +58,8 @@ pub fn in_other_mounts(path: &Path, inode: u64) -> Option<Netns> {
             continue;
         }
         let there = process.join("root").join(path.strip_prefix("/").ok()?);
-        let netns = Netns::open(&there).ok();
-        if let Some(netns) = netns.filter(|netns| netns.inode() == inode) {
-            return Some(netns);
+        if is_pinned(&there, inode) {
+            return Some(there);
         }
     }
     None
