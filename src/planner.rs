@@ -167,9 +167,9 @@ pub fn plan_of_any(
     Ok((plan, selection))
 }
 
-/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now,
+/// A container's namespace as it will be with the plan's NICs in it; `inside` is what is there now,
 /// `lo` alone where that is unknown.
-pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
+pub fn inside_with_nics(plan: &Plan, host: &Snapshot, inside: Option<&Snapshot>) -> Snapshot {
     let mut hcas = host.hcas.clone();
     hcas.retain(|h| {
         plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name))
@@ -180,8 +180,8 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
             ..host.clone()
         };
     }
-    let mut netdevs: Vec<Netdev> = match pod {
-        Some(pod) => pod.netdevs.clone(),
+    let mut netdevs: Vec<Netdev> = match inside {
+        Some(inside) => inside.netdevs.clone(),
         None => {
             let lo = host.netdevs.iter().filter(|n| n.name.as_str() == "lo");
             lo.cloned().collect()
@@ -190,13 +190,13 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
     let names: BTreeSet<&IfName> = plan.nics.iter().map(|n| &n.identity.name).collect();
     let moved = host.netdevs.iter().filter(|n| names.contains(&n.name));
     netdevs.extend(moved.cloned());
-    let there = pod.iter().flat_map(|pod| pod.routes.clone());
+    let there = inside.iter().flat_map(|inside| inside.routes.clone());
     Snapshot {
-        routes: there.chain(carried(plan, &names, host, pod)).collect(),
+        routes: there.chain(carried(plan, &names, host, inside)).collect(),
         netdevs,
         hcas,
         pci: host.pci.clone(),
-        netns: pod.map_or(host.netns, |pod| pod.netns),
+        netns: inside.map_or(host.netns, |inside| inside.netns),
         ..Snapshot::default()
     }
 }
@@ -207,15 +207,15 @@ fn carried(
     plan: &Plan,
     names: &BTreeSet<&IfName>,
     host: &Snapshot,
-    pod: Option<&Snapshot>,
+    inside: Option<&Snapshot>,
 ) -> Vec<Route> {
     let over = host.routes.iter().filter(|r| {
         let mut devs = r.hops.iter().filter_map(|h| h.dev.as_ref());
         devs.any(|dev| names.contains(dev))
     });
-    let theirs: Vec<_> = pod
+    let theirs: Vec<_> = inside
         .iter()
-        .flat_map(|pod| &pod.routes)
+        .flat_map(|inside| &inside.routes)
         .filter(|r| leads_everywhere(r))
         .map(|r| r.destination)
         .collect();

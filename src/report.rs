@@ -4,8 +4,8 @@
 mod cdi;
 mod doctor;
 mod install;
+mod lap;
 mod nccl;
-mod phase;
 mod plans;
 mod safe_json;
 mod status;
@@ -28,8 +28,8 @@ use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};
 pub use doctor::diagnosis_table;
 pub use install::Installed;
+pub use lap::{Lap, LapTime};
 pub use nccl::{call, explanation_table, tried, wait};
-pub use phase::{Phase, PhaseName};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
@@ -59,7 +59,7 @@ pub struct Report {
     /// The whole time, also what no phase accounts for.
     pub micros: u64,
     /// Where it went, in order of first occurrence.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<LapTime>,
     #[serde(default)]
     pub nics: Vec<IfName>,
     #[serde(default)]
@@ -127,16 +127,16 @@ impl Report {
         all
     }
 
-    /// Books the time since the last lap, or since the work began, to a phase.
-    pub fn lap(&mut self, begun: Instant, phase: PhaseName) {
+    /// Books the time since the last lap, or since the work began, to `lap`.
+    pub fn lap(&mut self, begun: Instant, lap: Lap) {
         let booked: u64 = self.phases.iter().map(|p| p.micros).sum();
-        self.book(phase, micros_since(begun).saturating_sub(booked));
+        self.book(lap, micros_since(begun).saturating_sub(booked));
     }
 
-    pub fn book(&mut self, name: PhaseName, micros: u64) {
+    pub fn book(&mut self, name: Lap, micros: u64) {
         match self.phases.iter_mut().find(|p| p.name == name) {
             Some(phase) => phase.micros += micros,
-            None => self.phases.push(Phase { name, micros }),
+            None => self.phases.push(LapTime { name, micros }),
         }
     }
 

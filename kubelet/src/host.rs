@@ -54,7 +54,7 @@ impl Host {
     /// Addresses to which the ways are asked, as the create hook does.
     fn job(&self, request: &Request) -> Result<JobAddresses> {
         let plan = request
-            .plan()
+            .plan_name()
             .map(|name| self.store.plan(name.as_str()))
             .transpose()?
             .flatten();

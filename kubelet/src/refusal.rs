@@ -45,7 +45,7 @@ pub fn refused(
     records: &Records,
     busy: &[BusyNic],
 ) -> Result<()> {
-    let Some(name) = request.plan() else {
+    let Some(name) = request.plan_name() else {
         return Ok(());
     };
     let plan = match records.store().plan(name.as_str())? {

@@ -19,7 +19,7 @@ use crate::deadline;
 use crate::disk::files;
 use crate::hook::{self, Hook, Target};
 use crate::kernel::process::capabilities;
-use crate::kernel::{Container, Init, Namespaces, ThisMachine};
+use crate::kernel::{Namespaces, Recipient, RecipientProcess, ThisMachine};
 use crate::oci::state::State;
 use crate::planner::stored_plan;
 use crate::record::{Attachment, Record};
@@ -106,7 +106,7 @@ impl<'a> Attached<'a> {
     /// Calls a hook, and reports it as hooks are.
     fn run(
         &self,
-        container: Option<&dyn Container>,
+        recipient: Option<&dyn Recipient>,
         nics: usize,
         run: impl FnOnce(&Hook, &mut Report) -> Result<()>,
     ) -> Result<()> {
@@ -114,7 +114,7 @@ impl<'a> Attached<'a> {
         let deadline =
             begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
         let hook = self
-            .hook(container, begun)
+            .hook(recipient, begun)
             .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
@@ -126,8 +126,8 @@ impl<'a> Attached<'a> {
         result
     }
 
-    fn hook<'s>(&'s self, container: Option<&'s dyn Container>, begun: Instant) -> Hook<'s> {
-        let target = Target::Attachment(&self.attachment, container);
+    fn hook<'s>(&'s self, recipient: Option<&'s dyn Recipient>, begun: Instant) -> Hook<'s> {
+        let target = Target::Attachment(&self.attachment, recipient);
         Hook::new(target, &self.state, &self.store, &self.machine, begun)
     }
 
@@ -140,7 +140,7 @@ impl<'a> Attached<'a> {
     }
 
     /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.
-    fn netns(&self) -> Result<Init, Problem> {
+    fn netns(&self) -> Result<RecipientProcess, Problem> {
         let bad = |text| {
             Problem::new(
                 Code::Variable,
@@ -148,7 +148,8 @@ impl<'a> Attached<'a> {
                 format!("CNI_NETNS: {text}"),
             )
         };
-        let netns = Init::at(&self.attachment.netns).map_err(|e| bad(format!("{e:#}")))?;
+        let netns =
+            RecipientProcess::at(&self.attachment.netns).map_err(|e| bad(format!("{e:#}")))?;
         match netns.netns() == self.machine.host_netns()? {
             true => Err(bad(format!(
                 "{} is the host's own network namespace",
@@ -182,7 +183,7 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
         request => request?,
     };
     let mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
-    match (mine.plan(), annotations) {
+    match (mine.plan_name(), annotations) {
         (Some(_), _) => Ok(Some(mine)),
         (None, Some(_)) if asks => Err(lacks_plan().into()),
         (None, Some(_)) => Ok(None),
@@ -298,6 +299,6 @@ fn status(global: &Global, call: &Call) -> Result<()> {
     store.writable()?;
     Records::read(&store, ThisMachine::new()?.boot_id())?;
     request
-        .plan()
+        .plan_name()
         .map_or(Ok(()), |plan| stored_plan(&store, &request, plan).map(drop))
 }

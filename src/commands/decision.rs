@@ -28,7 +28,8 @@ use crate::nccl_env::Namespace;
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{
-    check_agreed, check_taken, inside, look_at_host, moved_away, options, plan_of_any, view_of,
+    check_agreed, check_taken, inside_with_nics, look_at_host, moved_away, options, plan_of_any,
+    view_of,
 };
 use crate::select::{Selection, protected_ifaces};
 use crate::store::Store;
@@ -109,7 +110,7 @@ impl Decision {
             // Another container has it: the create hook waits for it, or says which one.
             return Ok(Vec::new());
         }
-        let inside = inside(&self.plan, &self.host, self.pod.as_ref());
+        let inside = inside_with_nics(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside, self.plan.nccl_version);
         let crashes = |trap| matches!(trap, Trap::Crash | Trap::Overrun);
         if let Some(trap) = found

@@ -173,7 +173,7 @@ fn refuse_idle(args: &EnvArgs, counts: &[&str], store: &Store) -> Result<()> {
 
 /// Of a recorded machine a plan is made.
 fn stored(args: &EnvArgs, request: &Request, store: &Store) -> Result<Option<Plan>> {
-    let name = request.plan().filter(|_| args.snapshot.is_none());
+    let name = request.plan_name().filter(|_| args.snapshot.is_none());
     let Some(name) = name else { return Ok(None) };
     let plan = stored_plan(store, request, name)?;
     plan.map(|plan| with_libraries(plan, args, request))

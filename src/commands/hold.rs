@@ -27,7 +27,7 @@ use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::signals::Signals;
 use crate::kernel::process::{capabilities, pidfd_getfd};
-use crate::kernel::{Container, Init, Kernel, Namespaces, Observed, ThisMachine};
+use crate::kernel::{Kernel, Namespaces, Observed, Recipient, RecipientProcess, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{look_at_host, options, plan_with, stored_plan, view_of};
@@ -92,7 +92,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         }
     };
     let keeper = NetnsKeeper {
-        container: &made.container,
+        recipient: &made.recipient,
         plan: &made.plan,
         hold: &made.hold,
     };
@@ -105,7 +105,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     report.finish(&result, begun);
     keep(&report, &request.host, &store);
     result?;
-    let netns = made.container.netns();
+    let netns = made.recipient.netns();
     warn(&report.notes);
     let ready = Ready {
         id: &state.id,
@@ -130,18 +130,14 @@ fn clear(
 ) -> Result<Vec<String>> {
     store.prepare()?;
     let _lock = store.lock(deadline)?;
-    let notes = reclaim(
-        machine,
-        &mut Records::read(store, machine.boot_id())?,
-        |_| false,
-    )?;
+    let notes = reclaim(machine, &mut Records::read(store, machine.boot_id())?, None)?;
     pins::check_vacant(path).map(|()| notes)
 }
 
 struct Made {
     plan: Plan,
     hold: HeldNetns,
-    container: Init,
+    recipient: RecipientProcess,
     /// Open as long as this process lives.
     _kept: Vec<KeptFile>,
 }
@@ -162,18 +158,18 @@ fn make(
             .map(|kept| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?)))
             .collect::<Result<_>>()?,
     };
-    let container = Init::keeping(&Netns::make()?)?;
+    let recipient = RecipientProcess::keeping(&Netns::make()?)?;
     // A container that joins a namespace expects this of it.
     let up = Step::Link {
         side: Side::Inside,
         dev: "lo".parse()?,
         up: true,
     };
-    apply(&[up], &mut *container.open()?, deadline, |_| {})?;
+    apply(&[up], &mut *recipient.open()?, deadline, |_| {})?;
     Ok(Made {
         plan,
         hold,
-        container,
+        recipient,
         _kept: kept,
     })
 }
@@ -185,7 +181,7 @@ fn render(
     request: &Request,
     notes: &mut Vec<String>,
 ) -> Result<(Plan, Vec<KeptFile>)> {
-    let name = request.plan().context("a plan is named")?;
+    let name = request.plan_name().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
     let Observed {
         snapshot: seen,

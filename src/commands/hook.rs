@@ -154,7 +154,7 @@ impl HookCall<'_> {
         let (args, state) = (self.args, &self.state);
         let named = args.plan.as_deref();
         let mut request = request(self.global, named, &args.select)?.narrow(&state.annotations)?;
-        let has_plan = request.plan().is_some();
+        let has_plan = request.plan_name().is_some();
         if args.rail.is_empty() && !has_plan && !asks_itself(None, &state.annotations) {
             return Ok(None);
         }

@@ -180,7 +180,7 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 /// that is yet to be made all of the host.
 fn deadline_weight(request: &Request, store: &Store) -> usize {
     let planned = request
-        .plan()
+        .plan_name()
         .and_then(|name| store.planned_nics(name.as_str()));
     match planned {
         Some(planned) => deadline::weight(planned.into_iter()),

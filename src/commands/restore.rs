@@ -11,7 +11,7 @@ use crate::config::host::Host;
 use crate::kernel::process::capabilities;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
-use crate::report::{self, PhaseName, Report};
+use crate::report::{self, Lap, Report};
 use crate::restore::{nic_names, run};
 use crate::store::Store;
 use crate::store::records::Records;
@@ -104,7 +104,7 @@ impl Outcome {
             report.container = record.members.first().map(|m| m.id.clone());
         }
         let result = act(&mut report);
-        report.lap(begun, PhaseName::Undo);
+        report.lap(begun, Lap::Undo);
         report.finish(&result, begun);
         self.failures.extend(result.err());
         self.reports.push(report);

@@ -135,7 +135,7 @@ pub(super) fn ready_before(
 ) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text, None)?;
-    let Some(name) = mine.plan().cloned() else {
+    let Some(name) = mine.plan_name().cloned() else {
         return Ok(None);
     };
     if Config::parse(text).is_ok_and(|config| DeviceRequest::any(&config)) {
@@ -223,7 +223,7 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         return Ok(None);
     };
     if let Some(plan) = mine
-        .plan
+        .named_plan
         .as_ref()
         .filter(|plan| plan.as_str() != record.plan)
     {

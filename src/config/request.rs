@@ -30,8 +30,8 @@ pub fn asks_itself<T>(plan: Option<&str>, annotations: &BTreeMap<String, T>) -> 
 #[derive(Clone, Debug)]
 pub struct Request {
     pub host: Host,
-    /// The plan named by a flag, a variable or the container's annotation; see [`Request::plan`].
-    pub plan: Option<PlanName>,
+    /// The plan that a flag, a variable or the container's annotation names.
+    pub named_plan: Option<PlanName>,
     pub select: SelectOptions,
     pub narrowing: Narrowing,
     /// Whether the command line has --exclude: it is worth a note if that leaves out nothing.
@@ -139,7 +139,7 @@ impl Request {
             .map(str::parse)
             .transpose();
         Ok(Request {
-            plan: plan.class(ErrorClass::Usage, "--plan (RDMAPREP_PLAN)")?,
+            named_plan: plan.class(ErrorClass::Usage, "--plan (RDMAPREP_PLAN)")?,
             select: file.merge(args)?,
             narrowing: Narrowing::default(),
             exclude_given: args.is_given("exclude"),
@@ -157,9 +157,10 @@ impl Request {
         })
     }
 
-    /// The plan that a container with this request uses; without one it gets nothing.
-    pub fn plan(&self) -> Option<&PlanName> {
-        self.plan.as_ref().or(self.host.plan.as_ref())
+    /// The plan that a container with this request uses, its own or the host's for all; without one
+    /// it gets nothing.
+    pub fn plan_name(&self) -> Option<&PlanName> {
+        self.named_plan.as_ref().or(self.host.plan.as_ref())
     }
 
     /// The release of NCCL for a plan that may have its own: a flag or a variable says more than
@@ -258,13 +259,13 @@ impl Request {
 
     /// Takes the annotation's plan, unless the host named another for this very container.
     fn opt_in(&mut self, name: PlanName) -> Result<()> {
-        if let Some(host) = self.plan.as_ref().filter(|host| **host != name) {
+        if let Some(host) = self.named_plan.as_ref().filter(|host| **host != name) {
             let text = format!(
                 "the container's annotation asks for plan {name}, but the host gave it plan {host}"
             );
             return Err(ErrorClass::Refused.error(text));
         }
-        self.plan = Some(name);
+        self.named_plan = Some(name);
         Ok(())
     }
 }

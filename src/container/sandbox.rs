@@ -15,7 +15,7 @@ use crate::plan::{Plan, rdma_proxy};
 /// The plan for a container in that sandbox, and what its user should hear. [`ErrorClass::Refused`]
 /// where it asks for RDMA by gVisor's proxy and would have none. `host` is absent where the NICs
 /// have moved already.
-pub fn plan_within(
+pub fn plan_for_sandbox(
     plan: Plan,
     state: &State,
     sandbox: Option<Sandbox>,

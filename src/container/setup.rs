@@ -24,7 +24,7 @@ use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::planner::{inside, view_of};
+use crate::planner::{inside_with_nics, view_of};
 use crate::store::Store;
 
 #[derive(Clone, Copy)]
@@ -59,27 +59,36 @@ pub struct SetupPlan {
     pub(super) drivers: Vec<(HcaName, String)>,
 }
 
-/// Finds out what is lacking for a container's plan. Nothing where there is no bundle. `host`
-/// and `within`, its namespace, are there where they were observed.
+/// Both namespaces before NICs move, as far as they were observed: of a container that joins
+/// others, neither is.
+#[derive(Clone, Copy, Default)]
+pub struct Observations<'a> {
+    pub host: Option<&'a Snapshot>,
+    pub inside: Option<&'a Snapshot>,
+}
+
+/// Finds out what is lacking for a container's plan. Nothing where there is no bundle.
 pub fn plan_setup(
     context: &SetupContext,
     bundle: Option<Bundle>,
     plan: &Plan,
-    (host, within): (Option<&Snapshot>, Option<&Snapshot>),
+    seen: Observations,
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
     let mut draft = Draft {
         context,
         plan,
+        seen,
         notes: SetupNotes::default(),
     };
-    let setup = draft.setup(bundle, host, within, world);
+    let setup = draft.setup(bundle, world);
     (draft.notes, setup)
 }
 
 struct Draft<'a> {
     context: &'a SetupContext<'a>,
     plan: &'a Plan,
+    seen: Observations<'a>,
     notes: SetupNotes,
 }
 
@@ -87,8 +96,6 @@ impl Draft<'_> {
     fn setup(
         &mut self,
         bundle: Option<Bundle>,
-        host: Option<&Snapshot>,
-        within: Option<&Snapshot>,
         world: &mut dyn World,
     ) -> Result<Option<SetupPlan>> {
         let plan = self.plan;
@@ -118,11 +125,11 @@ impl Draft<'_> {
                 )?;
                 Vec::new()
             }
-            None => covers(plan, self.view(within, world)?),
+            None => covers(plan, self.view(world)?),
         };
         let conf = nccl_env::lacking(&plan.env, &bundle.env);
         let nodes = bundle.lacking(&plan.devices);
-        let hosts = self.hosts_entry(&bundle, &conf, host, within);
+        let hosts = self.hosts_entry(&bundle, &conf);
         Ok(Some(SetupPlan {
             bundle,
             additions: ContainerMounts {
@@ -139,21 +146,15 @@ impl Draft<'_> {
 
     /// The name that the container has for itself, with its address for the bootstrap by its own
     /// settings and those that are added.
-    fn hosts_entry(
-        &mut self,
-        bundle: &Bundle,
-        added: &[EnvVar],
-        host: Option<&Snapshot>,
-        within: Option<&Snapshot>,
-    ) -> Option<HostsEntry> {
+    fn hosts_entry(&mut self, bundle: &Bundle, added: &[EnvVar]) -> Option<HostsEntry> {
         let plan = self.plan;
         if !plan.hosts_entry {
             return None;
         }
         let added = added.iter().map(|v| (&v.name, &v.value));
         let settings = Settings::of(bundle.env.iter().chain(added), "");
-        let address = host.map(|host| {
-            let inside = inside(plan, host, within);
+        let address = self.seen.host.map(|host| {
+            let inside = inside_with_nics(plan, host, self.seen.inside);
             nccl_env::bootstrap_address(&settings, &inside, plan.nccl_version)
         });
         let why = match (&bundle.hostname, address) {
@@ -251,10 +252,12 @@ impl Draft<'_> {
 
     /// The stored view; or one from a fresh observation, where none was stored, the plan was
     /// narrowed since, or the container has other NICs already, which it shall go on seeing.
-    fn view(&mut self, within: Option<&Snapshot>, world: &mut dyn World) -> Result<Option<Tree>> {
-        let others: BTreeSet<BusId> = within
+    fn view(&mut self, world: &mut dyn World) -> Result<Option<Tree>> {
+        let others: BTreeSet<BusId> = self
+            .seen
+            .inside
             .iter()
-            .flat_map(|w| &w.netdevs)
+            .flat_map(|inside| &inside.netdevs)
             .filter_map(|n| n.pci)
             .collect();
         let wanted = self.plan.view.as_ref().filter(|_| others.is_empty());
@@ -303,11 +306,11 @@ fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
 impl SetupPlan {
     /// What NCCL makes of the container's environment and what is added to it, where that is not
     /// what was meant. These are notes and no errors: an engine may set the namespace up after us.
-    pub fn nccl_pitfalls(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
+    pub fn nccl_pitfalls(&self, plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<String> {
         let added = self.additions.conf.iter().map(|v| (&v.name, &v.value));
         let found = explain::check(
             self.bundle.env.iter().chain(added),
-            &inside(plan, host, Some(within)),
+            &inside_with_nics(plan, host, Some(inside)),
             plan.nccl_version,
         );
         pitfall_notes(found)

@@ -1,11 +1,11 @@
 //! create: NICs go in, all or none.
 
 mod carry_out;
-mod choose;
-mod entered;
+mod find_plan;
 mod fit;
 mod join;
 mod on_host;
+mod recipient;
 mod unfinished;
 
 use std::time::{Duration, Instant};
@@ -19,29 +19,31 @@ use rdma_model::values::PlanName;
 
 use crate::attach::{AttachPlan, plan_attach};
 use crate::config::request::Request;
+use crate::container::setup::Observations;
+use crate::disk::files::Lock;
 use crate::kernel::netns::pins;
-use crate::kernel::{Container, Scope, World};
+use crate::kernel::{Recipient, Scope, World};
 use crate::link_managers::Managers;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::record::{Phase, Record, SCHEMA};
-use crate::report::{PhaseName, Report};
+use crate::report::{Lap, Report};
 use crate::restore::nic_names;
 use crate::restore::reclaim::reclaim;
+use crate::restore::run;
 use crate::store::records::Records;
 
 use super::Hook;
-use choose::Chosen;
-use entered::{Entered, member};
+use find_plan::PlanAndHost;
 use fit::Fitted;
-use join::Joined;
+use recipient::{member, running_init};
 use unfinished::{adopt_unfinished, check_asked, check_configured, due_objects, record_manager};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
 /// by the container's annotations. While another container has the NICs, it tries again.
 pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
-    let Some(name) = request.plan() else {
+    let Some(name) = request.plan_name() else {
         return Ok(());
     };
     report.plan = Some(name.to_string());
@@ -53,7 +55,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     let mut pause = Duration::from_millis(25);
     loop {
         match create.try_once(name) {
-            Err(e) if is_locked(&e) && Instant::now() < hook.wait_until => {
+            Err(e) if may_pass(&e) && Instant::now() < hook.wait_until => {
                 create.report.note_once([format!("waited: {e:#}")]);
             }
             done => return done,
@@ -64,7 +66,8 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     }
 }
 
-fn is_locked(e: &anyhow::Error) -> bool {
+/// Another container has the NICs, or a manager is still at work on them.
+fn may_pass(e: &anyhow::Error) -> bool {
     ErrorClass::of(e) == ErrorClass::Locked
 }
 
@@ -74,80 +77,89 @@ struct Create<'a> {
     report: &'a mut Report,
 }
 
-/// One try: the container, both namespaces, and the records as they are while the lock is held.
+/// One try: who gets the NICs, both namespaces, and the records as they are while the lock is held.
 struct Attempt<'a> {
-    container: &'a dyn Container,
+    recipient: &'a dyn Recipient,
     host_netns: u64,
     world: Box<dyn World>,
     records: Records<'a>,
+    _lock: Lock,
 }
 
-impl Create<'_> {
-    /// From the container's namespace to the NICs in it. After a wait, the namespace may have
-    /// other NICs, or the init may have ended.
+impl<'a> Create<'a> {
+    /// From the recipient's namespace to the NICs in it. After a wait, the namespace may have other
+    /// NICs, or the init may have ended.
     fn try_once(&mut self, name: &PlanName) -> Result<()> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
-        let entered = Entered::of(hook)?;
-        let container = entered.container();
-        let host_netns = hook.machine.host_netns()?;
-        if host_netns == container.netns() {
-            return self.on_host(name, container, host_netns);
-        }
-        hook.store.prepare()?;
-        let _lock = hook.store.lock(hook.deadline)?;
-        self.lap(PhaseName::Lock);
-        let mut attempt = Attempt {
-            container,
-            host_netns,
-            records: self.reclaim_nics_of_the_dead(container.netns())?,
-            world: container.open()?,
+        let init;
+        let recipient = match hook.target.recipient() {
+            Some(recipient) => recipient,
+            None => {
+                init = running_init(hook)?;
+                &*init
+            }
         };
-        self.check_name_is_vacant()?;
-        match self.join(&mut attempt)? {
-            Joined::Already => return Ok(()),
-            Joined::Now(record) => return self.set_up_member(attempt, &record),
-            Joined::NoNics => {}
+        let host_netns = hook.machine.host_netns()?;
+        if recipient.netns() == host_netns {
+            return self.set_up_on_host(name, recipient);
         }
-        let Chosen { plan, host } = self.choose(name, &mut attempt)?;
+        let mut attempt = self.begin(recipient, host_netns)?;
+        if let Some(keeper) = hook.target.keeper() {
+            // Another `rdmaprep hold` may have taken the name meanwhile.
+            pins::check_vacant(&keeper.hold.path)?;
+        }
+        if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
+            if self.is_used(&record, recipient) {
+                return self.join(attempt, record);
+            }
+            // A hook died in the middle, or all that used the NICs have ended: start again.
+            run::restore(hook.machine, &mut attempt.records, record)?;
+        }
+        let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         let inside = attempt.world.observe(Side::Inside, &Scope::links())?;
-        self.lap(PhaseName::Observe);
-        let Fitted { plan, setup } = self.fit(plan, Some(&host), Some(&inside), &mut attempt)?;
+        self.lap(Lap::Observe);
+        let seen = Observations {
+            host: Some(&host),
+            inside: Some(&inside),
+        };
+        let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
         if let Some(setup) = &setup {
             let pitfalls = setup.nccl_pitfalls(&plan, &host, &inside);
             self.report.notes.extend(pitfalls);
         }
-        let AttachPlan { steps, held, .. } =
-            self.plan_and_adopt(&plan, &host, &inside, &attempt)?;
+        let AttachPlan { steps, held, .. } = self.plan_steps(&plan, &host, &inside, &attempt)?;
         let record = self.new_record(plan, host, held, &attempt)?;
-        self.lap(PhaseName::Plan);
+        self.lap(Lap::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
     }
 
-    /// Their NICs may be the plan's. A record of the container's own namespace is left to
-    /// [`Create::join`].
-    fn reclaim_nics_of_the_dead<'h>(&mut self, own: u64) -> Result<Records<'h>>
+    /// Takes the lock, and restores NICs of containers that have died: they may be the plan's. A
+    /// record of the recipient's own namespace is left to the caller.
+    fn begin<'t>(&mut self, recipient: &'t dyn Recipient, host_netns: u64) -> Result<Attempt<'t>>
     where
-        Self: 'h,
+        'a: 't,
     {
-        let mut records = self.hook.records()?;
-        let notes = reclaim(self.hook.machine, &mut records, |r| r.netns == own)?;
+        let hook = self.hook;
+        hook.store.prepare()?;
+        let lock = hook.store.lock(hook.deadline)?;
+        self.lap(Lap::Lock);
+        let mut records = hook.records()?;
+        let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);
-        Ok(records)
-    }
-
-    /// The name of a holder that was killed is free by now.
-    fn check_name_is_vacant(&self) -> Result<()> {
-        match self.hook.target.keeper() {
-            Some(keeper) => pins::check_vacant(&keeper.hold.path),
-            None => Ok(()),
-        }
+        Ok(Attempt {
+            recipient,
+            host_netns,
+            world: recipient.open()?,
+            records,
+            _lock: lock,
+        })
     }
 
     /// The steps, and the NICs as they are to return, with what managers and earlier restores have
     /// to do with them.
-    fn plan_and_adopt(
+    fn plan_steps(
         &mut self,
         plan: &Plan,
         host: &Snapshot,
@@ -187,11 +199,11 @@ impl Create<'_> {
         Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
-            netns: attempt.container.netns(),
+            netns: attempt.recipient.netns(),
             host_netns: attempt.host_netns,
             phase: Phase::Attaching,
             plan: plan.name.clone(),
-            members: vec![member(self.hook, attempt.container)?],
+            members: vec![member(self.hook, attempt.recipient)?],
             given: Some(Box::new(plan)),
             held_back: Vec::new(),
             lost: std::collections::BTreeSet::new(),
@@ -207,7 +219,7 @@ impl Create<'_> {
         })
     }
 
-    fn lap(&mut self, phase: PhaseName) {
-        self.report.lap(self.hook.begun, phase);
+    fn lap(&mut self, lap: Lap) {
+        self.report.lap(self.hook.begun, lap);
     }
 }

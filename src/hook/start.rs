@@ -6,7 +6,7 @@ use super::inside::{put_in_order, scope_inside, states_inside, verify_inside};
 use super::{Hook, is_able};
 use crate::apply::apply;
 use crate::plan::rails;
-use crate::report::{PhaseName, Report};
+use crate::report::{Lap, Report};
 use crate::restore::nic_names;
 use crate::restore::plan::reassert;
 
@@ -26,7 +26,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         }
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    report.lap(hook.begun, PhaseName::Lock);
+    report.lap(hook.begun, Lap::Lock);
     let records = hook.records()?;
     let Some(record) = hook.own(&records) else {
         return Ok(());
@@ -47,7 +47,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         .collect();
     report.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
-    report.lap(hook.begun, PhaseName::Observe);
+    report.lap(hook.begun, Lap::Observe);
     if steps.is_empty() {
         return Ok(());
     }
@@ -55,8 +55,8 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         report.steps_done += 1
     })?;
     put_in_order(&mut *world, record, report)?;
-    report.lap(hook.begun, PhaseName::Configure);
+    report.lap(hook.begun, Lap::Configure);
     verify_inside(&mut *world, record, report)?;
-    report.lap(hook.begun, PhaseName::Verify);
+    report.lap(hook.begun, Lap::Verify);
     Ok(())
 }

@@ -3,7 +3,7 @@ use rdma_model::error_class::ErrorClass;
 
 use super::{Hook, is_able};
 use crate::record::Record;
-use crate::report::{PhaseName, Report};
+use crate::report::{Lap, Report};
 use crate::restore::nic_names;
 use crate::restore::reclaim::reclaim;
 use crate::restore::run;
@@ -23,7 +23,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    report.lap(hook.begun, PhaseName::Lock);
+    report.lap(hook.begun, Lap::Lock);
     // Another hook may have restored them during the wait.
     let mut records = hook.records()?;
     let Some(record) = hook.own(&records).cloned() else {
@@ -39,9 +39,9 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     report.steps_done = done.steps;
     report.notes.extend(done.notes);
     let moving = done.moving.as_micros().try_into().unwrap_or(u64::MAX);
-    report.book(PhaseName::Move, moving);
-    report.lap(hook.begun, PhaseName::Undo);
-    let notes = reclaim(hook.machine, &mut records, |_| false)?;
+    report.book(Lap::Move, moving);
+    report.lap(hook.begun, Lap::Undo);
+    let notes = reclaim(hook.machine, &mut records, None)?;
     report.notes.extend(notes);
     Ok(())
 }

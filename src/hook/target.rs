@@ -2,7 +2,7 @@
 
 use crate::config::sandbox::Sandbox;
 use crate::container::facts::ContainerFacts;
-use crate::kernel::Container;
+use crate::kernel::Recipient;
 use crate::plan::Plan;
 use crate::record::{Attachment, HeldNetns};
 
@@ -14,11 +14,11 @@ pub enum Target<'a> {
     Hold(&'a NetnsKeeper<'a>),
     /// There is no container yet, and the CNI runtime that calls keeps the namespace. It is absent
     /// where NICs only leave it.
-    Attachment(&'a Attachment, Option<&'a dyn Container>),
+    Attachment(&'a Attachment, Option<&'a dyn Recipient>),
 }
 
 pub struct NetnsKeeper<'a> {
-    pub container: &'a dyn Container,
+    pub recipient: &'a dyn Recipient,
     pub plan: &'a Plan,
     /// What goes into its record.
     pub hold: &'a HeldNetns,
@@ -33,8 +33,24 @@ impl<'a> Target<'a> {
         }
     }
 
+    pub(super) fn recipient_in_words(self) -> &'static str {
+        match self {
+            Target::Attachment(..) => "the namespace of CNI_NETNS",
+            Target::Container(_) | Target::Hold(_) => "the container's init",
+        }
+    }
+
     pub(super) fn sandbox(self) -> Option<Sandbox> {
         self.facts()?.sandbox
+    }
+
+    /// Absent where it is a container, whose init the runtime names.
+    pub(super) fn recipient(self) -> Option<&'a dyn Recipient> {
+        match self {
+            Target::Hold(keeper) => Some(keeper.recipient),
+            Target::Attachment(_, recipient) => recipient,
+            Target::Container(_) => None,
+        }
     }
 
     pub(super) fn keeper(self) -> Option<&'a NetnsKeeper<'a>> {

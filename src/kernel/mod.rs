@@ -30,9 +30,9 @@ pub mod sysfs;
 mod this_machine;
 
 pub use live::{Kernel, boot_id};
-pub use namespaces::{Container, Namespaces, Pin};
+pub use namespaces::{Namespaces, Pin, Recipient};
 pub use routes_of::{Routes, RoutesOf};
-pub use this_machine::{Init, ThisMachine};
+pub use this_machine::{RecipientProcess, ThisMachine};
 
 use netns::search::Search;
 use sysfs::Survey;

@@ -15,9 +15,10 @@ pub enum Pin<'a> {
     Named(&'a Path),
 }
 
-/// A container's init, and the network namespace that it is in. Neither can be confused with a
-/// later one: a pid may be reused, and an inode too.
-pub trait Container {
+/// Who gets NICs: a network namespace, and the process that stands for it. That is a container's
+/// init, `rdmaprep hold`, or the CNI plugin. Neither can be confused with a later one: a pid may be
+/// reused, and an inode too.
+pub trait Recipient {
     fn pid(&self) -> i32;
     fn is_running(&self) -> bool;
     fn netns(&self) -> u64;
@@ -42,7 +43,7 @@ pub trait Namespaces {
     fn start_time(&self, pid: i32) -> Option<u64>;
     /// A process in the namespace with that inode, other than `but`.
     fn occupant(&self, netns: u64, but: Option<i32>) -> Option<i32>;
-    fn container(&self, pid: i32) -> Result<Box<dyn Container>>;
+    fn recipient(&self, pid: i32) -> Result<Box<dyn Recipient>>;
     /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else
     /// through a member that lives.
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;

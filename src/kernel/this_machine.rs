@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::kernel::namespaces::{Container, Namespaces, Pin};
+use crate::kernel::namespaces::{Namespaces, Pin, Recipient};
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::{capabilities, limits};
@@ -45,17 +45,18 @@ impl ThisMachine {
 }
 
 #[derive(Debug)]
-pub struct Init {
+pub struct RecipientProcess {
     process: Process,
     netns: Netns,
     /// Where a CNI runtime keeps the namespace.
     path: Option<PathBuf>,
 }
 
-impl Init {
-    pub fn of(pid: i32) -> Result<Init> {
+impl RecipientProcess {
+    /// A container's init.
+    pub fn of(pid: i32) -> Result<RecipientProcess> {
         let process = Process::open(pid)?;
-        Ok(Init {
+        Ok(RecipientProcess {
             process,
             netns: Netns::of_process(pid)?,
             path: None,
@@ -63,8 +64,8 @@ impl Init {
     }
 
     /// This process, which keeps a namespace for containers to come.
-    pub fn keeping(netns: &Netns) -> Result<Init> {
-        Ok(Init {
+    pub fn keeping(netns: &Netns) -> Result<RecipientProcess> {
+        Ok(RecipientProcess {
             process: Process::current()?,
             netns: netns.again()?,
             path: None,
@@ -73,9 +74,9 @@ impl Init {
 
     /// This process in place of one in the namespace that a CNI runtime keeps at that path.
     /// [`ErrorClass::State`] where there is none.
-    pub fn at(path: &Path) -> Result<Init> {
+    pub fn at(path: &Path) -> Result<RecipientProcess> {
         let netns = Netns::existing(path)?;
-        Ok(Init {
+        Ok(RecipientProcess {
             process: Process::current()?,
             netns,
             path: Some(path.to_owned()),
@@ -83,7 +84,7 @@ impl Init {
     }
 }
 
-impl Container for Init {
+impl Recipient for RecipientProcess {
     fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -141,8 +142,8 @@ impl Namespaces for ThisMachine {
         pins::is_pinned(path, netns) || pins::is_hidden(path)
     }
 
-    fn container(&self, pid: i32) -> Result<Box<dyn Container>> {
-        Ok(Box::new(Init::of(pid)?))
+    fn recipient(&self, pid: i32) -> Result<Box<dyn Recipient>> {
+        Ok(Box::new(RecipientProcess::of(pid)?))
     }
 
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>> {

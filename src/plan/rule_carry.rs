@@ -154,12 +154,12 @@ pub fn is_to_kernel_table(rule: &Rule) -> bool {
 
 /// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the
 /// container joins, where it is known.
-pub fn left_behind(nics: &[Nic], host: &Snapshot, pod: Option<&Snapshot>) -> Vec<String> {
+pub fn left_behind(nics: &[Nic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
     let mut rails: Vec<NicState> = nics
         .iter()
         .filter_map(|nic| NicState::of(host, &nic.identity.name))
         .collect();
-    carry(&mut rails, host, pod)
+    carry(&mut rails, host, inside)
 }
 
 /// One of a source that no rail has is for what the host forwards, or for others of its addresses.

@@ -8,16 +8,16 @@ use super::nic_names;
 use super::run::restore_again;
 use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
-use crate::record::{Record, short_id};
+use crate::record::short_id;
 use crate::store::records::Records;
 
-/// Restores the NICs of containers that have died without a stop hook, except of records to
-/// `spare`; and drops pins without a record. Returns a sentence for each, and for each record that
-/// cannot be read.
+/// Restores the NICs of containers that have died without a stop hook, other than those in `but`,
+/// a namespace; and drops pins without a record. Returns a sentence for each, and for each record
+/// that cannot be read.
 pub fn reclaim(
     machine: &dyn Namespaces,
     records: &mut Records,
-    spare: impl Fn(&Record) -> bool,
+    but: Option<u64>,
 ) -> Result<Vec<String>> {
     let store = records.store();
     let mut notes = Vec::new();
@@ -34,7 +34,7 @@ pub fn reclaim(
             None => continue,
         };
         known.push(record.netns);
-        if spare(record) || !machine.is_abandoned(record) {
+        if but == Some(record.netns) || !machine.is_abandoned(record) {
             continue;
         }
         let nics = words(nic_names(&record.held).iter().map(ToString::to_string));

@@ -11,7 +11,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use rdmaprep::config::libraries::Libraries;
 use rdmaprep::plan::Plan;
-use rdmaprep::report::{self, PhaseName, Report};
+use rdmaprep::report::{self, Lap, Report};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
 use serde_json::json;
 
@@ -436,9 +436,9 @@ fn reports_say_how_it_ended_and_where_time_went() {
     let mut report = Report::new("hook createRuntime");
     report.container = Some("trainer 0\n".into());
     report.nics = vec!["rdma0".parse().unwrap(), "rdma1".parse().unwrap()];
-    report.book(PhaseName::Observe, 1500);
-    report.book(PhaseName::GidWait, 20);
-    report.book(PhaseName::Observe, 500);
+    report.book(Lap::Observe, 1500);
+    report.book(Lap::GidWait, 20);
+    report.book(Lap::Observe, 500);
     let begun = Instant::now();
     report.finish(
         &Err::<(), _>(ErrorClass::Kernel.error("moving rdma0: EBUSY")),
@@ -475,13 +475,13 @@ fn reports_say_how_it_ended_and_where_time_went() {
     );
     // Laps fill the time since the beginning.
     let earlier = begun - Duration::from_secs(1);
-    report.lap(earlier, PhaseName::Plan);
-    report.lap(earlier, PhaseName::Verify);
+    report.lap(earlier, Lap::Plan);
+    report.lap(earlier, Lap::Verify);
     let booked: u64 = report.phases.iter().map(|p| p.micros).sum();
     assert!(u128::from(booked) <= earlier.elapsed().as_micros());
     let last = report.phases.last().map(|p| p.name);
     assert_eq!(
         (last, report.phases[2].micros > 900_000),
-        (Some(PhaseName::Verify), true)
+        (Some(Lap::Verify), true)
     );
 }

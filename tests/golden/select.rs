@@ -374,10 +374,10 @@ fn annotations_only_take_away() {
         r.narrow(&BTreeMap::from([(key.to_owned(), text.to_owned())]))
     };
     let mut open = request(&[], "plan = \"site\"").unwrap();
-    open.plan = None;
-    assert_eq!(open.plan().map(|p| p.as_str()), Some("site"));
+    open.named_plan = None;
+    assert_eq!(open.plan_name().map(|p| p.as_str()), Some("site"));
     let chosen = annotate(&open, "rdmaprep.io/plan", "mine").unwrap();
-    assert_eq!(chosen.plan().map(|p| p.as_str()), Some("mine"));
+    assert_eq!(chosen.plan_name().map(|p| p.as_str()), Some("mine"));
     let fixed = request(&["--plan", "theirs"], "").unwrap();
     assert_eq!(
         annotate(&fixed, "rdmaprep.io/plan", "mine")

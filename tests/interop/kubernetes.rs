@@ -167,7 +167,7 @@ fn pods_ask_as_they_are_heard() {
         let request = nothing
             .narrow(&asked)
             .unwrap_or_else(|e| panic!("{file}: {e:#}"));
-        plans.extend(request.plan().map(PlanName::to_string));
+        plans.extend(request.plan_name().map(PlanName::to_string));
         let named: Vec<&str> = pod["spec"]["containers"]
             .as_vec()
             .unwrap()

@@ -658,7 +658,8 @@ fn default_route_comes_if_asked_and_never_as_the_second_one() {
         (main.cloned().collect::<Vec<_>>(), attach.notes)
     };
     let foreseen = |plan: &Plan, pod: &Kernel| {
-        let seen = rdmaprep::planner::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
+        let seen =
+            rdmaprep::planner::inside_with_nics(plan, &host, Some(&pod.see(Side::Inside))).routes;
         seen.into_iter()
             .filter(|r| r.table == 254 && r.destination.prefix_len() == 0)
             .collect::<Vec<_>>()

@@ -126,7 +126,7 @@ impl Stage {
             run::restore(&self.machine, &mut records, record).unwrap();
         }
         assert_eq!(
-            reclaim(&self.machine, &mut records, |_| false).unwrap(),
+            reclaim(&self.machine, &mut records, None).unwrap(),
             Vec::<String>::new()
         );
     }

@@ -10,11 +10,10 @@ use crate::container::running_setup::RunningSetup;
 use crate::container::setup::SetupPlan;
 use crate::kernel::{Pin, World};
 use crate::record::{Phase, Record};
-use crate::report::PhaseName;
+use crate::report::Lap;
 use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
 
-use super::entered::whose;
 use super::unfinished::replace_returned;
 use super::{Attempt, Create};
 use crate::hook::Hook;
@@ -37,7 +36,7 @@ impl Create<'_> {
         // If this fails the record stays. Nothing has moved: restoring it changes nothing.
         replace_returned(&mut attempt.records, &record)?;
         let result = self.attach_and_record(&mut attempt, &mut record, steps, setup);
-        self.lap(PhaseName::Record);
+        self.lap(Lap::Record);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
             mut world,
@@ -46,7 +45,7 @@ impl Create<'_> {
         } = attempt;
         let undone = restore_opened(self.hook.machine, &mut *world, &mut records, record, SETTLE);
         self.report.steps_done = 0;
-        self.lap(PhaseName::Undo);
+        self.lap(Lap::Undo);
         match undone {
             Ok(_) => Err(undone_too(e)),
             Err(u) => Err(u).class(
@@ -78,29 +77,32 @@ impl Create<'_> {
         setup: Option<SetupPlan>,
     ) -> Result<()> {
         let Attempt {
-            container, world, ..
+            recipient, world, ..
         } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
-        self.lap(PhaseName::Record);
+        self.lap(Lap::Record);
         pinned?;
         let running = setup.map(RunningSetup::begin);
         let (begun, report) = (self.hook.begun, &mut *self.report);
         apply(steps, world, self.hook.deadline, |step| {
             report.steps_done += 1;
-            report.lap(begun, phase_of(step));
+            report.lap(begun, lap_of(step));
         })?;
         put_in_order(world, record, report)?;
         let now = verify_inside(world, record, report)?;
         learn_indexes(record, &now);
-        report.lap(begun, PhaseName::Verify);
+        report.lap(begun, Lap::Verify);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
-            self.lap(PhaseName::Setup);
+            self.lap(Lap::Setup);
         }
-        self.lift_memlock(*container);
-        let text = format!("{} ended while its NICs were moved", whose(self.hook));
-        ensure!(container.is_running(), ErrorClass::State.error(text));
+        self.lift_memlock(*recipient);
+        let text = format!(
+            "{} ended while its NICs were moved",
+            self.hook.target.recipient_in_words()
+        );
+        ensure!(recipient.is_running(), ErrorClass::State.error(text));
         Ok(())
     }
 }
@@ -125,10 +127,10 @@ fn undone_too(e: anyhow::Error) -> anyhow::Error {
     ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
 }
 
-fn phase_of(step: &Step) -> PhaseName {
+fn lap_of(step: &Step) -> Lap {
     match step {
-        Step::Move { .. } | Step::RdmaMove { .. } => PhaseName::Move,
-        Step::AwaitPort { .. } => PhaseName::GidWait,
-        _ => PhaseName::Configure,
+        Step::Move { .. } | Step::RdmaMove { .. } => Lap::Move,
+        Step::AwaitPort { .. } => Lap::GidWait,
+        _ => Lap::Configure,
     }
 }

@@ -1,12 +1,11 @@
 //! A narrowed plan as this container gets it, and what the container lacks for it.
 
 use anyhow::Result;
-use rdma_model::snapshot::Snapshot;
 
 use crate::container::running_setup::RunningSetup;
 use crate::container::sandbox;
-use crate::container::setup::{SetupContext, SetupNotes, SetupPlan, plan_setup};
-use crate::kernel::Container;
+use crate::container::setup::{Observations, SetupContext, SetupNotes, SetupPlan, plan_setup};
+use crate::kernel::Recipient;
 use crate::nccl_env::Namespace;
 use crate::plan::Plan;
 
@@ -18,35 +17,32 @@ pub(super) struct Fitted {
 }
 
 impl<'a> Create<'a> {
-    /// `host` is absent where the NICs have moved already, `within` where the container's namespace
-    /// was not observed. A namespace without a container has no setup: each is set up as it joins.
+    /// A namespace without a container has no setup: each is set up as it joins.
     pub(super) fn fit(
         &mut self,
         plan: Plan,
-        host: Option<&Snapshot>,
-        within: Option<&Snapshot>,
+        seen: Observations,
         attempt: &mut Attempt,
     ) -> Result<Fitted> {
         let Some(context) = self.setup_context() else {
             return Ok(Fitted { plan, setup: None });
         };
         let SetupContext { state, facts, .. } = context;
-        let (plan, notes) = sandbox::plan_within(plan, state, facts.sandbox, host)?;
+        let (plan, notes) = sandbox::plan_for_sandbox(plan, state, facts.sandbox, seen.host)?;
         self.report.note_once(notes);
-        let (pid, views) = (attempt.container.pid(), context.store.views());
+        let (pid, views) = (attempt.recipient.pid(), context.store.views());
         let config = facts.bundle.as_ref();
         let bundle = config
             .map(|config| config.bundle(pid, &views))
             .transpose()?;
-        // Which is the host's, where nothing moves.
-        let inside = within.or(host.filter(|_| !plan.moves()));
+        // Where nothing moves, it is the host's.
+        let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {
             Some(bundle) => plan.for_container(&bundle.env, namespace),
             None => plan,
         };
-        let (notes, setup) =
-            plan_setup(&context, bundle, &plan, (host, within), &mut *attempt.world);
+        let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
         self.add_setup(notes);
         setup.map(|setup| Fitted { plan, setup })
     }
@@ -79,11 +75,11 @@ impl<'a> Create<'a> {
 
     /// For containers whose config.json this program did not edit. What they set there themselves,
     /// runc sets after its hooks.
-    pub(super) fn lift_memlock(&mut self, container: &dyn Container) {
+    pub(super) fn lift_memlock(&mut self, recipient: &dyn Recipient) {
         if self.hook.target.facts().is_none() || !self.request.host.lift_memlock {
             return;
         }
-        let done = container.lift_memlock();
+        let done = recipient.lift_memlock();
         self.report.memlock =
             Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }

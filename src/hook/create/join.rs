@@ -1,66 +1,44 @@
-//! A container whose namespace holds NICs already: the other stage of its own create, or a second
+//! A container whose namespace has NICs already: the other stage of its own create, or a second
 //! container.
 
-use crate::kernel::namespaces::Container;
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
 use crate::container::running_setup::RunningSetup;
-use crate::kernel::Scope;
+use crate::container::setup::Observations;
+use crate::kernel::{Recipient, Scope};
 use crate::plan::Plan;
 use crate::planner;
 use crate::record::{Phase, Record};
-use crate::restore::{nic_names, run};
+use crate::restore::nic_names;
 
-use super::entered::{member, whose};
+use super::recipient::member;
 use super::{Attempt, Create};
 
-pub(super) enum Joined {
-    NoNics,
-    /// This very container: the other one of the two create stages has done all.
-    Already,
-    /// Other containers, which this one joins: their record with it, not saved yet.
-    Now(Box<Record>),
-}
-
 impl Create<'_> {
-    /// When the namespace holds NICs already: both stages of one container act once, and a second
-    /// container joins the first. NICs of a namespace without users are restored.
-    pub(super) fn join(&mut self, attempt: &mut Attempt) -> Result<Joined> {
-        let (hook, request, container) = (self.hook, self.request, attempt.container);
-        let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else {
-            return Ok(Joined::NoNics);
-        };
-        if record.phase != Phase::Attached || !self.is_used(&record, container) {
-            // A hook died in the middle, or all that held the namespace did: start again.
-            run::restore(hook.machine, &mut attempt.records, record)?;
-            return Ok(Joined::NoNics);
-        }
-        if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
-            let holder = record
-                .members
-                .first()
-                .map_or("another container", |m| m.id.as_str());
-            return Err(ErrorClass::Refused.error(format!(
-                "{holder} has plan {} in this namespace, not {plan}",
-                record.plan
-            )));
-        }
-        if let Some(given) = &record.given {
-            planner::check_agreed(given, hook.agreed())?;
-            let left = request.narrowed_plan(Plan::clone(given), None);
-            if left.nics.len() < given.nics.len() {
-                let note =
-                    "it asks for fewer NICs, but a namespace has one set for all of its containers";
-                self.report.notes.push(note.to_owned());
-            }
-            request.check_devices(&left)?;
-        }
+    /// Whether the NICs of that record, which are in the recipient's namespace, are all attached
+    /// and in use. A member lives then, or a process is left of those that have joined what
+    /// `rdmaprep hold` made.
+    pub(super) fn is_used(&self, record: &Record, recipient: &dyn Recipient) -> bool {
+        let machine = self.hook.machine;
+        let mut members = record.members.iter();
+        record.phase == Phase::Attached
+            && (members.any(|m| machine.is_alive(record, m))
+                || record.hold.is_some()
+                    && machine
+                        .occupant(record.netns, Some(recipient.pid()))
+                        .is_some())
+    }
+
+    /// A second container joins the first; the other create stage of one that is a member already
+    /// has nothing to do.
+    pub(super) fn join(&mut self, attempt: Attempt, mut record: Record) -> Result<()> {
+        self.check_asks_for_same(&record)?;
         self.report.nics = nic_names(&record.held);
-        let newcomer = member(hook, container)?;
+        let newcomer = member(self.hook, attempt.recipient)?;
         if record.members.contains(&newcomer) {
-            return Ok(Joined::Already);
+            return Ok(());
         }
         let first = record
             .members
@@ -70,26 +48,45 @@ impl Create<'_> {
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
-        record.members.retain(|m| !hook.is_for(m));
+        record.members.retain(|m| !self.hook.is_for(m));
         record.members.push(newcomer);
-        Ok(Joined::Now(Box::new(record)))
+        self.set_up_member(attempt, &record)
     }
 
-    /// Whether a member lives, or processes in the namespace of a `rdmaprep hold` that has ended.
-    fn is_used(&self, record: &Record, container: &dyn Container) -> bool {
-        let machine = self.hook.machine;
-        let mut members = record.members.iter();
-        members.any(|m| machine.is_alive(record, m))
-            || record.hold.is_some()
-                && machine
-                    .occupant(record.netns, Some(container.pid()))
-                    .is_some()
+    /// A namespace has one set of NICs for all of its containers.
+    fn check_asks_for_same(&mut self, record: &Record) -> Result<()> {
+        let request = self.request;
+        if let Some(plan) = request
+            .named_plan
+            .as_ref()
+            .filter(|p| p.as_str() != record.plan)
+        {
+            let holder = record
+                .members
+                .first()
+                .map_or("another container", |m| m.id.as_str());
+            return Err(ErrorClass::Refused.error(format!(
+                "{holder} has plan {} in this namespace, not {plan}",
+                record.plan
+            )));
+        }
+        let Some(given) = &record.given else {
+            return Ok(());
+        };
+        planner::check_agreed(given, self.hook.agreed())?;
+        let left = request.narrowed_plan(Plan::clone(given), None);
+        if left.nics.len() < given.nics.len() {
+            let note =
+                "it asks for fewer NICs, but a namespace has one set for all of its containers";
+            self.report.notes.push(note.to_owned());
+        }
+        request.check_devices(&left)
     }
 
     /// A second container in a namespace has a /sys, an environment and device nodes of its own:
     /// for the NICs of its devices, where it has any, else for all that the first one asked for. It
     /// is a member only then.
-    pub(super) fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
+    fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = record.given.as_deref() {
             let host = match given.ib.is_empty() {
                 true => None,
@@ -97,20 +94,21 @@ impl Create<'_> {
             };
             let plan = self.request.share(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
-            if let Some(setup) = self.fit(plan, None, None, &mut attempt)?.setup {
+            let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
+            if let Some(setup) = fitted.setup {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
-        self.check_runs(attempt.container)?;
+        self.check_runs(attempt.recipient)?;
         attempt.records.save(record)?;
-        self.lift_memlock(attempt.container);
-        self.check_runs(attempt.container)
+        self.lift_memlock(attempt.recipient);
+        self.check_runs(attempt.recipient)
     }
 
     /// [`ErrorClass::State`] if the container has ended meanwhile.
-    pub(super) fn check_runs(&self, container: &dyn Container) -> Result<()> {
-        let text = format!("{} has ended", whose(self.hook));
-        ensure!(container.is_running(), ErrorClass::State.error(text));
+    pub(super) fn check_runs(&self, recipient: &dyn Recipient) -> Result<()> {
+        let text = format!("{} has ended", self.hook.target.recipient_in_words());
+        ensure!(recipient.is_running(), ErrorClass::State.error(text));
         Ok(())
     }
 }

@@ -4,13 +4,14 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 
-use super::choose::Chosen;
+use super::Create;
+use super::find_plan::PlanAndHost;
 use super::fit::Fitted;
-use super::{Attempt, Create};
 use crate::container::running_setup::RunningSetup;
-use crate::kernel::Container;
+use crate::container::setup::Observations;
+use crate::kernel::Recipient;
 use crate::planner::stored_plan;
-use crate::report::PhaseName;
+use crate::report::Lap;
 
 const REFUSED: &str = "the container shares the host's network namespace: it has all NICs already; \
     start it with `--network none`, or on a bridge; or let it have its plan there, without a \
@@ -19,43 +20,38 @@ const REFUSED: &str = "the container shares the host's network namespace: it has
 
 impl Create<'_> {
     /// There is no record, as nothing is to be given back.
-    pub(super) fn on_host(
+    pub(super) fn set_up_on_host(
         &mut self,
         name: &PlanName,
-        container: &dyn Container,
-        host_netns: u64,
+        recipient: &dyn Recipient,
     ) -> Result<()> {
-        let hook = self.hook;
         if !self.is_for_host(name) {
             // The host's default plan is for containers that can use it.
             ensure!(
-                self.request.plan.is_none(),
+                self.request.named_plan.is_none(),
                 ErrorClass::Refused.error(REFUSED)
             );
             return Ok(());
         }
-        hook.store.prepare()?;
-        let _lock = hook.store.lock(hook.deadline)?;
-        self.lap(PhaseName::Lock);
-        let mut attempt = Attempt {
-            container,
-            host_netns,
-            records: self.reclaim_nics_of_the_dead(host_netns)?,
-            world: container.open()?,
+        let host_netns = recipient.netns();
+        let mut attempt = self.begin(recipient, host_netns)?;
+        let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
+        self.lap(Lap::Observe);
+        let seen = Observations {
+            host: Some(&host),
+            inside: None,
         };
-        let Chosen { plan, host } = self.choose(name, &mut attempt)?;
-        self.lap(PhaseName::Observe);
-        let Fitted { plan, setup } = self.fit(plan, Some(&host), None, &mut attempt)?;
+        let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.identity.name.clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
             let pitfalls = setup.nccl_pitfalls(&plan, &host, &host);
             self.report.notes.extend(pitfalls);
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
-            self.lap(PhaseName::Setup);
+            self.lap(Lap::Setup);
         }
-        self.lift_memlock(container);
-        self.check_runs(container)?;
+        self.lift_memlock(recipient);
+        self.check_runs(recipient)?;
         self.report
             .notes
             .push("on the host's network: no NIC has moved".to_owned());

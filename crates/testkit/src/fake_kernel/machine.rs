@@ -14,7 +14,7 @@ use nix::libc::EIO;
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::kernel::netns::search::Search;
-use rdmaprep::kernel::{Container, Namespaces, Observed, Pin, Scope, World};
+use rdmaprep::kernel::{Namespaces, Observed, Pin, Recipient, Scope, World};
 use rdmaprep::record::Record;
 
 use super::{Kernel, errno};
@@ -181,7 +181,7 @@ impl World for Machine {
     }
 }
 
-impl Container for Machine {
+impl Recipient for Machine {
     fn pid(&self) -> i32 {
         INIT
     }
@@ -234,7 +234,7 @@ impl Namespaces for Machine {
         self.inside().and_then(|inside| inside.netns) == Some(netns)
     }
 
-    fn container(&self, pid: i32) -> Result<Box<dyn Container>> {
+    fn recipient(&self, pid: i32) -> Result<Box<dyn Recipient>> {
         match self.start_time(pid) {
             Some(_) => Ok(Box::new(self.clone())),
             None => Err(anyhow!("there is no process {pid}")),

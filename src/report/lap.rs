@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 /// The time that one part of the work took, all its occurrences together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Phase {
-    pub name: PhaseName,
+pub struct LapTime {
+    pub name: Lap,
     pub micros: u64,
 }
 
@@ -13,7 +13,7 @@ pub struct Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub enum PhaseName {
+pub enum Lap {
     Observe,
     Plan,
     Record,

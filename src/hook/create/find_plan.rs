@@ -1,4 +1,4 @@
-//! Which plan a container gets: the stored one, or one that is made now.
+//! Which plan a recipient gets: the stored one, or one that is made now, less what it may not have.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -18,14 +18,18 @@ use super::{Attempt, Create};
 const HAS_OWN: &str = "its plan, or its annotation rdmaprep.io/host-network, is for containers on \
     the host's network, and this one has a network of its own";
 
-/// What is left of the plan for this container, and the host at that moment.
-pub(super) struct Chosen {
+/// What is left of the plan for this recipient, and the host at that moment.
+pub(super) struct PlanAndHost {
     pub(super) plan: Plan,
     pub(super) host: Snapshot,
 }
 
 impl Create<'_> {
-    pub(super) fn choose(&mut self, name: &PlanName, attempt: &mut Attempt) -> Result<Chosen> {
+    pub(super) fn find_plan(
+        &mut self,
+        name: &PlanName,
+        attempt: &mut Attempt,
+    ) -> Result<PlanAndHost> {
         let (hook, request) = (self.hook, self.request);
         let policy = &request.host.policy;
         let busy = planner::busy_nics(&attempt.records, hook.machine);
@@ -45,7 +49,7 @@ impl Create<'_> {
             return Err(request.nothing_left(&plan, unplanned));
         }
         planner::check_agreed(&plan, hook.agreed())?;
-        let is_on_host = attempt.container.netns() == attempt.host_netns;
+        let is_on_host = attempt.recipient.netns() == attempt.host_netns;
         ensure!(
             plan.moves() != is_on_host,
             ErrorClass::Refused.error(HAS_OWN)
@@ -57,8 +61,8 @@ impl Create<'_> {
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
         self.report.note_once(unplanned);
-        planner::check_unclaimed(&attempt.records, attempt.container.netns(), &plan, &host)?;
-        Ok(Chosen {
+        planner::check_unclaimed(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
+        Ok(PlanAndHost {
             plan,
             host: Snapshot { paths, ..host },
         })
