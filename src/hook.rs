@@ -72,7 +72,7 @@ impl<'a> Hook<'a> {
         }
     }
 
-    fn records(&self) -> Result<Records<'a>> {
+    fn read_records(&self) -> Result<Records<'a>> {
         Records::read_again(self.store, self.machine.boot_id(), self.seen.take())
     }
 
@@ -105,21 +105,21 @@ impl<'a> Hook<'a> {
             }
     }
 
-    fn own<'r>(&self, records: &'r Records) -> Option<&'r Record> {
+    fn own_record<'r>(&self, records: &'r Records) -> Option<&'r Record> {
         let mut away = records.readable().filter(|r| !r.is_back());
         away.find(|r| r.members.iter().any(|m| self.is_for(m)))
     }
 
     /// The record of its NICs.
     pub fn record(&self) -> Result<Option<Record>> {
-        Ok(self.own(&self.records()?).cloned())
+        Ok(self.own_record(&self.read_records()?).cloned())
     }
 
     /// What its NICs weigh for its deadline, as far as that can be read: one with many channels
     /// counts as several.
     pub fn deadline_weight(&self) -> usize {
         let weight = self.ask_early(|records| {
-            self.own(records)
+            self.own_record(records)
                 .map_or(0, |record| deadline::weight_of_moved(&record.held))
         });
         weight.unwrap_or(0)
@@ -143,7 +143,7 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
 
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
-    let records = hook.records()?;
+    let records = hook.read_records()?;
     let mut there = records.readable().filter(|r| r.netns == netns);
     Ok(there.any(|r| {
         let mut ours = r.members.iter().filter(|m| m.pid == pid);
@@ -166,7 +166,7 @@ fn is_able(hook: &Hook) -> Result<bool> {
     };
     // Such a user may not even read the records.
     let has_nics = hook
-        .records()
-        .is_ok_and(|records| hook.own(&records).is_some());
+        .read_records()
+        .is_ok_and(|records| hook.own_record(&records).is_some());
     if has_nics { Err(lacking) } else { Ok(false) }
 }

@@ -313,7 +313,12 @@ pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
 
 /// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and
 /// the record of this very namespace would be overwritten.
-pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan, host: &Snapshot) -> Result<()> {
+pub fn check_damaged_records(
+    records: &Records,
+    netns: u64,
+    plan: &Plan,
+    host: &Snapshot,
+) -> Result<()> {
     let has_gone = plan
         .nics
         .iter()

@@ -77,7 +77,7 @@ pub struct Attachment {
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that
 /// join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldNetns {
+pub struct Hold {
     pub path: PathBuf,
     pub handles: BTreeMap<String, Handle>,
 }
@@ -101,7 +101,7 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<HeldNetns>,
+    pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<MovedNic>,
     /// The NICs that are back, and what their managers have still to do; empty while any is away.
@@ -110,8 +110,8 @@ pub struct Record {
     /// What of the host concerns no NIC: networkd deletes what it has not made when a link appears.
     #[serde(default, skip_serializing_if = "HostObjects::is_empty")]
     pub host_objects: HostObjects,
-    /// NICs that a restore has left away: only if one of them has returned by itself may these have
-    /// gone meanwhile by anyone but an administrator.
+    /// NICs with which networkd begins when they return, and then may delete `host_objects`. If
+    /// none has returned since the last try, an administrator has deleted what is gone of these.
     #[serde(default, alias = "kept_for", skip_serializing_if = "Vec::is_empty")]
     pub due_until_back: Vec<IfName>,
     /// NICs that are no hardware and were found nowhere, or maybe under another name: the one that

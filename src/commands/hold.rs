@@ -31,7 +31,7 @@ use crate::kernel::{Kernel, Namespaces, Observed, Recipient, RecipientProcess, T
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{look_at_host, options, plan_with, stored_plan, view_of};
-use crate::record::HeldNetns;
+use crate::record::Hold;
 use crate::report::{self, Report};
 use crate::restore::reclaim::reclaim;
 use crate::store::Store;
@@ -136,7 +136,7 @@ fn clear(
 
 struct Made {
     plan: Plan,
-    hold: HeldNetns,
+    hold: Hold,
     recipient: RecipientProcess,
     /// Open as long as this process lives.
     _kept: Vec<KeptFile>,
@@ -151,7 +151,7 @@ fn make(
 ) -> Result<Made> {
     let (plan, kept) = render(store, request, notes)?;
     let own = Process::current()?;
-    let hold = HeldNetns {
+    let hold = Hold {
         path: path.to_owned(),
         handles: kept
             .iter()

@@ -145,7 +145,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
         let record = record.clone();
         // The timer asks six times a minute.
         if args.how.stale && record.is_back() {
-            let again = run::restore_again(machine, records, record.clone());
+            let again = run::restore_abandoned(machine, records, record.clone());
             if again.as_ref().is_ok_and(|done| !done.awaits.is_empty()) {
                 continue;
             }
@@ -160,7 +160,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
                 return unrestorable::forget(machine, records, &path, &record, report);
             }
             let restore = if args.how.stale {
-                run::restore_again
+                run::restore_abandoned
             } else {
                 run::restore
             };

@@ -12,7 +12,7 @@ use crate::config::host::Host;
 use crate::doctor::collect::TIMER;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Namespaces, ThisMachine};
-use crate::record::{HeldNetns, Phase, Record, short_id};
+use crate::record::{Hold, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 use crate::restore::run;
 use crate::store::Store;
@@ -70,7 +70,7 @@ fn holder(machine: &ThisMachine, records: &Records, record: &Record) -> Result<H
     let last = store
         .report(&id)?
         .and_then(|text| serde_json::from_str(&text).ok());
-    let keeping = |hold: &HeldNetns| Keeping {
+    let keeping = |hold: &Hold| Keeping {
         path: hold.path.display().to_string(),
         handles: hold
             .handles

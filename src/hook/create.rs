@@ -37,7 +37,10 @@ use super::Hook;
 use find_plan::PlanAndHost;
 use fit::Fitted;
 use recipient::{member, running_init};
-use unfinished::{adopt_unfinished, check_asked, check_configured, due_objects, record_manager};
+use unfinished::{
+    adopt_unfinished, check_managers_answer, check_managers_are_done, record_manager,
+    unfinished_objects,
+};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
@@ -145,7 +148,7 @@ impl<'a> Create<'a> {
         hook.store.prepare()?;
         let lock = hook.store.lock(hook.deadline)?;
         self.lap(Lap::Lock);
-        let mut records = hook.records()?;
+        let mut records = hook.read_records()?;
         let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);
         Ok(Attempt {
@@ -167,7 +170,7 @@ impl<'a> Create<'a> {
         attempt: &Attempt,
     ) -> Result<AttachPlan> {
         let mut managers = Managers::of(self.hook.machine.root());
-        check_configured(plan, host, &mut managers)?;
+        check_managers_are_done(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
         managers.await_restart(attach.held.iter().map(|h| &h.before.netdev));
@@ -175,7 +178,7 @@ impl<'a> Create<'a> {
             record_manager(held, &moved, host, &mut managers);
             adopt_unfinished(&attempt.records, held, host);
         }
-        check_asked(&attach.held, &mut managers)?;
+        check_managers_answer(&attach.held, &mut managers)?;
         self.report.notes.append(&mut attach.notes);
         Ok(attach)
     }
@@ -195,7 +198,7 @@ impl<'a> Create<'a> {
         let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
-        let host_objects = due_objects(&attempt.records, &held, &host);
+        let host_objects = unfinished_objects(&attempt.records, &held, &host);
         Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,

@@ -9,7 +9,7 @@ use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::plan::{rails, rdma_mode};
 use crate::record::Record;
 use crate::report::Report;
-use crate::restore::arrange::arrange;
+use crate::restore::order::put_in_order;
 use crate::verify;
 
 pub(super) fn states_inside(record: &Record) -> Vec<NicState> {
@@ -23,22 +23,22 @@ pub(super) fn scope_inside(record: &Record, states: &[NicState]) -> Scope {
 
 /// Gives equal routes and rules inside the order that they had on the host; where one cannot have
 /// it, a note says so.
-pub(super) fn put_in_order(
+pub(super) fn put_in_order_inside(
     world: &mut dyn World,
     record: &Record,
     report: &mut Report,
 ) -> Result<()> {
-    let order = record.precedence.inside(&record.held);
-    if order.is_empty() {
+    let precedence = record.precedence.inside(&record.held);
+    if precedence.is_empty() {
         return Ok(());
     }
-    let scope = Scope::links().with(RoutesOf::returning(&record.held, &order.routes));
+    let scope = Scope::links().with(RoutesOf::returning(&record.held, &precedence.routes));
     let now = world.observe(Side::Inside, &scope)?;
-    let arranged = arrange(world, Side::Inside, &order, &now)?;
-    report.steps_done += arranged.steps;
-    if arranged.steps > 0 || !arranged.errors.is_empty() {
+    let ordered = put_in_order(world, Side::Inside, &precedence, &now)?;
+    report.steps_done += ordered.steps;
+    if ordered.steps > 0 || !ordered.errors.is_empty() {
         let now = world.observe(Side::Inside, &scope)?;
-        let drift = order.drift(&now);
+        let drift = precedence.drift(&now);
         report
             .notes
             .extend(drift.iter().map(|d| format!("inside: {d}")));

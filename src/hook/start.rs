@@ -2,7 +2,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
-use super::inside::{put_in_order, scope_inside, states_inside, verify_inside};
+use super::inside::{put_in_order_inside, scope_inside, states_inside, verify_inside};
 use super::{Hook, is_able};
 use crate::apply::apply;
 use crate::plan::rails;
@@ -16,7 +16,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
-    match hook.ask_early(|records| hook.own(records).is_some()) {
+    match hook.ask_early(|records| hook.own_record(records).is_some()) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         // The container has started, and may be one without NICs.
@@ -27,8 +27,8 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     }
     let _lock = hook.store.lock(hook.deadline)?;
     report.lap(hook.begun, Lap::Lock);
-    let records = hook.records()?;
-    let Some(record) = hook.own(&records) else {
+    let records = hook.read_records()?;
+    let Some(record) = hook.own_record(&records) else {
         return Ok(());
     };
     report.plan = Some(record.plan.clone());
@@ -54,7 +54,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     apply(&steps, &mut *world, hook.deadline, |_| {
         report.steps_done += 1
     })?;
-    put_in_order(&mut *world, record, report)?;
+    put_in_order_inside(&mut *world, record, report)?;
     report.lap(hook.begun, Lap::Configure);
     verify_inside(&mut *world, record, report)?;
     report.lap(hook.begun, Lap::Verify);

@@ -25,13 +25,13 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     let _lock = hook.store.lock(hook.deadline)?;
     report.lap(hook.begun, Lap::Lock);
     // Another hook may have restored them during the wait.
-    let mut records = hook.records()?;
-    let Some(record) = hook.own(&records).cloned() else {
+    let mut records = hook.read_records()?;
+    let Some(record) = hook.own_record(&records).cloned() else {
         return Ok(());
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    if let Some(note) = stays(hook, &record) {
+    if let Some(note) = who_keeps_nics(hook, &record) {
         report.notes.push(note);
         return leave(hook, record, &mut records);
     }
@@ -53,7 +53,7 @@ fn finds_record(hook: &Hook, report: &mut Report) -> Result<bool> {
 }
 
 fn finds_record_in(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
-    if hook.own(records).is_some() {
+    if hook.own_record(records).is_some() {
         return Ok(true);
     }
     for (path, e) in records.damaged() {
@@ -77,10 +77,10 @@ fn got_nics(hook: &Hook) -> bool {
     })
 }
 
-/// Who else keeps the NICs: other containers, or a process without hooks that has joined what
+/// Other containers, or a process without hooks that has joined what
 /// `rdmaprep hold` made for all.
-fn stays(hook: &Hook, record: &Record) -> Option<String> {
-    match others(hook, record) {
+fn who_keeps_nics(hook: &Hook, record: &Record) -> Option<String> {
+    match count_others(hook, record) {
         0 => {}
         1 => return Some("another container keeps the NICs".to_owned()),
         more => return Some(format!("{more} other containers keep the NICs")),
@@ -94,7 +94,7 @@ fn stays(hook: &Hook, record: &Record) -> Option<String> {
 
 /// Takes this container out of the record, unless it is the last one.
 fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
-    if others(hook, &record) == 0 {
+    if count_others(hook, &record) == 0 {
         return Ok(());
     }
     record.members.retain(|m| !hook.is_for(m));
@@ -103,14 +103,14 @@ fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
 
 /// Whether other containers that still run have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
-    let Ok(records) = hook.records() else {
+    let Ok(records) = hook.read_records() else {
         return false;
     };
-    hook.own(&records)
-        .is_some_and(|record| others(hook, record) > 0)
+    hook.own_record(&records)
+        .is_some_and(|record| count_others(hook, record) > 0)
 }
 
-fn others(hook: &Hook, record: &Record) -> usize {
+fn count_others(hook: &Hook, record: &Record) -> usize {
     record
         .members
         .iter()

@@ -4,7 +4,7 @@ use crate::config::sandbox::Sandbox;
 use crate::container::facts::ContainerFacts;
 use crate::kernel::Recipient;
 use crate::plan::Plan;
-use crate::record::{Attachment, HeldNetns};
+use crate::record::{Attachment, Hold};
 
 /// What a hook is called for.
 #[derive(Clone, Copy)]
@@ -12,8 +12,8 @@ pub enum Target<'a> {
     Container(&'a ContainerFacts),
     /// There is no container yet, and this very process keeps the namespace.
     Hold(&'a NetnsKeeper<'a>),
-    /// There is no container yet, and the CNI runtime that calls keeps the namespace. It is absent
-    /// where NICs only leave it.
+    /// There is no container yet, and the CNI runtime that calls keeps the namespace. The recipient
+    /// is absent where NICs only leave it.
     Attachment(&'a Attachment, Option<&'a dyn Recipient>),
 }
 
@@ -21,7 +21,7 @@ pub struct NetnsKeeper<'a> {
     pub recipient: &'a dyn Recipient,
     pub plan: &'a Plan,
     /// What goes into its record.
-    pub hold: &'a HeldNetns,
+    pub hold: &'a Hold,
 }
 
 impl<'a> Target<'a> {
@@ -29,19 +29,8 @@ impl<'a> Target<'a> {
     pub(super) fn facts(self) -> Option<&'a ContainerFacts> {
         match self {
             Target::Container(facts) => Some(facts),
-            Target::Hold(_) | Target::Attachment(..) => None,
+            _ => None,
         }
-    }
-
-    pub(super) fn recipient_in_words(self) -> &'static str {
-        match self {
-            Target::Attachment(..) => "the namespace of CNI_NETNS",
-            Target::Container(_) | Target::Hold(_) => "the container's init",
-        }
-    }
-
-    pub(super) fn sandbox(self) -> Option<Sandbox> {
-        self.facts()?.sandbox
     }
 
     /// Absent where it is a container, whose init the runtime names.
@@ -53,17 +42,29 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Of the recipient, for an error.
+    pub(super) fn in_words(self) -> &'static str {
+        match self {
+            Target::Attachment(..) => "the namespace of CNI_NETNS",
+            _ => "the container's init",
+        }
+    }
+
+    pub(super) fn sandbox(self) -> Option<Sandbox> {
+        self.facts()?.sandbox
+    }
+
     pub(super) fn keeper(self) -> Option<&'a NetnsKeeper<'a>> {
         match self {
             Target::Hold(keeper) => Some(keeper),
-            Target::Container(_) | Target::Attachment(..) => None,
+            _ => None,
         }
     }
 
     pub(super) fn attachment(self) -> Option<&'a Attachment> {
         match self {
             Target::Attachment(attachment, _) => Some(attachment),
-            Target::Container(_) | Target::Hold(_) => None,
+            _ => None,
         }
     }
 }

@@ -18,13 +18,13 @@ use crate::deadline;
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
-use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::bare_hcas;
 use crate::restore::children::{self, Children};
 use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
 use crate::restore::forget::{close_record, owed_by_networkd};
 use crate::restore::legs::{absent_parts, hand_over, other_records};
 use crate::restore::of_host;
+use crate::restore::order::{Ordered, put_in_order};
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
@@ -75,6 +75,7 @@ struct BringBack<'a, 'r> {
 
 /// What the steps came to.
 struct Ran {
+    /// Those that failed, too.
     steps: usize,
     errors: Vec<anyhow::Error>,
     /// What the kernel took for the moves alone.
@@ -82,9 +83,9 @@ struct Ran {
 }
 
 impl Ran {
-    fn add(&mut self, arranged: Arranged) {
-        self.steps += arranged.steps;
-        self.errors.extend(arranged.errors);
+    fn add(&mut self, ordered: Ordered) {
+        self.steps += ordered.steps;
+        self.errors.extend(ordered.errors);
     }
 }
 
@@ -209,7 +210,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
             held: here,
             order: &order,
             host_objects: &self.record.host_objects,
-            arrived: &planned.away,
+            arriving: &planned.arriving,
             begun: self.begun_at,
             rules: self.record.rules_beside.as_deref(),
         };
@@ -226,10 +227,10 @@ impl<'a, 'r> BringBack<'a, 'r> {
 
     /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are
     /// recorded first: they may be on their way to another place when a crash comes.
-    fn put_in_order(&mut self) -> Result<Arranged> {
+    fn put_in_order(&mut self) -> Result<Ordered> {
         let record = &mut self.record;
         if record.precedence.is_empty() {
-            return Ok(Arranged::default());
+            return Ok(Ordered::default());
         }
         let scope = Scope::links().with(routes_of(record));
         let host = self.world.observe(Side::Host, &scope)?;
@@ -242,9 +243,9 @@ impl<'a, 'r> BringBack<'a, 'r> {
         // A manager's own come in the order that it chooses, and not yet.
         let first = owed(&record.held, &unseen(&record.held), &host);
         let order = order_of(&self.absent.view(record).precedence, &record.held, &first);
-        let mut arranged = arrange(self.world, Side::Host, &order, &host)?;
-        arranged.errors.extend(unsaved);
-        Ok(arranged)
+        let mut ordered = put_in_order(self.world, Side::Host, &order, &host)?;
+        ordered.errors.extend(unsaved);
+        Ok(ordered)
     }
 
     fn finish(
@@ -276,7 +277,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         Err(self.keep(planned.plan.stuck, ran, (remaining, notes), settled))
     }
 
-    /// Forgets the record.
+    /// Forgets the record. Errors of steps do not matter: by the last look nothing is missing.
     fn close(self, ran: Ran, mut notes: Vec<String>, settled: Settled) -> Result<Restored> {
         hand_over(
             self.world,

@@ -25,7 +25,7 @@ pub(super) struct Planned {
     /// A sentence for each NIC that was found in a further namespace.
     pub(super) notes: Vec<String>,
     /// NICs that the host lacked, or had down.
-    pub(super) away: Vec<IfName>,
+    pub(super) arriving: Vec<IfName>,
     /// The rules that the host had.
     pub(super) rules: Vec<Rule>,
     /// See [`Record::searched`].
@@ -92,7 +92,7 @@ pub(super) fn plan_now(
         host.netdev(&h.nic.identity.name)
             .is_none_or(|dev| !dev.up && h.before.netdev.up)
     };
-    let away: Vec<MovedNic> = record
+    let arriving: Vec<MovedNic> = record
         .held
         .iter()
         .filter(|h| is_down_or_absent(h))
@@ -107,7 +107,7 @@ pub(super) fn plan_now(
             word => word,
         };
     }
-    words.extend(unseen(&away));
+    words.extend(unseen(&arriving));
     let mut owed = owed(&record.held, &words, &host);
     for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {
         if nic
@@ -135,7 +135,7 @@ pub(super) fn plan_now(
     Ok(Planned {
         plan: restore_plan,
         notes: Vec::new(),
-        away: nic_names(&away),
+        arriving: nic_names(&arriving),
         rules: host.rules,
         searched: None,
     })

@@ -1,6 +1,5 @@
 //! Restoring NICs to the host: the plan, made from a record and a fresh look, and its execution.
 
-pub mod arrange;
 pub mod awaited;
 pub mod bare_hcas;
 mod bring_back;
@@ -13,6 +12,7 @@ mod link_diff;
 mod locate;
 mod look_inside;
 mod of_host;
+pub mod order;
 pub mod owed;
 pub mod plan;
 pub mod reclaim;

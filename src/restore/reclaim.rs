@@ -5,7 +5,7 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::nic_names;
-use super::run::restore_again;
+use super::run::restore_abandoned;
 use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
 use crate::record::short_id;
@@ -41,7 +41,7 @@ pub fn reclaim(
         let of = words(record.members.iter().map(|m| short_id(&m.id).to_owned()));
         let record = record.clone();
         let was_back = record.is_back();
-        match restore_again(machine, records, record) {
+        match restore_abandoned(machine, records, record) {
             Ok(done) if was_back && done.awaits.is_empty() => {
                 notes.push(format!("{nics} of {of}: configured again"));
                 notes.extend(done.notes.iter().map(|note| format!("{of}: {note}")));

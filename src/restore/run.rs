@@ -29,7 +29,7 @@ pub fn restore(
 
 /// Restores where no command asks for it now. A record that was waited for once is not waited for
 /// again: not every container shall wait, and what was not there then will hardly come now.
-pub fn restore_again(
+pub fn restore_abandoned(
     machine: &dyn Namespaces,
     records: &mut Records,
     record: Record,

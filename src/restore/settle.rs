@@ -222,7 +222,7 @@ impl Settling<'_> {
             words.get(name) == Some(&word)
                 && !self.activated.contains(name)
                 // Of those that were here, an administrator may have changed it.
-                && (word == Word::Idle || self.back.arrived.contains(name))
+                && (word == Word::Idle || self.back.arriving.contains(name))
         });
         let asked = due.filter(|held| activate(held, self.managers, host));
         let asked: Vec<IfName> = asked.map(|h| h.nic.identity.name.clone()).collect();
@@ -267,7 +267,7 @@ impl Settling<'_> {
         let mut due: Vec<&MovedNic> = self.back.held.iter().collect();
         if self.patience.is_zero() {
             // Those that were here at an earlier try have been waited for.
-            due.retain(|h| self.back.arrived.contains(&h.nic.identity.name));
+            due.retain(|h| self.back.arriving.contains(&h.nic.identity.name));
         }
         let is_any_due = !due.is_empty();
         due.retain(|h| h.managed.is_none());

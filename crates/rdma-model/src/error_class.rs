@@ -68,7 +68,7 @@ impl ErrorClass {
             ErrorClass::Timeout => "the deadline passed; all changes were rolled back",
             ErrorClass::Incomplete => "undo or restore is incomplete; the message says what to run",
             ErrorClass::Locked => {
-                "another rdmaprep holds the lock, or another container holds a NIC"
+                "another rdmaprep holds the lock, another container a NIC, or a manager is at work"
             }
             ErrorClass::Disagreed => {
                 "the nodes did not agree on their rails, or lost their store; nothing changed"

@@ -14,10 +14,10 @@ use crate::report::Lap;
 use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
 
-use super::unfinished::replace_returned;
+use super::unfinished::replace_unfinished;
 use super::{Attempt, Create};
 use crate::hook::Hook;
-use crate::hook::inside::{put_in_order, verify_inside};
+use crate::hook::inside::{put_in_order_inside, verify_inside};
 
 impl Create<'_> {
     /// Records, moves, verifies; and undoes everything if any of these fails.
@@ -34,8 +34,8 @@ impl Create<'_> {
             return Err(e);
         }
         // If this fails the record stays. Nothing has moved: restoring it changes nothing.
-        replace_returned(&mut attempt.records, &record)?;
-        let result = self.attach_and_record(&mut attempt, &mut record, steps, setup);
+        replace_unfinished(&mut attempt.records, &record)?;
+        let result = self.attach(&mut attempt, &mut record, steps, setup);
         self.lap(Lap::Record);
         let Err(e) = result else { return Ok(()) };
         let Attempt {
@@ -55,20 +55,8 @@ impl Create<'_> {
         }
     }
 
-    fn attach_and_record(
-        &mut self,
-        attempt: &mut Attempt,
-        record: &mut Record,
-        steps: &[Step],
-        setup: Option<SetupPlan>,
-    ) -> Result<()> {
-        self.attach(attempt, record, steps, setup)?;
-        record.phase = Phase::Attached;
-        attempt.records.save(record)
-    }
-
-    /// Pins the namespace, moves and verifies. What the container shall find is put there while the
-    /// kernel moves the NICs.
+    /// Pins the namespace, moves, verifies and records that. What the container shall find is put
+    /// there while the kernel moves the NICs.
     fn attach(
         &mut self,
         attempt: &mut Attempt,
@@ -77,7 +65,10 @@ impl Create<'_> {
         setup: Option<SetupPlan>,
     ) -> Result<()> {
         let Attempt {
-            recipient, world, ..
+            recipient,
+            world,
+            records,
+            ..
         } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
@@ -89,7 +80,7 @@ impl Create<'_> {
             report.steps_done += 1;
             report.lap(begun, lap_of(step));
         })?;
-        put_in_order(world, record, report)?;
+        put_in_order_inside(world, record, report)?;
         let now = verify_inside(world, record, report)?;
         learn_indexes(record, &now);
         report.lap(begun, Lap::Verify);
@@ -100,10 +91,11 @@ impl Create<'_> {
         self.lift_memlock(*recipient);
         let text = format!(
             "{} ended while its NICs were moved",
-            self.hook.target.recipient_in_words()
+            self.hook.target.in_words()
         );
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
-        Ok(())
+        record.phase = Phase::Attached;
+        records.save(record)
     }
 }
 

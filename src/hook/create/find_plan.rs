@@ -61,7 +61,7 @@ impl Create<'_> {
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
         self.report.note_once(unplanned);
-        planner::check_unclaimed(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
+        planner::check_damaged_records(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
         Ok(PlanAndHost {
             plan,
             host: Snapshot { paths, ..host },

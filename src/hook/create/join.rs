@@ -107,7 +107,7 @@ impl Create<'_> {
 
     /// [`ErrorClass::State`] if the container has ended meanwhile.
     pub(super) fn check_runs(&self, recipient: &dyn Recipient) -> Result<()> {
-        let text = format!("{} has ended", self.hook.target.recipient_in_words());
+        let text = format!("{} has ended", self.hook.target.in_words());
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
         Ok(())
     }

@@ -5,6 +5,7 @@ use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_rout
 use rdma_model::error_class::ErrorClass;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
+use rdma_model::manager::Managed;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
 use rdma_model::step::NicState;
@@ -18,7 +19,7 @@ use crate::store::records::Records;
 
 /// That every planned address is there, where a manager has yet to configure its NIC;
 /// [`ErrorClass::Locked`] says which one.
-pub(super) fn check_configured(
+pub(super) fn check_managers_are_done(
     plan: &Plan,
     host: &Snapshot,
     managers: &mut Managers,
@@ -44,7 +45,7 @@ pub(super) fn check_configured(
 
 /// That it is known who configures the NICs: one whose manager was not asked would come back with
 /// its addresses, and the manager leaves such a one alone. [`ErrorClass::Locked`] says which.
-pub(super) fn check_asked(held: &[MovedNic], managers: &mut Managers) -> Result<()> {
+pub(super) fn check_managers_answer(held: &[MovedNic], managers: &mut Managers) -> Result<()> {
     for MovedNic {
         before, managed, ..
     } in held
@@ -87,80 +88,79 @@ pub(super) fn record_manager(
     held.before.rules.extend(of_tables.into_iter().filter(made));
 }
 
+/// Records of NICs that are on the host, with what is still to be done there.
+fn unfinished<'r>(records: &'r Records) -> impl Iterator<Item = &'r Record> {
+    records.readable().filter(|r| r.is_back())
+}
+
 /// Takes over what an earlier restore has yet to add to a NIC.
 pub(super) fn adopt_unfinished(records: &Records, held: &mut MovedNic, host: &Snapshot) {
-    let name = &held.nic.identity.name;
-    let state = &mut held.before;
-    let unfinished = records
-        .readable()
-        .filter(|r| r.is_back())
-        .flat_map(|r| &r.held);
-    for earlier in unfinished.filter(|h| h.nic.identity.name == *name) {
-        let Some(managed) = &earlier.managed else {
-            continue;
-        };
-        let was = &earlier.before;
-        let addresses =
-            missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
-        let addresses: Vec<Address> = addresses
-            .filter(|a| !managed.owns_address(a))
-            .cloned()
-            .collect();
-        let routes = missing_routes(&was.routes, &state.routes, Some(managed)).into_iter();
-        let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
-        let rules = compare_rules(&was.rules, &host.rules, Chooser::Manager(managed))
-            .missing
-            .into_iter();
-        let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();
-        if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
-            foreign.addresses.extend(addresses.iter().cloned());
-            foreign.routes.extend(routes.iter().cloned());
-            foreign.rules.extend(rules.iter().cloned());
+    for earlier in unfinished(records).flat_map(|r| &r.held) {
+        if earlier.nic.identity.name == held.nic.identity.name
+            && let Some(managed) = &earlier.managed
+        {
+            adopt(earlier, managed, held, host);
         }
-        state.netdev.addresses.extend(addresses);
-        state.routes.extend(routes);
-        state.rules.extend(rules);
-        take_over_the_rest(earlier, state, host);
-        held.stand_ins.extend(earlier.stand_ins.iter().cloned());
-        // The manager may not run now: then the earlier record says who configures the NIC.
-        held.managed.get_or_insert_with(|| managed.clone());
     }
 }
 
+fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snapshot) {
+    let (was, is) = (&earlier.before, &mut held.before);
+    let mut addresses = missing_addresses(&was.netdev.addresses, &is.netdev.addresses);
+    addresses.retain(|a| !managed.owns_address(a));
+    let addresses: Vec<Address> = addresses.into_iter().cloned().collect();
+    let mut routes = missing_routes(&was.routes, &is.routes, Some(managed));
+    routes.retain(|r| !managed.owns_route(r));
+    let routes: Vec<Route> = routes.into_iter().cloned().collect();
+    let mut rules = compare_rules(&was.rules, &host.rules, Chooser::Manager(managed)).missing;
+    rules.retain(|r| !managed.owns_rule(r));
+    let rules: Vec<Rule> = rules.into_iter().cloned().collect();
+    if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
+        foreign.addresses.extend(addresses.iter().cloned());
+        foreign.routes.extend(routes.iter().cloned());
+        foreign.rules.extend(rules.iter().cloned());
+    }
+    is.netdev.addresses.extend(addresses);
+    is.routes.extend(routes);
+    is.rules.extend(rules);
+    adopt_the_rest(was, is, host);
+    held.stand_ins.extend(earlier.stand_ins.iter().cloned());
+    // The manager may not run now: then the earlier record says who configures the NIC.
+    held.managed.get_or_insert_with(|| managed.clone());
+}
+
 /// What a manager never owns.
-fn take_over_the_rest(earlier: &MovedNic, state: &mut NicState, host: &Snapshot) {
-    let was = &earlier.before;
-    let there: Vec<IpAddr> = state.netdev.neighbours.iter().map(|n| n.address).collect();
+fn adopt_the_rest(was: &NicState, is: &mut NicState, host: &Snapshot) {
+    let there: Vec<IpAddr> = is.netdev.neighbours.iter().map(|n| n.address).collect();
     let missing = was.netdev.neighbours.iter();
     let missing = missing.filter(|n| !there.contains(&n.address)).cloned();
-    state.netdev.neighbours.extend(missing);
+    is.netdev.neighbours.extend(missing);
     let free = was.nexthops.iter();
     let free = free.filter(|n| !host.nexthops.iter().any(|has| has.id == n.id));
-    state.nexthops.extend(free.cloned());
+    is.nexthops.extend(free.cloned());
 }
 
 /// What the host lacks of its own that an earlier restore of these NICs has yet to put back. A
 /// route without a device may be there: not all are read here.
-pub(super) fn due_objects(records: &Records, held: &[MovedNic], host: &Snapshot) -> HostObjects {
+pub(super) fn unfinished_objects(
+    records: &Records,
+    held: &[MovedNic],
+    host: &Snapshot,
+) -> HostObjects {
     let names = nic_names(held);
-    let earlier = records
-        .readable()
-        .filter(|r| r.is_back() && r.names().any(|name| names.contains(name)));
-    let mut due = HostObjects::default();
-    for record in earlier {
-        due.merge(record.host_objects.missing(host));
+    let mut missing = HostObjects::default();
+    for earlier in unfinished(records) {
+        if earlier.names().any(|name| names.contains(name)) {
+            missing.merge(earlier.host_objects.missing(host));
+        }
     }
-    due
+    missing
 }
 
 /// The record of these NICs replaces those of earlier restores.
-pub(super) fn replace_returned(records: &mut Records, record: &Record) -> Result<()> {
-    let back: Vec<Record> = records
-        .readable()
-        .filter(|r| r.is_back())
-        .cloned()
-        .collect();
-    for earlier in back {
+pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Result<()> {
+    let all: Vec<Record> = unfinished(records).cloned().collect();
+    for earlier in all {
         let rest: Vec<IfName> = earlier
             .names()
             .filter(|name| !record.names().any(|n| n == *name))

@@ -14,10 +14,10 @@ use crate::apply::apply_all;
 use crate::kernel::Scope;
 use crate::precedence::Precedence;
 use crate::restore::SETTLE;
-use crate::restore::arrange::arrange;
 use crate::restore::diff::rule_delete;
 use crate::restore::look_inside::look_inside;
 use crate::restore::of_host::foreign_rules;
+use crate::restore::order::put_in_order;
 use crate::restore::owed::{Words, order_of, owed};
 use crate::restore::plan::{Goal, plan_restore};
 use crate::verify;
@@ -126,11 +126,12 @@ impl Settling<'_> {
         }
         let scope = Scope::links().with(self.routes());
         let now = self.world.observe(Side::Host, &scope);
-        let Ok(arranged) = now.and_then(|now| arrange(self.world, Side::Host, order, &now)) else {
+        let Ok(ordered) = now.and_then(|now| put_in_order(self.world, Side::Host, order, &now))
+        else {
             self.failed = true;
             return Ok(!steps.is_empty());
         };
-        self.failed |= !arranged.errors.is_empty();
-        Ok(steps.len() + arranged.steps > 0)
+        self.failed |= !ordered.errors.is_empty();
+        Ok(steps.len() + ordered.steps > 0)
     }
 }

@@ -19,7 +19,7 @@ pub struct Returned<'a> {
     /// What of the host is no NIC's: networkd deletes that of others when a link appears.
     pub host_objects: &'a HostObjects,
     /// Those that came by this restore, and when it began; the others were here before.
-    pub arrived: &'a [IfName],
+    pub arriving: &'a [IfName],
     pub begun: SystemTime,
     /// See [`crate::record::Record::rules_beside`].
     pub rules: Option<&'a [Rule]>,
@@ -41,7 +41,7 @@ impl<'a> Returned<'a> {
             held,
             order,
             host_objects: HostObjects::NONE,
-            arrived: &[],
+            arriving: &[],
             begun: SystemTime::UNIX_EPOCH,
             rules: None,
         }
@@ -56,7 +56,7 @@ impl<'a> Returned<'a> {
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
                 continue;
             };
-            let since = if self.arrived.contains(name) {
+            let since = if self.arriving.contains(name) {
                 self.begun
             } else {
                 SystemTime::UNIX_EPOCH

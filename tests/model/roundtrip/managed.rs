@@ -269,7 +269,7 @@ fn a_manager_that_makes_its_own_again() {
                 held: &held,
                 order: &order,
                 host_objects: HostObjects::NONE,
-                arrived: &moved,
+                arriving: &moved,
                 begun,
                 rules: None,
             };

@@ -35,7 +35,7 @@ use rdmaprep::kernel::{Scope, World};
 use rdmaprep::link_managers::Managers;
 use rdmaprep::plan::{Plan, rails};
 use rdmaprep::precedence::Precedence;
-use rdmaprep::restore::arrange::arrange;
+use rdmaprep::restore::order::put_in_order;
 use rdmaprep::restore::plan::{Goal, RestorePlan, plan_restore};
 use rdmaprep::restore::settle::{Returned, settle};
 use rdmaprep::verify;
@@ -104,7 +104,7 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
     apply_all(&home.steps, kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
-    arrange(kernel, Side::Host, &order, &now).unwrap();
+    put_in_order(kernel, Side::Host, &order, &now).unwrap();
     // This path has no files of a network manager.
     let mut no_managers = Managers::of(Path::new("/proc/self/fd/none"));
     let back = Returned::earlier(held, &order);
@@ -424,8 +424,8 @@ fn what_the_container_has_is_what_was_planned() {
         let mut kernel = kernel;
         let order = case.precedence.inside(&case.attach.held);
         let now = kernel.see(Side::Inside);
-        let arranged = arrange(&mut kernel, Side::Inside, &order, &now).unwrap();
-        assert!(arranged.errors.is_empty(), "{:?}", arranged.errors);
+        let ordered = put_in_order(&mut kernel, Side::Inside, &order, &now).unwrap();
+        assert!(ordered.errors.is_empty(), "{:?}", ordered.errors);
         let inside = kernel.see(Side::Inside);
         assert_eq!(order.drift(&inside), []);
         let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();

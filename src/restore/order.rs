@@ -13,13 +13,13 @@ use crate::precedence::Precedence;
 
 /// What giving equals their order did.
 #[derive(Debug, Default)]
-pub struct Arranged {
+pub struct Ordered {
     pub steps: usize,
     /// Changes that were left in the middle, each at the step that failed.
     pub errors: Vec<anyhow::Error>,
 }
 
-impl Arranged {
+impl Ordered {
     fn carry_out(&mut self, changes: &[Vec<Step>], world: &mut dyn World) {
         let deadline = Instant::now() + SETTLE;
         for change in changes {
@@ -35,20 +35,20 @@ impl Arranged {
 ///
 /// # Errors
 /// Where the namespace cannot be observed again after a repair.
-pub fn arrange(
+pub fn put_in_order(
     world: &mut dyn World,
     side: Side,
     order: &Precedence,
     now: &Snapshot,
-) -> Result<Arranged> {
-    let mut arranged = Arranged::default();
+) -> Result<Ordered> {
+    let mut ordered = Ordered::default();
     let repairs = order.repairs(side, now);
-    arranged.carry_out(&repairs, world);
+    ordered.carry_out(&repairs, world);
     let again = if repairs.is_empty() {
         None
     } else {
         Some(world.observe(side, &Scope::links())?)
     };
-    arranged.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
-    Ok(arranged)
+    ordered.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
+    Ok(ordered)
 }
