@@ -21,7 +21,7 @@ use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
-use crate::kernel::{Kernel, Namespaces, ThisMachine, boot_id};
+use crate::kernel::{Kernel, ThisMachine, boot_id};
 use crate::plan::Plan;
 use crate::record::{Record, short_id};
 use crate::store::Store;
@@ -160,8 +160,7 @@ fn trace(record: &Record, machine: &ThisMachine, at_work: AtWork, host: &Snapsho
         }
         stale => stale,
     };
-    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
-    let advice = advice(machine, record, &id, alive);
+    let advice = advice(machine, record, &id, at_work);
     let nics = record.names().map(ToString::to_string).collect();
     // The manager of a NIC that is back has yet to fill its tables.
     let tables: BTreeSet<u32> = record

@@ -1,17 +1,20 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
 use rdma_model::escape::{is_plain, shell_word};
+use rdma_model::step::Side;
 use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
 
-use super::{config, now, say, store, warn};
+use super::at_work::{self, AtWork};
+use super::config_file::{config_to_look, warned};
+use super::{now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::doctor::collect::TIMER;
 use crate::kernel::process::{pidfd, pidfd_getfd};
-use crate::kernel::{Namespaces, ThisMachine};
+use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::record::{Hold, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 use crate::restore::run;
@@ -19,14 +22,14 @@ use crate::store::Store;
 use crate::store::records::Records;
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
-    let host = Host::new(global, &config(global)?);
+    let host = Host::new(global, &warned(config_to_look(global)?));
     let store = store(&host);
     let machine = ThisMachine::new()?;
-    let records = Records::read(&store, machine.boot_id())?;
+    let (records, at_work) = at_work::records(&store, &machine)?;
     let mut holders = Vec::new();
     for (path, record) in records.iter() {
         match record {
-            Ok(record) => holders.push(holder(&machine, &records, record)?),
+            Ok(record) => holders.push(holder(&machine, &records, record, at_work)?),
             Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
@@ -53,7 +56,12 @@ fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
     Ok(reports)
 }
 
-fn holder(machine: &ThisMachine, records: &Records, record: &Record) -> Result<Holder> {
+fn holder(
+    machine: &ThisMachine,
+    records: &Records,
+    record: &Record,
+    at_work: AtWork,
+) -> Result<Holder> {
     let store = records.store();
     let pin = store.pin(record.netns);
     let members: Vec<(String, bool)> = record
@@ -65,8 +73,13 @@ fn holder(machine: &ThisMachine, records: &Records, record: &Record) -> Result<H
         .first()
         .map(|(id, _)| id.clone())
         .unwrap_or_default();
-    let alive = members.iter().any(|(_, alive)| *alive);
-    let advice = advice(machine, record, &id, alive);
+    let advice = advice(machine, record, &id, at_work);
+    let is_doubtful = at_work::stale(machine, record).is_some();
+    let here = if is_doubtful && !record.is_back() {
+        here(machine, record, &pin)
+    } else {
+        Vec::new()
+    };
     let last = store
         .report(&id)?
         .and_then(|text| serde_json::from_str(&text).ok());
@@ -98,7 +111,29 @@ fn holder(machine: &ThisMachine, records: &Records, record: &Record) -> Result<H
         last,
         held_back: record.held_back.clone(),
         awaits: awaits(machine, records, record),
+        here,
+        killed: at_work == AtWork::No
+            && record.phase != Phase::Attached
+            && !record.is_back()
+            && record.held_back.is_empty(),
         advice,
+    })
+}
+
+/// The world of a record, where the host can be observed.
+fn open(machine: &ThisMachine, record: &Record, pin: &Path) -> Option<Box<dyn World>> {
+    let netns = machine.host_netns().ok()?;
+    let is_here = netns == record.host_netns;
+    is_here.then(|| machine.open(record, pin).ok())?
+}
+
+/// Those that are on the host, whole or not.
+fn here(machine: &ThisMachine, record: &Record, pin: &Path) -> Vec<String> {
+    let links = open(machine, record, pin)
+        .and_then(|mut world| world.observe(Side::Host, &Scope::only(Depth::Links)).ok());
+    links.map_or_else(Vec::new, |host| {
+        let names = record.on_host(&host);
+        names.iter().map(ToString::to_string).collect()
     })
 }
 
@@ -107,23 +142,20 @@ fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<Stri
     if !record.is_back() {
         return Vec::new();
     }
-    let is_here = machine
-        .host_netns()
-        .is_ok_and(|netns| netns == record.host_netns);
-    if !is_here {
-        return record.awaits.clone();
-    }
-    let world = machine.open(record, &records.store().pin(record.netns));
-    let next = world.and_then(|mut world| run::preview(machine, &mut *world, records, record));
+    let next = open(machine, record, &records.store().pin(record.netns))
+        .and_then(|mut world| run::preview(machine, &mut *world, records, record).ok());
     match next {
-        Err(_) => record.awaits.clone(),
-        Ok(next) if !next.notes.is_empty() => next.notes,
-        Ok(next) if next.steps.is_empty() => vec!["back; the next look finds all done".to_owned()],
-        Ok(_) => vec!["back; what else they had is put back at the next look".to_owned()],
+        None => record.awaits.clone(),
+        Some(next) if !next.notes.is_empty() => next.notes,
+        Some(next) if next.steps.is_empty() => {
+            vec!["back; the next look finds all done".to_owned()]
+        }
+        Some(_) => vec!["back; what else they had is put back at the next look".to_owned()],
     }
 }
 
-pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
+pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: AtWork) -> String {
+    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.is_back() {
@@ -147,6 +179,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     });
     let member = record.members.iter().find(|m| m.id == id && m.sandboxed);
     let sandboxed = member.is_some();
+    if at_work == AtWork::Yes && record.phase != Phase::Attached {
+        return format!("wait for the hook that is at work, or: {restore}");
+    }
     match (alive, machine.occupant(record.netns, None)) {
         (true, _)
             if record.phase == Phase::Attached
@@ -174,7 +209,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
         (true, _) if !record.held_back.is_empty() => {
             format!("settle what holds them back, then: {restore}")
         }
-        (true, _) if record.phase == Phase::Attached => format!("stop {short}, or: {restore}"),
+        (true, _) if record.phase == Phase::Attached || at_work == AtWork::No => {
+            format!("stop {short}, or: {restore}")
+        }
         (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
         (false, Some(pid)) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());

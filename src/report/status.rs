@@ -80,6 +80,12 @@ pub struct Holder {
     /// What is still awaited of NICs that are back on the host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<String>,
+    /// NICs of a record that no hook will end which are on the host, whole or not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub here: Vec<String>,
+    /// Whether its hook was killed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
     pub advice: String,
 }
 
@@ -128,6 +134,15 @@ fn holder(h: &Holder) -> String {
         _ if !h.held_back.is_empty() => "held back",
         phase => phase.unwrap_or_default(),
     };
+    let killed = if h.killed {
+        ", its hook was killed"
+    } else {
+        ""
+    };
+    let here = match h.here.join(" ") {
+        here if here.is_empty() => here,
+        here => wrapped("on the host", &format!("{here}, and may lack something")) + "\n",
+    };
     let kept = h.hold.as_ref().map(kept).unwrap_or_default();
     let cni = h.cni.iter().map(attached).collect::<String>();
     let why = h
@@ -145,8 +160,8 @@ fn holder(h: &Holder) -> String {
         .map(|note| wrapped("note", note) + "\n")
         .collect::<String>();
     let head = printable_lines(&format!(
-        "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  \
-        namespace   {} ({pin})\n{kept}{cni}{why}",
+        "{}\n  held by     {members}\n  plan        {} ({phase}{killed}; last hook: {last})\n  \
+        namespace   {} ({pin})\n{here}{kept}{cni}{why}",
         h.nics.join(" "),
         h.plan,
         h.netns,

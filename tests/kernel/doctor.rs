@@ -58,7 +58,14 @@ fn nics_are_not_taken_from_a_hook_at_work() {
             at_work.run.is_empty() && !at_work.fix.contains("restore"),
             "{at_work:?}"
         );
+        let advice = || host.status()[0]["advice"].as_str().unwrap().to_owned();
+        assert_eq!(
+            advice(),
+            "wait for the hook that is at work, or: rdmaprep restore starts"
+        );
         drop(lock.unlock().unwrap());
+        assert_eq!(advice(), "stop starts, or: rdmaprep restore starts");
+        assert_eq!(host.status()[0]["killed"], true);
 
         let killed = &about(host, Check::StaleRecords)[0];
         assert_eq!(
@@ -71,6 +78,7 @@ fn nics_are_not_taken_from_a_hook_at_work() {
         // As if what brought them had been killed at its end.
         let late = attached.replace("\"phase\":\"attached\"", "\"phase\":\"restoring\"");
         fs::write(record, late).unwrap();
+        assert_eq!(host.status()[0]["here"], json!(["r0"]));
         let returned = &about(host, Check::StaleRecords)[0];
         assert!(
             returned.seen.contains("a restore of r0 was killed: back"),
