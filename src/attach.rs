@@ -206,8 +206,9 @@ fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<(
 
 fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
     Err(ErrorClass::Refused.error(format!(
-        "plan {:?} is out of date: {why}; run `rdmaprep prepare --plan {}` again",
-        plan.name, plan.name
+        "plan {:?} is out of date: {why}; run {}",
+        plan.name,
+        plan.again()
     )))
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::decision::{Decision, DraftInputs, narrowed, show_within};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs};
+use crate::config::recipe::{Besides, Recipe};
 use crate::config::request::Request;
 use crate::disk::files;
 use crate::oci::edit::{self, Injected};
@@ -91,7 +92,14 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
 
 fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {
     ensure!(args.plan != PlanName::AUTO, ErrorClass::Usage.error(TAKEN));
-    let request = request(global, Some(&args.plan), &args.select)?;
+    let mut request = request(global, Some(&args.plan), &args.select)?;
+    let besides = Besides {
+        bundle: args.bundle.as_deref(),
+        runtime: args.runtime.as_deref(),
+        hook_timeout: args.hook_timeout,
+    };
+    let (env, flags) = (request.passed_on.clone(), args.select.flags());
+    request.recipe = Some(Recipe::new(env, flags, &besides));
     let config = args.bundle.as_deref().map(read_config).transpose()?;
     let runtime = args
         .runtime

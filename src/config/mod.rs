@@ -7,6 +7,7 @@ pub mod network_mode;
 pub mod options;
 pub mod pattern;
 pub mod policy;
+pub mod recipe;
 pub mod request;
 pub mod sandbox;
 pub mod select_args;

@@ -17,6 +17,7 @@ use crate::config::network_mode::NetworkMode;
 use crate::config::options::{HOST_ENV, SelectOptions, boolean, names};
 use crate::config::pattern::Pattern;
 use crate::config::policy::Ask;
+use crate::config::recipe::Recipe;
 use crate::config::select_args::SelectArgs;
 
 pub const ANNOTATION: &str = "rdmaprep.io/";
@@ -50,6 +51,8 @@ pub struct Request {
     pub passed_on: BTreeMap<String, String>,
     /// What the container's own environment has of [`GID_SETTINGS`]; it comes first.
     pub own_gids: BTreeMap<String, String>,
+    /// For a plan that is stored.
+    pub recipe: Option<Recipe>,
 }
 
 /// By which NCCL chooses the GID of a RoCE port.
@@ -153,6 +156,7 @@ impl Request {
                 .filter_map(|n| Some(((*n).to_owned(), env(n)?)))
                 .collect(),
             own_gids: BTreeMap::new(),
+            recipe: None,
             host,
         })
     }

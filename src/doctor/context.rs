@@ -1,16 +1,13 @@
 //! What is examined: the selection, and which NICs are meant to be used. `--ifaces` and stored
 //! plans decide; an address counts where neither names any.
 
-use crate::config::sysfs_mode::SysfsMode;
 use nccl_rules::version::Version;
-use rdma_model::arp::ArpChoice;
 use rdma_model::escape::is_plain;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{GidKind, Hca, Netdev, Port};
-use rdma_model::values::{Family, GidTimeout};
+use rdma_model::values::Family;
 
 use super::{Check, Examination, Finding, Rule};
-use crate::config::request::Request;
 use crate::kernel::probe::access::NodeAccess;
 use crate::plan::Plan;
 use crate::select::candidates::counts;
@@ -218,8 +215,8 @@ impl<'a> CheckContext<'a> {
         }
     }
 
-    /// The command that prepares a stored plan again with just these NICs; nothing where it was
-    /// prepared with flags that are not known any more.
+    /// The command that prepares a stored plan again with just these NICs; nothing where it is not
+    /// known how it was prepared, or other nodes have it.
     pub(super) fn prepare_again(&self, plan: &Plan, names: &str) -> Option<String> {
         // What is with a container would be left out as well.
         let here = names.split_whitespace().all(|n| {
@@ -229,8 +226,9 @@ impl<'a> CheckContext<'a> {
                 .iter()
                 .any(|dev| dev.name.as_str() == n)
         });
-        let plain = !names.is_empty() && here && has_no_flags(plan, self.of.request);
-        plain.then(|| format!("rdmaprep prepare --plan {} --ifaces \"{names}\"", plan.name))
+        let recipe = plan.recipe.as_ref().filter(|_| plan.agreement.is_none());
+        let recipe = recipe.filter(|_| here && !names.is_empty());
+        Some(recipe?.command(&plan.name, Some(names)))
     }
 
     /// Whether anything says which NICs are meant.
@@ -301,54 +299,6 @@ impl Rail<'_> {
 
 /// The plan that `prepare` makes without `--plan`.
 const DEFAULT_PLAN: &str = "default";
-
-/// What `prepare` sets for NCCL without a flag; any other variable shows that there was a flag or
-/// an environment then.
-const UNASKED: [&str; 4] = [
-    "NCCL_IB_HCA",
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_IB_GID_INDEX",
-];
-
-/// Whether `--ifaces` alone makes such a plan, now and here: nothing else was asked then, nor is by
-/// the host's file or the environment of now.
-fn has_no_flags(plan: &Plan, now: &Request) -> bool {
-    let four = plan
-        .nics
-        .iter()
-        .all(|nic| nic.gid.as_ref().is_none_or(|gid| gid.ip().is_ipv4()));
-    let plain = plan
-        .env
-        .iter()
-        .all(|var| UNASKED.contains(&var.name.as_str()));
-    let own_index =
-        plan.gid_index.is_some() || plan.env.iter().all(|var| var.name != "NCCL_IB_GID_INDEX");
-    let nics = plan.ib.is_empty()
-        && !now.select.ib
-        && four
-        && now.select.family == Family::default()
-        && plan.agreement.is_none();
-    let rails = plan.rails.or_loose
-        && now.select.arp_profile == ArpChoice::Auto
-        && plan.rails.tables == Some(now.host.rail_tables);
-    let host = [&plan.libraries, &now.select.libraries]
-        .iter()
-        .all(|l| l.is_default())
-        && ![plan.hosts_entry, now.select.hosts_entry].contains(&true)
-        && !plan.allow_bootstrap
-        && !plan.freeze_lifetimes
-        && !now.select.freeze_lifetimes;
-    let shown = [plan.sysfs, now.select.sysfs] == [SysfsMode::default(); 2]
-        && !plan.default_route
-        && !now.select.default_route;
-    nics && plain
-        && own_index
-        && rails
-        && host
-        && shown
-        && [plan.gid_timeout, now.select.gid_timeout] == [GidTimeout::default(); 2]
-}
 
 /// Whether it has an address that peers can reach.
 pub(super) fn is_addressed(netdev: &Netdev) -> bool {

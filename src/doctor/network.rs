@@ -11,7 +11,7 @@ use super::plans::AGAIN;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::config::request::Request;
 use crate::plan::Plan;
-use crate::select::protected_ifaces::{bootstrap, not_known, uplinks};
+use crate::select::protected_ifaces::{bootstrap, by_own_sessions, not_known, uplinks};
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8,
 /// BTH 12, XRC 4, atomic 28, ICRC 4).
@@ -202,10 +202,11 @@ fn guarded(context: &CheckContext, moving: &[&Plan]) -> Vec<Finding> {
     let Ok(guard) = uplinks(true, context.of.snapshot) else {
         return Vec::new();
     };
+    let own = by_own_sessions(&guard, context.of.snapshot);
     let why =
         "when a container takes it, the host and everybody who is logged in loses the network";
     let mut kept = context.kept();
-    kept.retain(|_| context.of.request.moves());
+    kept.retain(|rail| context.of.request.moves() && !own.contains(rail.name()));
     let mut found = Vec::new();
     for rail in &kept {
         let Some(clause) = guard.get(rail.name()) else {
@@ -222,8 +223,11 @@ fn guarded(context: &CheckContext, moving: &[&Plan]) -> Vec<Finding> {
         ));
     }
     for plan in moving {
-        let mut names = plan.nics.iter().map(|n| &n.identity.name);
-        let Some((name, clause)) = names.find_map(|n| Some((n, guard.get(n)?))) else {
+        let names = plan.nics.iter().map(|n| &n.identity.name);
+        // A plan that was allowed to take it takes no more with it than that session.
+        let accepts = |name: &&IfName| plan.allow_bootstrap && own.contains(*name);
+        let mut guarded = names.filter(|name| !accepts(name));
+        let Some((name, clause)) = guarded.find_map(|n| Some((n, guard.get(n)?))) else {
             continue;
         };
         let seen = format!("plan {} has {name}, which {clause}", plan.name);

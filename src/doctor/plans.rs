@@ -181,8 +181,11 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
         ..snapshot.clone()
     };
     let error = format!("{:#}", plan_attach(plan, &host, &inside).err()?);
-    let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
-    let fix = format!("`rdmaprep prepare --plan {}` again, {AGAIN}", plan.name);
+    let seen = error.split("; run `").next().unwrap_or_default();
+    let fix = format!(
+        "{}; and then its bundles again (prepare --bundle)",
+        plan.again()
+    );
     let named = if seen.contains(&plan.name) {
         seen.to_owned()
     } else {

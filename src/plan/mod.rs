@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use crate::config::libraries::Libraries;
 use crate::config::network_mode::NetworkMode;
+use crate::config::recipe::Recipe;
 use crate::config::sysfs_mode::SysfsMode;
 use nccl_rules::version::Version;
 use rail_agreement::Agreement;
@@ -107,9 +108,23 @@ pub struct Plan {
     /// The chosen ports of InfiniBand HCAs that have several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ib_ports: BTreeMap<HcaName, Vec<u32>>,
+    /// How it was made; a plan of an earlier version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Recipe>,
 }
 
 impl Plan {
+    /// What makes it again, as words of a sentence.
+    pub fn again(&self) -> String {
+        let recipe = self.recipe.clone().unwrap_or_default();
+        let command = recipe.command(&self.name, None);
+        match (&self.agreement, &self.recipe) {
+            (Some(_), _) => format!("`{command}` again, with its --rendezvous and on all nodes"),
+            (None, Some(_)) => format!("`{command}` again"),
+            (None, None) => format!("`{command}` again, with the flags that it was made with"),
+        }
+    }
+
     /// The plan for what was selected, with the device nodes that re-created soft-RoCE links will
     /// get.
     pub fn new(
@@ -193,6 +208,7 @@ impl Plan {
             libraries: Libraries::default(),
             hosts_entry: request.select.hosts_entry,
             ib_ports,
+            recipe: request.recipe.clone(),
         }
         .with_sysfs(request.select.sysfs, None)
         .with_network(request.select.network_mode, snapshot)

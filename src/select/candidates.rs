@@ -1,6 +1,7 @@
 //! What the selection judges: every netdev with the HCA port behind it, or one of the two alone;
 //! and the GID of the pair.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anyhow::Result;
@@ -25,6 +26,8 @@ pub struct Context<'a> {
     pub held: &'a [BusyNic],
     /// See [`protected_ifaces::uplinks`].
     pub uplinks: Guarded,
+    /// Those of them that nothing but [`protected_ifaces::by_own_sessions`] guards.
+    pub own_sessions: BTreeSet<IfName>,
     /// See [`protected_ifaces::bootstrap`].
     pub bootstrap: Guarded,
 }
@@ -63,6 +66,7 @@ impl<'a> Context<'a> {
             request,
             snapshot,
             held,
+            own_sessions: protected_ifaces::by_own_sessions(&uplinks, snapshot),
             uplinks,
             bootstrap,
         })

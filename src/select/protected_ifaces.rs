@@ -13,6 +13,7 @@ mod asking;
 mod carriers;
 mod defaults;
 mod internet;
+mod own_sessions;
 mod questions;
 mod reasons;
 mod selectors;
@@ -31,6 +32,7 @@ use crate::config::request::Request;
 
 use carriers::{spread, underlay_unknown};
 pub use defaults::{leads_everywhere, way_out};
+pub use own_sessions::by_own_sessions;
 pub use questions::{Facts, Inquiry, Socket, TunnelFacts};
 use reasons::{bound_reason, is_about, rdma_reason, reason, service, socket_reason, source_reason};
 pub use selectors::Selectors;

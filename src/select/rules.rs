@@ -337,6 +337,10 @@ fn guarded(
     let why = guard.get(name)?;
     let lifted = candidate.named(context) && context.request.select.allow_bootstrap_iface;
     let safe = match code {
+        DropCode::Uplink if context.own_sessions.contains(name) => {
+            "; or let it leave, as this session is over its own cable, ends with the move and \
+            begins again when it is back"
+        }
         DropCode::Uplink => {
             ": moving this one cuts this host's connection, an SSH session too. Only if the host \
             has another way in that rdmaprep cannot see"

@@ -20,6 +20,7 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdmaprep::cli::{self, Cli, Command as Subcommand};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::Host;
+use rdmaprep::config::recipe::{Besides, Recipe};
 use rdmaprep::config::request::Request;
 use rdmaprep::doctor::facts::{Machine, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
@@ -73,7 +74,16 @@ impl Stored {
             .family
             .as_ref()
             .map_or(String::new(), |family| format!("\n--family={family}"));
-        let request = request(&format!("--ifaces={}{family}\n{}", self.ifaces, self.flags));
+        let mut flags = vec![format!("--ifaces={}", self.ifaces)];
+        let more = format!("{family}\n{}", self.flags);
+        flags.extend(more.lines().filter(|l| !l.is_empty()).map(str::to_owned));
+        let mut request = request(&flags.join("\n"));
+        let besides = Besides {
+            bundle: None,
+            runtime: None,
+            hook_timeout: None,
+        };
+        request.recipe = Some(Recipe::new(BTreeMap::new(), flags, &besides));
         let selection = select(&request, healthy, &[]).unwrap();
         let plan = Plan::new(name, &request, healthy, &selection, &Options::default());
         let nodes = self.ib.iter().map(|_| CharDevice {
@@ -314,33 +324,33 @@ fn no_command_loses_what_a_plan_has() {
     let again = vec!["rdmaprep prepare --plan a --ifaces \"rdma0\"".to_owned()];
     assert_eq!(
         commands(&plain, json!({})),
-        [again.clone(), again.clone(), again]
+        [again.clone(), again.clone(), again.clone()]
     );
     let agreement = json!({
         "run": "r1", "rank": 0, "nodes": 2, "policy": { "match": "name", "family": "4" },
         "nonces": "0".repeat(64), "digest": "0".repeat(64),
         "rails": [["rdma0", "rdma0"], ["rdma1", "rdma1"]],
     });
-    let variable = json!({ "name": "NCCL_DEBUG", "value": "INFO", "why": "--debug-all" });
-    for made in [
-        json!({ "flags": "--arp-profile=loose" }),
-        json!({ "flags": "--gid-timeout=60" }),
-        json!({ "flags": "--default-route" }),
-        json!({ "flags": "--freeze-lifetimes" }),
-        json!({ "flags": "--sysfs=live" }),
-        json!({ "flags": "--allow-bootstrap-iface" }),
-        json!({ "ib": ["mlx5_2"] }),
-        json!({ "planted": { "/agreement": agreement } }),
-        json!({ "planted": { "/env/-": variable } }),
-        json!({ "planted": { "/nics/0/gid/address": "2001:db8::1" } }),
+    for (made, flags) in [
+        (
+            json!({ "flags": "--gid-timeout=60" }),
+            Some(" --gid-timeout=60"),
+        ),
+        (
+            json!({ "flags": "--freeze-lifetimes\n--ib" }),
+            Some(" --freeze-lifetimes --ib"),
+        ),
+        (json!({ "planted": { "/agreement": agreement } }), None),
+        (json!({ "planted": { "/recipe": null } }), None),
     ] {
         let mut stored = plain.clone();
         stored
             .as_object_mut()
             .unwrap()
             .extend(made.as_object().unwrap().clone());
-        let none: [&[String]; 3] = [&[], &[], &[]];
-        assert_eq!(commands(&stored, json!({})), none, "{made}");
+        let with = |flags| vec![format!("{}{flags}", again[0])];
+        let said = [0; 3].map(|_| flags.map_or(Vec::new(), with));
+        assert_eq!(commands(&stored, json!({})), said, "{made}");
     }
     // Another NIC of the plan is with a container just then.
     let three = json!({ "ifaces": "rdma0 rdma1 \

@@ -217,6 +217,7 @@ fn a_plan_becomes_an_edit() {
         libraries: Libraries::default(),
         hosts_entry: false,
         ib_ports: std::collections::BTreeMap::new(),
+        recipe: None,
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(

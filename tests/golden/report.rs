@@ -215,6 +215,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         libraries: Libraries::default(),
         hosts_entry: false,
         ib_ports: std::collections::BTreeMap::new(),
+        recipe: None,
     }
 }
 

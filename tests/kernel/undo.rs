@@ -217,11 +217,11 @@ fn a_link_local_address_chosen_anew_is_no_change() {
 fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
     alone(|host| {
         prepared(host, 2);
+        const AGAIN: &str = "run `rdmaprep prepare --plan default --ifaces=r0,r1` again";
         let c = Container::new("late");
         let stale = |why: &str| {
             let before = host.look();
-            c.create(host)
-                .fails(3, &["out of date", why, "rdmaprep prepare --plan default"]);
+            c.create(host).fails(3, &["out of date", why, AGAIN]);
             host.is_as(&before);
             host.is_clean();
         };

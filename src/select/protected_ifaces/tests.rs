@@ -284,6 +284,46 @@ fn server_over_rdma_is_reached_as_any_other() {
     );
 }
 
+/// Unnumbered BGP runs over the NIC itself; a session through a router, or from another NIC's
+/// address, does not.
+#[test]
+fn a_session_over_a_nics_own_cable_is_told_from_others() {
+    let of = |from: &str, remote: u16, gateway: Option<&str>| {
+        let connection = json!({ "protocol": 6, "local_port": 9000, "remote_port": remote });
+        let (to, from) = (CONNECTION.parse().unwrap(), from.parse().ok());
+        let question = Question {
+            from,
+            ..Question::to(to)
+        };
+        let connection = serde_json::from_value(connection).unwrap();
+        let answer = |q: &Question| match route(254, "10.0.0.0/24", "r0") {
+            Answer::Route(mut matched) if q.to == to => {
+                matched.legs[0].gateway = gateway.map(|g| g.parse().unwrap());
+                Answer::Route(matched)
+            }
+            _ => unreachable(),
+        };
+        let facts = Facts {
+            sockets: vec![Socket {
+                question,
+                connection,
+            }],
+            ..Facts::default()
+        };
+        let host = asked(vrfs(), facts, answer);
+        let found = by_own_sessions(&uplinks(true, &host).unwrap(), &host);
+        Vec::from_iter(found)
+    };
+    assert_eq!(of("10.0.0.1", 179, None), [name("r0")]);
+    for (from, remote, gateway) in [
+        ("10.0.0.1", 22, None),
+        ("10.1.0.1", 179, None),
+        ("10.0.0.1", 179, Some("10.0.0.254")),
+    ] {
+        assert_eq!(of(from, remote, gateway), [], "{from} {remote} {gateway:?}");
+    }
+}
+
 #[test]
 fn many_connections_and_routes_are_judged_at_once() {
     const MANY: u32 = 20_000;

@@ -996,6 +996,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         libraries: rdmaprep::config::libraries::Libraries::default(),
         hosts_entry: false,
         ib_ports: BTreeMap::new(),
+        recipe: None,
     }
 }
 

@@ -1,0 +1,57 @@
+//! How a stored plan was made, for who has to make it again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rdma_model::escape::{is_plain, shell_word};
+use serde::{Deserialize, Serialize};
+
+/// What `prepare` was given, wherever it was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Variables that containers get.
+    env: BTreeMap<String, String>,
+    /// `--name=value`.
+    flags: Vec<String>,
+}
+
+impl Recipe {
+    pub fn new(env: BTreeMap<String, String>, mut flags: Vec<String>, of: &Besides) -> Recipe {
+        let bundle = of.bundle.map(|path| format!("--bundle={}", path.display()));
+        let runtime = of.runtime.map(|line| format!("--runtime={line}"));
+        let timeout = of.hook_timeout.map(|s| format!("--hook-timeout={s}"));
+        flags.extend(bundle.into_iter().chain(runtime).chain(timeout));
+        Recipe { env, flags }
+    }
+
+    /// The command that makes that plan again; with just these netdevs, where any are given.
+    pub fn command(&self, plan: &str, ifaces: Option<&str>) -> String {
+        let mut words: Vec<String> = self.env.iter().map(|(k, v)| assigned(k, v)).collect();
+        words.push(format!("rdmaprep prepare --plan {plan}"));
+        words.extend(ifaces.map(|names| format!("--ifaces \"{names}\"")));
+        for flag in &self.flags {
+            let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
+            match (name, value) {
+                ("--ifaces", _) if ifaces.is_some() => {}
+                (_, "") => words.push(name.to_owned()),
+                _ => words.push(assigned(name, value)),
+            }
+        }
+        words.join(" ")
+    }
+}
+
+/// What besides its NICs and their settings a plan was made for.
+pub struct Besides<'a> {
+    pub bundle: Option<&'a Path>,
+    pub runtime: Option<&'a str>,
+    pub hook_timeout: Option<u32>,
+}
+
+fn assigned(name: &str, value: &str) -> String {
+    match () {
+        () if is_plain(value, b"-_.,:/@+") => format!("{name}={value}"),
+        () if is_plain(value, b"-_.,:/@+ ") => format!("{name}=\"{value}\""),
+        () => format!("{name}={}", shell_word(value)),
+    }
+}
