@@ -19,16 +19,16 @@ use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
 use crate::restore::bare_hcas;
-use crate::restore::children::{self, Children};
 use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
 use crate::restore::forget::{close_record, owed_by_networkd};
 use crate::restore::legs::{absent_parts, hand_over, other_records};
+use crate::restore::links_beside::{self, LinksBeside};
+use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
 use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
-use crate::restore::siblings::{self, Siblings};
 use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
 use crate::verify;
@@ -44,15 +44,15 @@ pub(super) fn bring_back(
     patience: Duration,
 ) -> Result<Restored> {
     let mut back = BringBack::begin(machine, world, records, record)?;
-    let mut siblings = back.delete_siblings()?;
+    let mut beside = back.delete_links_beside()?;
     let planned = back.find_and_plan(patience)?;
     let mut ran = back.run_steps(&planned.plan.steps);
     ran.add(back.put_in_order()?);
     let here = back.nics_here(&planned.plan);
-    let children = back.delete_children(&planned.plan, &here)?;
-    back.delete_siblings_again(&mut siblings)?;
+    let on_nics = back.delete_links_on(&planned.plan, &here)?;
+    back.delete_links_beside_again(&mut beside)?;
     let settled = back.settle(&planned, &here, patience)?;
-    back.finish(planned, ran, (children, siblings), settled)
+    back.finish(planned, ran, on_nics, beside, settled)
 }
 
 /// A restore under way.
@@ -128,23 +128,23 @@ impl<'a, 'r> BringBack<'a, 'r> {
         self.unsaved = self.unsaved.take().or(failed);
     }
 
-    fn delete_siblings(&mut self) -> Result<Siblings> {
-        let looked = siblings::delete(self.world, &self.record, &self.others);
-        let siblings = match looked {
+    fn delete_links_beside(&mut self) -> Result<LinksBeside> {
+        let looked = links_beside::delete(self.world, &self.record, &self.others);
+        let beside = match looked {
             // The undo of a create has to bring its NICs back first.
-            Err(e) if self.was == Phase::Attaching => Siblings::not_seen(&e),
+            Err(e) if self.was == Phase::Attaching => LinksBeside::not_seen(&e),
             looked => looked?,
         };
-        if self.record.lost != siblings.lost {
-            self.record.lost.clone_from(&siblings.lost);
+        if self.record.lost != beside.lost {
+            self.record.lost.clone_from(&beside.lost);
             self.save();
         }
-        Ok(siblings)
+        Ok(beside)
     }
 
-    fn delete_siblings_again(&mut self, siblings: &mut Siblings) -> Result<()> {
-        siblings::delete_again(self.world, &self.record, &self.others, siblings)?;
-        self.record.lost.clone_from(&siblings.lost);
+    fn delete_links_beside_again(&mut self, beside: &mut LinksBeside) -> Result<()> {
+        links_beside::delete_again(self.world, &self.record, &self.others, beside)?;
+        self.record.lost.clone_from(&beside.lost);
         Ok(())
     }
 
@@ -190,12 +190,12 @@ impl<'a, 'r> BringBack<'a, 'r> {
         here
     }
 
-    fn delete_children(&mut self, plan: &RestorePlan, here: &[MovedNic]) -> Result<Children> {
+    fn delete_links_on(&mut self, plan: &RestorePlan, here: &[MovedNic]) -> Result<LinksOn> {
         let is_first_try = self.was == Phase::Attached;
-        let owned = children::nics_of_container_alone(&plan.steps, &self.record.held, is_first_try);
-        let children = children::delete(self.world, here, &owned, &self.record)?;
-        self.record.children_gone = children.remaining.is_empty();
-        Ok(children)
+        let owned = links_on::nics_of_container_alone(&plan.steps, &self.record.held, is_first_try);
+        let on_nics = links_on::delete(self.world, here, &owned, &self.record)?;
+        self.record.children_gone = on_nics.remaining.is_empty();
+        Ok(on_nics)
     }
 
     /// Waits for what managers do with the NICs, and puts back what they lack.
@@ -252,19 +252,15 @@ impl<'a, 'r> BringBack<'a, 'r> {
         self,
         planned: Planned,
         ran: Ran,
-        (children, siblings): (Children, Siblings),
+        on_nics: LinksOn,
+        beside: LinksBeside,
         mut settled: Settled,
     ) -> Result<Restored> {
         // Where steps failed, a link manager need not be the reason.
         settled.fought = settled.fought.filter(|_| ran.errors.is_empty());
-        let deleted = planned.plan.deleted_but(&siblings.moved_on);
-        let remaining = [children.remaining, siblings.remaining].concat();
-        let found = [
-            planned.notes,
-            siblings.deleted,
-            siblings.notes,
-            children.notes,
-        ];
+        let deleted = planned.plan.deleted_but(&beside.moved_on);
+        let remaining = [on_nics.remaining, beside.remaining].concat();
+        let found = [planned.notes, beside.deleted, beside.notes, on_nics.notes];
         let notes = distinct([found.concat(), self.gone_notes.clone()].concat());
         if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
             let done = [
@@ -274,7 +270,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
             ];
             return self.close(ran, distinct([notes, done.concat()].concat()), settled);
         }
-        Err(self.keep(planned.plan.stuck, ran, (remaining, notes), settled))
+        Err(self.keep(planned.plan.stuck, ran, remaining, notes, settled))
     }
 
     /// Forgets the record. Errors of steps do not matter: by the last look nothing is missing.
@@ -304,7 +300,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         mut self,
         stuck: Vec<(IfName, String)>,
         ran: Ran,
-        (remaining, notes): (Vec<String>, Vec<String>),
+        remaining: Vec<String>,
+        notes: Vec<String>,
         settled: Settled,
     ) -> anyhow::Error {
         let mut why: Vec<String> = stuck

@@ -178,34 +178,34 @@ fn sits_as_before(
 /// Interfaces of the host, by index, whose names stay what they are: those that are none of the
 /// NICs to restore, and of these such as cannot get their own names back, since one of the former
 /// has one.
-pub(super) fn strangers(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> BTreeSet<u32> {
+pub(super) fn fixed_names(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> BTreeSet<u32> {
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).collect();
-    let mut strangers: BTreeSet<u32> = host.netdevs.iter().map(|d| d.ifindex).collect();
+    let mut fixed: BTreeSet<u32> = host.netdevs.iter().map(|d| d.ifindex).collect();
     for (_, dev) in &ours {
-        strangers.remove(&dev.ifindex);
+        fixed.remove(&dev.ifindex);
     }
     loop {
         let mut stuck = ours.clone();
         stuck.retain(|(held, dev)| {
-            !strangers.contains(&dev.ifindex) && name_taken(held, &strangers, host).is_some()
+            !fixed.contains(&dev.ifindex) && name_taken(held, &fixed, host).is_some()
         });
         if stuck.is_empty() {
-            return strangers;
+            return fixed;
         }
-        strangers.extend(stuck.iter().map(|(_, dev)| dev.ifindex));
+        fixed.extend(stuck.iter().map(|(_, dev)| dev.ifindex));
     }
 }
 
 /// Whether one of these has a name that this NIC needs.
 pub(super) fn name_taken(
     held: &MovedNic,
-    strangers: &BTreeSet<u32>,
+    fixed: &BTreeSet<u32>,
     host: &Snapshot,
 ) -> Option<String> {
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
     let mut others: Vec<&Netdev> = host.netdevs.iter().collect();
-    others.retain(|d| strangers.contains(&d.ifindex));
+    others.retain(|d| fixed.contains(&d.ifindex));
     let (name, other) = names.find_map(|n| Some((n, others.iter().find(|d| d.is_called(n))?)))?;
     Some(format!(
         "cannot be restored: the host has another interface {} that uses its name {name}; rename \
@@ -228,12 +228,12 @@ pub(super) fn on_host<'a>(
 /// that a NIC did not have, no name that another one needs.
 pub(super) fn restore_names(
     placed: &[(&MovedNic, Option<Place>)],
-    strangers: &BTreeSet<u32>,
+    fixed: &BTreeSet<u32>,
     named: &mut Snapshot,
 ) -> Vec<Step> {
     let side = Side::Host;
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed)
-        .filter(|(h, _)| name_taken(h, strangers, named).is_none())
+        .filter(|(h, _)| name_taken(h, fixed, named).is_none())
         .collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {

@@ -3,12 +3,13 @@
 pub mod awaited;
 pub mod bare_hcas;
 mod bring_back;
-mod children;
 mod diff;
 mod find_and_plan;
 pub mod forget;
 mod legs;
 mod link_diff;
+mod links_beside;
+mod links_on;
 mod locate;
 mod look_inside;
 mod of_host;
@@ -20,7 +21,6 @@ mod remarks;
 pub mod run;
 mod search_netns;
 pub mod settle;
-mod siblings;
 
 use std::time::Duration;
 

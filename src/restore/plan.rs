@@ -15,8 +15,8 @@ use crate::restore::link_diff::{
 };
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{
-    Place, double, foreign_altnames, in_place, lost_altnames, name_taken, place, restore_names,
-    strangers,
+    Place, double, fixed_names, foreign_altnames, in_place, lost_altnames, name_taken, place,
+    restore_names,
 };
 use crate::restore::owed::{is_taken, taken_into};
 use crate::restore::remarks::notes;
@@ -79,15 +79,15 @@ pub fn plan_restore(
     restore
         .steps
         .extend(rdma_mode::restore_renamed(held, host, inside));
-    let strangers = strangers(&placed, host);
+    let fixed = fixed_names(&placed, host);
     restore
         .steps
-        .extend(restore_names(&placed, &strangers, &mut named));
+        .extend(restore_names(&placed, &fixed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for (h, found) in &placed {
-        let taken = found.as_ref().and_then(|_| name_taken(h, &strangers, host));
+        let taken = found.as_ref().and_then(|_| name_taken(h, &fixed, host));
         match (found, taken) {
             (None, _) => {
                 restore.missing += 1;

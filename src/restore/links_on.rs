@@ -15,7 +15,7 @@ use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
 
 #[derive(Debug, Default)]
-pub(super) struct Children {
+pub(super) struct LinksOn {
     /// A sentence for each that was deleted.
     pub(super) notes: Vec<String>,
     /// A sentence for each that is still there: its NIC is not the host's alone.
@@ -52,23 +52,23 @@ pub(super) fn delete(
     here: &[MovedNic],
     owned: &BTreeSet<&IfName>,
     record: &Record,
-) -> Result<Children> {
-    let mut children = Children::default();
-    let swept = sweep(|| children.look(world, here, owned, record))?;
-    children.notes.extend(few(swept.deleted));
-    children.remaining.extend(swept.left);
-    children.remaining = few(children.remaining);
-    Ok(children)
+) -> Result<LinksOn> {
+    let mut on_nics = LinksOn::default();
+    let swept = sweep(|| on_nics.look(world, here, owned, record))?;
+    on_nics.notes.extend(few(swept.deleted));
+    on_nics.remaining.extend(swept.left);
+    on_nics.remaining = few(on_nics.remaining);
+    Ok(on_nics)
 }
 
-impl Children {
+impl LinksOn {
     fn look(
         &mut self,
         world: &mut dyn World,
         here: &[MovedNic],
         owned: &BTreeSet<&IfName>,
         record: &Record,
-    ) -> Result<Vec<Doomed>> {
+    ) -> Result<Vec<LinkToDelete>> {
         let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
         let names = here.iter().map(|h| &h.nic.identity.name);
         let nics: BTreeMap<u32, &IfName> = names
@@ -77,9 +77,9 @@ impl Children {
         let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
         self.notes = gap.into_iter().collect();
         self.remaining.clear();
-        let mut doomed = Vec::new();
+        let mut to_delete = Vec::new();
         if found.is_empty() {
-            return Ok(doomed);
+            return Ok(to_delete);
         }
         let container = Processes::of(record);
         for found in found {
@@ -95,7 +95,7 @@ impl Children {
             };
             if is_owned {
                 let why = format!("had been put on {nic}");
-                doomed.push(Doomed::new(found, nic, why));
+                to_delete.push(LinkToDelete::new(found, nic, why));
             } else if found.is_of_cni() {
                 let text = format!("{link} sits on {nic} by now, and is of a CNI plugin");
                 self.notes.push(format!("{text}: it stays"));
@@ -107,7 +107,7 @@ impl Children {
                 self.remaining.push(text);
             }
         }
-        Ok(doomed)
+        Ok(to_delete)
     }
 }
 
@@ -118,16 +118,16 @@ const ROUNDS: usize = 10;
 const FEW: usize = 4;
 
 /// A link that goes.
-pub(super) struct Doomed {
+pub(super) struct LinkToDelete {
     found: FoundLink,
     below: IfName,
     why: String,
 }
 
-impl Doomed {
-    pub(super) fn new(found: FoundLink, below: &IfName, why: String) -> Doomed {
+impl LinkToDelete {
+    pub(super) fn new(found: FoundLink, below: &IfName, why: String) -> LinkToDelete {
         let below = below.clone();
-        Doomed { found, below, why }
+        LinkToDelete { found, below, why }
     }
 
     fn stays(&self, why: &str) -> String {
@@ -142,16 +142,16 @@ pub(super) struct Swept {
 }
 
 /// Deletes what is found until nothing is.
-pub(super) fn sweep(mut look: impl FnMut() -> Result<Vec<Doomed>>) -> Result<Swept> {
+pub(super) fn sweep(mut look: impl FnMut() -> Result<Vec<LinkToDelete>>) -> Result<Swept> {
     let mut swept = Swept::default();
     for _ in 0..ROUNDS {
-        let doomed = look()?;
+        let to_delete = look()?;
         swept.left.clear();
-        if doomed.is_empty() {
+        if to_delete.is_empty() {
             return Ok(swept);
         }
-        let links: Vec<&FoundLink> = doomed.iter().map(|d| &d.found).collect();
-        for (link, done) in doomed.iter().zip(delete_all(&links)) {
+        let links: Vec<&FoundLink> = to_delete.iter().map(|d| &d.found).collect();
+        for (link, done) in to_delete.iter().zip(delete_all(&links)) {
             match done {
                 Ok(()) => swept
                     .deleted

@@ -3,7 +3,7 @@
 //! the host's; and a link that root puts into a further namespace keeps sending through that
 //! device, beside the one that a restore makes.
 
-mod kin;
+mod whose;
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use rdma_model::step::Side;
 use crate::kernel::netns::search::{FoundLink, Processes, Search};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::Record;
-use crate::restore::children::{Doomed, few, sweep};
+use crate::restore::links_on::{LinkToDelete, few, sweep};
 use crate::restore::locate::{has_its_address, inside_of, is_moved_on};
 use crate::restore::look_inside::look_inside;
-use kin::{Absent, Kin, is_expected, is_of, kin};
+use whose::{Absent, Whose, is_expected, is_of, whose};
 
 #[derive(Debug, Default)]
-pub(super) struct Siblings {
+pub(super) struct LinksBeside {
     /// A sentence for each that was deleted.
     pub(super) deleted: Vec<String>,
     /// A sentence for each that is another container's.
@@ -46,8 +46,8 @@ pub(super) fn delete(
     world: &mut dyn World,
     record: &Record,
     others: &[Record],
-) -> Result<Siblings> {
-    Siblings::default().swept(world, record, others)
+) -> Result<LinksBeside> {
+    LinksBeside::default().swept(world, record, others)
 }
 
 /// Looks again once the NICs are back: until then a container that runs can make links from them.
@@ -55,17 +55,17 @@ pub(super) fn delete_again(
     world: &mut dyn World,
     record: &Record,
     others: &[Record],
-    siblings: &mut Siblings,
+    beside: &mut LinksBeside,
 ) -> Result<()> {
-    let again = Siblings {
+    let again = LinksBeside {
         are_back: true,
-        ..Siblings::default()
+        ..LinksBeside::default()
     };
     let again = again.swept(world, record, others)?;
     // What it notes of links that stay has been noted, with the NICs still missing.
-    siblings.deleted.extend(again.deleted);
-    siblings.remaining = again.remaining;
-    siblings.lost = again.lost;
+    beside.deleted.extend(again.deleted);
+    beside.remaining = again.remaining;
+    beside.lost = again.lost;
     Ok(())
 }
 
@@ -108,14 +108,14 @@ fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
     record.lost.contains(name) || host.netdev(name).is_none()
 }
 
-impl Siblings {
+impl LinksBeside {
     /// What is said where none could be looked for.
-    pub(super) fn not_seen(e: &anyhow::Error) -> Siblings {
-        Siblings {
+    pub(super) fn not_seen(e: &anyhow::Error) -> LinksBeside {
+        LinksBeside {
             notes: vec![format!(
                 "links beside the NICs could not be looked for: {e:#}"
             )],
-            ..Siblings::default()
+            ..LinksBeside::default()
         }
     }
 
@@ -124,7 +124,7 @@ impl Siblings {
         world: &mut dyn World,
         record: &Record,
         others: &[Record],
-    ) -> Result<Siblings> {
+    ) -> Result<LinksBeside> {
         let swept = sweep(|| self.look(world, record, others))?;
         self.deleted = few(swept.deleted);
         self.remaining.extend(swept.left);
@@ -137,7 +137,7 @@ impl Siblings {
         world: &mut dyn World,
         record: &Record,
         others: &[Record],
-    ) -> Result<Vec<Doomed>> {
+    ) -> Result<Vec<LinkToDelete>> {
         if !record.held.iter().any(|h| h.nic.over.is_some()) {
             return Ok(Vec::new());
         }
@@ -147,11 +147,11 @@ impl Siblings {
         let links = Scope::only(Depth::Links);
         let host = world.observe(Side::Host, &links)?;
         let inside = look_inside(world, &record.held)?;
-        let mut doomed = self.look_on(world, &host, (record, others), inside.as_ref())?;
+        let mut to_delete = self.look_on(world, &host, (record, others), inside.as_ref())?;
         if let Some(inside) = inside.filter(|i| !absent_from(record, Some(i)).is_empty()) {
-            doomed.extend(self.look_inside(world, &inside, record)?);
+            to_delete.extend(self.look_inside(world, &inside, record)?);
         }
-        Ok(doomed)
+        Ok(to_delete)
     }
 
     fn look_on(
@@ -160,7 +160,7 @@ impl Siblings {
         host: &Snapshot,
         (record, others): (&Record, &[Record]),
         inside: Option<&Snapshot>,
-    ) -> Result<Vec<Doomed>> {
+    ) -> Result<Vec<LinkToDelete>> {
         let below = below_on_host(record, host);
         if below.is_empty() {
             return Ok(Vec::new());
@@ -214,22 +214,22 @@ impl Siblings {
         self.notes.extend(
             found
                 .iter()
-                .filter_map(|found| taken(&found.link, record, others)),
+                .filter_map(|found| taken_address(&found.link, record, others)),
         );
         found.retain(|found| !is_expected(&found.link, (record, others), &in_place));
         for nic in &mut absent {
             let mut links = found.iter().map(|found| &found.link);
             nic.is_lost &= !links.any(|link| is_moved_on(nic.held, link));
         }
-        let mut doomed = Vec::new();
+        let mut to_delete = Vec::new();
         for found in found {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
             };
-            let kin = kin(&found, card, (record, others), (&absent, &container));
-            doomed.extend(self.settle(kin, (found, card), record));
+            let whose = whose(&found, card, (record, others), (&absent, &container));
+            to_delete.extend(self.judge(whose, (found, card), record));
         }
-        Ok(doomed)
+        Ok(to_delete)
     }
 
     /// A device below that the container had as well: no other program can have put anything on it.
@@ -238,11 +238,11 @@ impl Siblings {
         world: &mut dyn World,
         inside: &Snapshot,
         record: &Record,
-    ) -> Result<Vec<Doomed>> {
+    ) -> Result<Vec<LinkToDelete>> {
         let below = below_inside(record, inside);
-        let mut doomed = Vec::new();
+        let mut to_delete = Vec::new();
         if below.is_empty() {
-            return Ok(doomed);
+            return Ok(to_delete);
         }
         for found in world
             .search(Side::Inside, &below.keys().copied().collect())?
@@ -251,51 +251,52 @@ impl Siblings {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else {
                 continue;
             };
-            let kin = record
+            let whose = record
                 .held
                 .iter()
                 .find(|h| is_moved_on(h, &found.link))
-                .map_or(Kin::Own, Kin::MovedOn);
-            doomed.extend(self.settle(kin, (found, card), record));
+                .map_or(Whose::Own, Whose::MovedOn);
+            to_delete.extend(self.judge(whose, (found, card), record));
         }
-        Ok(doomed)
+        Ok(to_delete)
     }
 
-    /// What goes; else what there is to say of a link.
-    fn settle(
+    /// What is to be deleted; else notes what there is to say of a link.
+    fn judge(
         &mut self,
-        kin: Kin,
+        whose: Whose,
         (found, card): (FoundLink, &IfName),
         record: &Record,
-    ) -> Option<Doomed> {
+    ) -> Option<LinkToDelete> {
         let forget = format!("{} --forget", record.restore_command());
         let link = &found.link;
-        let why = match kin {
-            Kin::MovedOn(held) => {
+        let (list, text) = match whose {
+            Whose::MovedOn(held) => {
                 self.moved_on.insert(name_of(held).clone());
                 self.found_elsewhere.insert(name_of(held).clone());
-                "had been moved on".to_owned()
+                let why = "had been moved on".to_owned();
+                return Some(LinkToDelete::new(found, card, why));
             }
-            Kin::Own => format!("had been put on {card}"),
-            Kin::Given => {
-                let text = format!("{link} sits on {card}, too, and is of a CNI plugin: it stays");
-                self.notes.push(text);
-                return None;
+            Whose::Own => {
+                let why = format!("had been put on {card}");
+                return Some(LinkToDelete::new(found, card, why));
             }
-            Kin::MayBeGiven => {
-                self.remaining.push(format!(
+            Whose::Given => (
+                &mut self.notes,
+                format!("{link} sits on {card}, too, and is of a CNI plugin: it stays"),
+            ),
+            Whose::MayBeGiven => (
+                &mut self.remaining,
+                format!(
                     "{link} has been put on {card} since, by the container or by its engine: \
                         delete it there, or `{forget}` if it is the engine's"
-                ));
-                return None;
-            }
-            Kin::Others => {
-                self.notes.push(format!(
-                    "{link} sits on {card}, too, and is another container's: it stays"
-                ));
-                return None;
-            }
-            Kin::MayBe(held) => {
+                ),
+            ),
+            Whose::Others => (
+                &mut self.notes,
+                format!("{link} sits on {card}, too, and is another container's: it stays"),
+            ),
+            Whose::MayBe(held) => {
                 let nic = name_of(held);
                 self.moved_on.insert(nic.clone());
                 self.lost.insert(nic.clone());
@@ -308,15 +309,16 @@ impl Siblings {
                 self.remaining.insert(0, text);
                 return None;
             }
-            Kin::Unknown => {
-                self.remaining.push(format!(
+            Whose::Unknown => (
+                &mut self.remaining,
+                format!(
                     "{link} has been put on {card} since, and may be the container's: delete it \
                         there, or `{forget}` if it is not"
-                ));
-                return None;
-            }
+                ),
+            ),
         };
-        Some(Doomed::new(found, card, why))
+        list.push(text);
+        None
     }
 }
 
@@ -369,7 +371,7 @@ fn nics_in(record: &Record, inside: &Snapshot, is_home: impl Fn(&MovedNic) -> bo
 
 /// What another container's NIC has taken, since root there can change its address. That does not
 /// matter while the link is down.
-fn taken(link: &Stranger, record: &Record, others: &[Record]) -> Option<String> {
+fn taken_address(link: &Stranger, record: &Record, others: &[Record]) -> Option<String> {
     let nic = record.held.iter().find(|h| has_its_address(h, link))?;
     is_of(others, link).then(|| {
         let nic = name_of(nic);

@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::restore::locate::{has_its_address, is_moved_on};
 
 /// What a link on the device below is.
-pub(super) enum Kin<'a> {
+pub(super) enum Whose<'a> {
     /// A NIC of the record, which was moved on.
     MovedOn(&'a MovedNic),
     /// In the container's namespace.
@@ -63,26 +63,26 @@ fn is_on(held: &MovedNic, card: &IfName) -> bool {
 }
 
 /// Whose namespace it is in does not say whose the link is: a container may put its own there.
-pub(super) fn kin<'a>(
+pub(super) fn whose<'a>(
     found: &FoundLink,
     card: &IfName,
     (record, others): (&'a Record, &[Record]),
     (absent, container): (&[Absent<'a>], &Processes),
-) -> Kin<'a> {
+) -> Whose<'a> {
     let link = &found.link;
     if link.netns == record.netns {
         return match found {
-            _ if found.is_of_cni() => Kin::Given,
-            _ if found.may_be_of_engine(container) => Kin::MayBeGiven,
-            _ => Kin::Own,
+            _ if found.is_of_cni() => Whose::Given,
+            _ if found.may_be_of_engine(container) => Whose::MayBeGiven,
+            _ => Whose::Own,
         };
     }
     let mut on_card = absent.iter().filter(|nic| is_on(nic.held, card));
     if let Some(nic) = on_card.clone().find(|nic| is_moved_on(nic.held, link)) {
-        return Kin::MovedOn(nic.held);
+        return Whose::MovedOn(nic.held);
     }
     if found.is_of_cni() {
-        return Kin::Given;
+        return Whose::Given;
     }
     let began = record.members.iter().map(|m| m.start_time).min();
     let is_anothers = others.iter().any(|r| r.netns == link.netns)
@@ -93,8 +93,8 @@ pub(super) fn kin<'a>(
         is_same_kind && nic.is_lost || has_its_address(nic.held, link)
     });
     match may_be {
-        Some(nic) => Kin::MayBe(nic.held),
-        None if is_anothers && !found.is_fed_from_inside => Kin::Others,
-        None => Kin::Unknown,
+        Some(nic) => Whose::MayBe(nic.held),
+        None if is_anothers && !found.is_fed_from_inside => Whose::Others,
+        None => Whose::Unknown,
     }
 }
