@@ -100,7 +100,7 @@ pub fn fill_offer(
 ) -> (Offer, Vec<String>) {
     let (mut rails, mut nameless) = (Vec::new(), Vec::new());
     for nic in plan.rails() {
-        let iface = nic.identity.name.clone();
+        let iface = nic.name().clone();
         match names.key(&iface) {
             Some(key) => rails.push(Rail(key, Device::Netdev(iface))),
             None => nameless.push(iface.to_string()),

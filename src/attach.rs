@@ -77,7 +77,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
     }
     let order: BTreeMap<IfName, _> = held
         .iter()
-        .map(|h| (h.nic.identity.name.clone(), move_order(h)))
+        .map(|h| (h.name().clone(), move_order(h)))
         .collect();
     held.sort_by_key(|h| {
         (
@@ -117,10 +117,10 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut dissolved: Vec<&IfName> = Vec::new();
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
-        let name = &h.nic.identity.name;
+        let name = h.name();
         let bond = held.iter().find(|b| {
             b.nic.members.contains(name)
-                || upper_lower::is_bond(&b.before.netdev) && b.nic.identity.name == *name
+                || upper_lower::is_bond(&b.before.netdev) && b.name() == name
         });
         if let Some(Nic {
             identity, hca, rxe, ..
@@ -253,7 +253,7 @@ fn set_up(held: &MovedNic, bond: Option<VirtualLink>, exclusive: bool) -> Vec<St
         Step::RdmaLinkAdd {
             side,
             hca: hca.clone(),
-            dev: held.nic.identity.name.clone(),
+            dev: held.name().clone(),
             uverbs,
         }
     }));
@@ -266,7 +266,7 @@ fn await_port(held: &MovedNic, plan: &Plan) -> Option<Step> {
         held.nic.port?,
         held.nic.gid.as_ref()?,
     );
-    let (dev, addresses) = (held.nic.identity.name.clone(), vec![gid.ip()]);
+    let (dev, addresses) = (held.name().clone(), vec![gid.ip()]);
     Some(Step::AwaitPort {
         hca,
         port,

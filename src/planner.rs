@@ -187,7 +187,7 @@ pub fn inside_with_nics(plan: &Plan, host: &Snapshot, inside: Option<&Snapshot>)
             lo.cloned().collect()
         }
     };
-    let names: BTreeSet<&IfName> = plan.nics.iter().map(|n| &n.identity.name).collect();
+    let names: BTreeSet<&IfName> = plan.nics.iter().map(|n| n.name()).collect();
     let moved = host.netdevs.iter().filter(|n| names.contains(&n.name));
     netdevs.extend(moved.cloned());
     let there = inside.iter().flat_map(|inside| inside.routes.clone());
@@ -266,7 +266,7 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
             None => "a container".to_owned(),
         };
         all.extend(record.held.iter().map(|h| BusyNic {
-            netdev: h.nic.identity.name.clone(),
+            netdev: h.name().clone(),
             hca: h.nic.hca.clone(),
             port: h.nic.port,
             over: h.nic.over.clone(),
@@ -319,10 +319,7 @@ pub fn check_damaged_records(
     plan: &Plan,
     host: &Snapshot,
 ) -> Result<()> {
-    let has_gone = plan
-        .nics
-        .iter()
-        .any(|n| host.netdev(&n.identity.name).is_none());
+    let has_gone = plan.nics.iter().any(|n| host.netdev(n.name()).is_none());
     let store = records.store();
     for (path, e) in records.damaged() {
         let remains = store.remains(path);
@@ -367,7 +364,7 @@ pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
         .map(IfName::as_str)
         .chain(agreement.hcas().map(HcaName::as_str))
         .collect();
-    let nics = plan.rails().map(|n| n.identity.name.as_str());
+    let nics = plan.rails().map(|n| n.name().as_str());
     let given: Vec<&str> = nics.chain(plan.ib.iter().map(HcaName::as_str)).collect();
     if agreed != given {
         let (agreed, given) = (agreed.join(" "), given.join(" "));

@@ -184,7 +184,7 @@ impl Record {
             held: self
                 .held
                 .iter()
-                .filter(|h| nics.contains(&h.nic.identity.name))
+                .filter(|h| nics.contains(h.name()))
                 .cloned()
                 .collect(),
             awaits,
@@ -234,7 +234,7 @@ impl Record {
     }
 
     pub fn names(&self) -> impl Iterator<Item = &IfName> {
-        self.held.iter().map(|h| &h.nic.identity.name)
+        self.held.iter().map(|h| h.name())
     }
 }
 

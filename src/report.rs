@@ -326,7 +326,7 @@ fn setting(var: &EnvVar) -> String {
 fn peer_line(plan: &Plan) -> String {
     let names = plan
         .rails()
-        .map(|n| n.identity.name.as_str())
+        .map(|n| n.name().as_str())
         .collect::<Vec<_>>()
         .join(" ");
     match names.contains(['"', '$', '`', '\\', '!']) {

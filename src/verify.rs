@@ -313,7 +313,7 @@ pub fn rdma_drift(held: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
         let netdev = ports
             .filter(|p| p.number == port)
             .find_map(|p| p.netdev.as_ref());
-        let name = &nic.identity.name;
+        let name = nic.name();
         if netdev != Some(name) {
             drift.push(drift_of(name, "hca", Some(hca.to_string()), None));
         }

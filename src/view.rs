@@ -50,7 +50,7 @@ impl Keep {
             ..Keep::default()
         };
         for n in &plan.nics {
-            keep.netdevs.insert(n.identity.name.clone());
+            keep.netdevs.insert(n.name().clone());
             keep.hcas.extend(n.hca.clone());
             if plan.moves() && (n.rxe || plan.exclusive) {
                 keep.verbs.extend(n.hca.clone().zip(n.uverbs.clone()));

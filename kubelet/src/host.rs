@@ -91,7 +91,7 @@ impl Host {
         let nic = record
             .held
             .iter()
-            .find(|h| matches!(rail, RailName::Netdev(n) if *n == h.nic.identity.name))
+            .find(|h| matches!(rail, RailName::Netdev(n) if n == h.name()))
             .cloned();
         let why = match (record.held_back.is_empty(), self.is_pods(record)) {
             (false, _) => Some("it did not return whole: see `rdmaprep status`".to_owned()),
@@ -133,7 +133,7 @@ struct Held {
 
 fn record_has(record: &Record, rail: &RailName) -> bool {
     match rail {
-        RailName::Netdev(name) => record.held.iter().any(|h| h.nic.identity.name == *name),
+        RailName::Netdev(name) => record.held.iter().any(|h| h.name() == name),
         RailName::Hca(name) => record.given.iter().any(|plan| plan.ib.contains(name)),
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn leaving_nic(
     inside: &Snapshot,
     (minors, guarded): (&Minors, &Guarded),
 ) -> Result<MovedNic> {
-    let name = &nic.identity.name;
+    let name = nic.name();
     let Some(before) = NicState::of(host, name) else {
         return refuse(plan, format!("{name} is not on the host"));
     };
@@ -176,7 +176,7 @@ fn stands_alone(
     now: &Netdev,
     guarded: &Guarded,
 ) -> Result<()> {
-    let name = &nic.identity.name;
+    let name = nic.name();
     // Its VFs' links hang on it, and one of them may have become an uplink.
     let mut guarded = host
         .netdevs
@@ -196,7 +196,7 @@ fn stands_alone(
     // What the plan has besides, but not on this NIC, would be left or deleted as well.
     let mut uppers = upper_lower::upper(host, now).filter(|d| {
         let mut on_it = plan.nics.iter().filter(|n| n.over.as_ref() == Some(name));
-        !upper_lower::follows(d) || !on_it.any(|n| n.identity.name == d.name)
+        !upper_lower::follows(d) || !on_it.any(|n| *n.name() == d.name)
     });
     if let Some(upper) = uppers.next() {
         let (upper, fate) = (upper_lower::described(upper), upper_lower::fate(upper));
@@ -234,7 +234,7 @@ fn stands_alone(
         )));
     }
     let bonds = plan.nics.iter().filter(|n| n.members.contains(name));
-    let mut bonds = bonds.map(|n| &n.identity.name);
+    let mut bonds = bonds.map(|n| n.name());
     if let Some(master) = now.master.as_ref().filter(|m| bonds.all(|bond| bond != *m)) {
         return Err(ErrorClass::Refused.error(format!("{name} belongs to {master} now")));
     }

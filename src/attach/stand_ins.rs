@@ -12,7 +12,7 @@ use rdma_model::step::{Side, Step};
 
 /// Records with each NIC what takes the place of its routes.
 pub(super) fn choose(held: &mut [MovedNic], host: &Snapshot) {
-    let leaving: BTreeSet<IfName> = held.iter().map(|h| h.nic.identity.name.clone()).collect();
+    let leaving: BTreeSet<IfName> = held.iter().map(|h| h.name().clone()).collect();
     let mut seen: BTreeSet<Route> = BTreeSet::new();
     for nic in held {
         let wholes = nic

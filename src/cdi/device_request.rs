@@ -54,7 +54,7 @@ impl DeviceRequest {
         let netdevs = self
             .netdevs
             .iter()
-            .filter(|name| !plan.rails().any(|n| n.identity.name == **name));
+            .filter(|name| !plan.rails().any(|n| n.name() == *name));
         let hcas = self.hcas.iter().filter(|name| !plan.ib.contains(name));
         netdevs
             .cloned()

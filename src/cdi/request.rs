@@ -39,11 +39,9 @@ impl Request {
         {
             return given.clone();
         }
-        let names: Vec<&IfName> = left.nics.iter().map(|n| &n.identity.name).collect();
-        let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given
-            .nics
-            .iter()
-            .partition(|n| names.contains(&&n.identity.name));
+        let names: Vec<&IfName> = left.nics.iter().map(|n| n.name()).collect();
+        let (nics, others): (Vec<&Nic>, Vec<&Nic>) =
+            given.nics.iter().partition(|n| names.contains(&n.name()));
         let (ib, other_ib): (Vec<_>, Vec<_>) = given.ib.iter().partition(|h| left.ib.contains(h));
         let nodes = |nics: &[&Nic], ib: &[&HcaName]| -> Vec<CharDevice> {
             let without = ib.iter().filter_map(|name| host?.hca(name)?.uverbs.clone());

@@ -112,18 +112,18 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     if let Some(held) = gone.into_iter().find(|held| has_card(host, held)) {
         return Some(format!(
             "the card of {} is there, its netdev may be in a further namespace",
-            held.nic.identity.name
+            held.name()
         ));
     }
     let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
     let whole = way.missing == 0 && way.steps.is_empty();
-    let rest: Vec<&str> = rest.iter().map(|h| h.nic.identity.name.as_str()).collect();
+    let rest: Vec<&str> = rest.iter().map(|h| h.name().as_str()).collect();
     (untried || whole || way.steps.iter().any(takes_away))
         .then(|| format!("{} can still be restored", rest.join(" ")))
 }
 
 fn is_stuck(way: &RestorePlan, held: &MovedNic) -> bool {
-    let name = &held.nic.identity.name;
+    let name = held.name();
     way.stuck.iter().any(|(stuck, _)| stuck == name)
 }
 
@@ -153,7 +153,7 @@ fn lost(held: &MovedNic) -> String {
     format!(
         "{} is given up, and with it its addresses ({}), {} routes and {} rules: should it come \
         back, the system alone configures it",
-        held.nic.identity.name,
+        held.name(),
         addresses.join(" "),
         state.routes.len(),
         state.rules.len()

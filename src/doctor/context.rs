@@ -191,7 +191,7 @@ impl<'a> CheckContext<'a> {
     pub(super) fn is_as_planned(&self, rail: &Rail) -> bool {
         let mut planned = Vec::new();
         for nic in self.of.plans.iter().flat_map(|p| p.rails()) {
-            if nic.identity.name == *rail.name() {
+            if nic.name() == rail.name() {
                 planned.extend(nic.gid.as_ref().map(|gid| gid.address));
             }
         }
@@ -277,7 +277,7 @@ impl<'a> CheckContext<'a> {
         }
         let nics = self.of.plans.iter().flat_map(|p| &p.nics);
         let here = self.of.snapshot.netdevs.iter().map(|n| &n.name);
-        for name in here.chain(nics.map(|n| &n.identity.name)) {
+        for name in here.chain(nics.map(|n| n.name())) {
             let name = name.as_str();
             if name.starts_with('-') || !is_plain(name, b"_.@+-") {
                 finding.run.retain(|command| !command.contains(name));

@@ -223,7 +223,7 @@ fn guarded(context: &CheckContext, moving: &[&Plan]) -> Vec<Finding> {
         ));
     }
     for plan in moving {
-        let names = plan.nics.iter().map(|n| &n.identity.name);
+        let names = plan.nics.iter().map(|n| n.name());
         // A plan that was allowed to take it takes no more with it than that session.
         let accepts = |name: &&IfName| plan.allow_bootstrap && own.contains(*name);
         let mut guarded = names.filter(|name| !accepts(name));
@@ -231,7 +231,7 @@ fn guarded(context: &CheckContext, moving: &[&Plan]) -> Vec<Finding> {
             continue;
         };
         let seen = format!("plan {} has {name}, which {clause}", plan.name);
-        let rails = plan.rails().map(|n| &n.identity.name);
+        let rails = plan.rails().map(|n| n.name());
         let rest = rails
             .filter(|n| !guard.contains_key(*n))
             .map(IfName::as_str)

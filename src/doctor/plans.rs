@@ -20,7 +20,7 @@ pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
     for plan in context.of.plans {
         let gone = gone(context, plan);
-        let away = plan.nics.iter().any(|n| is_away(context, &n.identity.name));
+        let away = plan.nics.iter().any(|n| is_away(context, n.name()));
         if gone.is_empty() && !away && plan.moves() {
             found.extend(outdated(context, plan));
         }
@@ -55,16 +55,13 @@ pub(super) const AGAIN: &str =
 
 fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
-    let here = plan
-        .nics
-        .iter()
-        .filter(|n| !is_away(context, &n.identity.name));
+    let here = plan.nics.iter().filter(|n| !is_away(context, n.name()));
     let (there, absent): (Vec<&Nic>, Vec<&Nic>) =
-        here.partition(|n| snapshot.netdev(&n.identity.name).is_some());
+        here.partition(|n| snapshot.netdev(n.name()).is_some());
     let mut found = Vec::new();
     let mut lost: Vec<&str> = Vec::new();
     for nic in absent {
-        let name = &nic.identity.name;
+        let name = nic.name();
         match called_now(nic, snapshot) {
             Some(now) => {
                 let seen = format!("plan {} has {name}, which is called {now} now", plan.name);
@@ -98,7 +95,7 @@ fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
         let all_told = there.len() + lost.len() == plan.nics.len();
         let rails = plan
             .rails()
-            .map(|n| n.identity.name.as_str())
+            .map(|n| n.name().as_str())
             .filter(|name| !lost.contains(name));
         let rest = rails.collect::<Vec<_>>().join(" ");
         let command = context.prepare_again(plan, &rest).filter(|_| all_told);
@@ -126,7 +123,7 @@ fn called_now<'a>(nic: &Nic, snapshot: &'a Snapshot) -> Option<&'a IfName> {
 fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
     let (hca, name) = (
         nic.hca.as_ref().filter(|h| snapshot.hca(h).is_none())?,
-        &nic.identity.name,
+        nic.name(),
     );
     let seen = format!(
         "plan {} has {name} with {hca}, and there is no {hca} now",
@@ -156,7 +153,7 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
     let rails = context.rails();
     for nic in &plan.nics {
-        let name = &nic.identity.name;
+        let name = nic.name();
         let now = snapshot.netdev(name);
         let is_examined = rails.iter().any(|rail| rail.name() == name);
         // IPv6 addresses go with the link, and the check of ports brings them back.

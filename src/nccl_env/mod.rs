@@ -190,9 +190,7 @@ fn cross_nic(nics: &[Nic], seen: &Snapshot, options: &Options) -> Option<String>
     let set = options.host_env.iter();
     let settings = Settings::of(set.map(|(n, value)| (n.clone(), value.clone())), OF_HOST);
     let rails = nics.iter().filter(|n| n.hca.is_some());
-    let rails: Vec<_> = rails
-        .filter_map(|n| seen.netdev(&n.identity.name))
-        .collect();
+    let rails: Vec<_> = rails.filter_map(|n| seen.netdev(n.name())).collect();
     let hint = hint(&settings, seen, &rails)?;
     Some(format!("{CROSS_NIC}: {hint}"))
 }

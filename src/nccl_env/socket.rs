@@ -77,7 +77,7 @@ fn bootstrap<'a>(
     let mut rails = nics.iter().filter(|n| n.hca.is_some());
     let rail = rails.find(|n| fits(&n.addresses))?;
     let why = "the first rail: nothing else here leads out";
-    Some((&rail.identity.name, why))
+    Some((rail.name(), why))
 }
 
 /// The address by which a container is known to its peers: that of NCCL's bootstrap by all that it

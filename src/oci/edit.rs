@@ -48,7 +48,7 @@ impl Edit {
             memlock_ceiling: None,
             mounts: Some(Vec::new()),
             views: String::new(),
-            netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
+            netdevs: plan.nics.iter().map(|n| n.name().clone()).collect(),
             network_mode: plan.network_mode,
         }
     }

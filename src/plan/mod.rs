@@ -162,7 +162,7 @@ impl Plan {
         }
         let mut states: Vec<NicState> = nics
             .iter()
-            .filter_map(|n| NicState::of(snapshot, &n.identity.name))
+            .filter_map(|n| NicState::of(snapshot, n.name()))
             .collect();
         rule_carry::carry(&mut states, snapshot, None);
         let (arp, mut rails) = rails::decide(
@@ -239,11 +239,11 @@ impl Plan {
 
     /// The NICs that other nodes have to have as well: not what comes along with one.
     pub fn has(&self, name: &IfName) -> bool {
-        self.nics.iter().any(|n| n.identity.name == *name)
+        self.nics.iter().any(|n| n.name() == name)
     }
 
     pub fn has_rail(&self, name: &IfName) -> bool {
-        self.rails().any(|n| n.identity.name == *name)
+        self.rails().any(|n| n.name() == name)
     }
 
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {

@@ -114,7 +114,7 @@ impl Plan {
         let (mut roots, mut out) = (Vec::new(), Vec::new());
         for nic in &self.nics {
             let root = &upper_lower::moved_root(nic, &self.nics).identity.name;
-            if forbidden(&nic.identity.name) || unwanted(root) {
+            if forbidden(nic.name()) || unwanted(root) {
                 out.push(root.clone());
             }
             roots.push(root.clone());

@@ -93,7 +93,7 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
             .ports
             .iter()
             .filter_map(|p| Some((p.number, p.netdev.as_ref()?)))
-            .find(|(_, dev)| !nics.iter().any(|n| n.identity.name == **dev));
+            .find(|(_, dev)| !nics.iter().any(|n| n.name() == *dev));
         if let Some((port, dev)) = left {
             return Err(ErrorClass::Refused.error(format!(
                 "{} moves with all its ports, since RDMA devices belong to one namespace each \

@@ -157,7 +157,7 @@ pub fn is_to_kernel_table(rule: &Rule) -> bool {
 pub fn left_behind(nics: &[Nic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
     let mut rails: Vec<NicState> = nics
         .iter()
-        .filter_map(|nic| NicState::of(host, &nic.identity.name))
+        .filter_map(|nic| NicState::of(host, nic.name()))
         .collect();
     carry(&mut rails, host, inside)
 }

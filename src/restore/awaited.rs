@@ -100,7 +100,7 @@ fn activate_again(
     managers: &mut Managers,
 ) {
     for held in *here {
-        let name = &held.nic.identity.name;
+        let name = held.name();
         let word = words.get_mut(name);
         let is_asked = asked.contains(name);
         let due = word.filter(|word| **word == due);
@@ -113,7 +113,7 @@ fn activate_again(
 
 /// A NIC that is not waited for any longer.
 fn stalled(held: &MovedNic, words: &Words) -> Option<String> {
-    let name = &held.nic.identity.name;
+    let name = held.name();
     let by = held.managed.as_ref()?.by.name();
     (words.get(name) == Some(&Word::Stalled)).then(|| {
         format!(
@@ -172,7 +172,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     // What networkd takes for foreign is gone when it has begun with the last of its own.
     let mut networkds = here.iter().filter(|h| is_networkds(h));
     if networkds.all(|h| {
-        let word = words.get(&h.nic.identity.name);
+        let word = words.get(h.name());
         word.is_none_or(|word| word.has_begun())
     }) {
         steps.extend(record.host_objects.missing(host).steps());
@@ -183,7 +183,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
 /// Deletes the link-local address that was put back of a manager which had not noticed that its NIC
 /// was away, and has chosen another one since (NetworkManager 1.42, after six such times).
 fn replaced(held: &MovedNic, words: &Words, host: &Snapshot) -> Vec<Step> {
-    let (name, was) = (&held.nic.identity.name, &held.before.netdev);
+    let (name, was) = (held.name(), &held.before.netdev);
     let Some(now) = host.netdev(name) else {
         return Vec::new();
     };
@@ -213,7 +213,7 @@ fn waiting_still(
         match taken_up(held, host, managers) {
             None => here.push(held.clone()),
             Some(why) => {
-                let name = &held.nic.identity.name;
+                let name = held.name();
                 notes.push(format!("{name} {why}: what it lacked is given up"));
             }
         }

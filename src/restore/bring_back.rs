@@ -185,7 +185,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
     fn nics_here(&self, plan: &RestorePlan) -> Vec<MovedNic> {
         let mut here = self.absent.view(&self.record).held;
         for (name, _) in &plan.stuck {
-            here.retain(|h| h.nic.identity.name != *name);
+            here.retain(|h| h.name() != name);
         }
         here
     }
@@ -346,7 +346,7 @@ fn distinct(mut notes: Vec<String>) -> Vec<String> {
 fn without_waiting(held: &[MovedNic], waiting: &[Waiting]) -> Vec<MovedNic> {
     let mut held = held.to_vec();
     for waiting in waiting {
-        held.retain(|h| h.nic.identity.name != waiting.nic);
+        held.retain(|h| *h.name() != waiting.nic);
     }
     held
 }

@@ -58,11 +58,7 @@ pub(super) fn find_and_plan(
         // Every namespace of the machine is looked into: once.
         if searched.is_none() && !patience.is_zero() {
             searched = Some(None);
-            let is_missing = |h: &&MovedNic| {
-                plan.stuck
-                    .iter()
-                    .any(|(name, _)| *name == h.nic.identity.name)
-            };
+            let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| name == h.name());
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
                 let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
@@ -89,7 +85,7 @@ pub(super) fn plan_now(
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
     let is_down_or_absent = |h: &MovedNic| {
-        host.netdev(&h.nic.identity.name)
+        host.netdev(h.name())
             .is_none_or(|dev| !dev.up && h.before.netdev.up)
     };
     let arriving: Vec<MovedNic> = record

@@ -48,7 +48,7 @@ pub fn owed_by_networkd(record: &Record, waiting: &[Waiting]) -> Vec<IfName> {
         .map(|w| w.nic.clone())
         .collect();
     let its: Vec<&MovedNic> = record.held.iter().filter(|h| is_networkds(h)).collect();
-    due.retain(|name| its.iter().any(|h| h.nic.identity.name == *name));
+    due.retain(|name| its.iter().any(|h| h.name() == name));
     due
 }
 

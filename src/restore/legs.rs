@@ -37,7 +37,7 @@ impl AbsentParts {
         let mut away = AbsentParts::default();
         for held in others.flat_map(|r| &r.held) {
             let dev = &held.before.netdev;
-            let here = host.netdev(&held.nic.identity.name);
+            let here = host.netdev(held.name());
             // A hook that was killed may have left it there, down: the kernel refuses routes over
             // it.
             if here.is_some_and(|here| here.up || !dev.up) {

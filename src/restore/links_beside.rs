@@ -84,14 +84,10 @@ fn below_inside<'a>(record: &'a Record, inside: &Snapshot) -> BTreeMap<u32, &'a 
         .iter()
         .filter_map(|h| h.nic.over.as_ref())
         .collect();
-    let below = record.held.iter().filter(|h| below.contains(&name_of(h)));
+    let below = record.held.iter().filter(|h| below.contains(&h.name()));
     below
-        .filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, name_of(h))))
+        .filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, h.name())))
         .collect()
-}
-
-fn name_of(held: &MovedNic) -> &IfName {
-    &held.nic.identity.name
 }
 
 fn absent_from<'a>(record: &'a Record, inside: Option<&Snapshot>) -> Vec<&'a MovedNic> {
@@ -104,7 +100,7 @@ fn absent_from<'a>(record: &'a Record, inside: Option<&Snapshot>) -> Vec<&'a Mov
 /// Whether it is missing in the namespace, and not since a restore made it on the host: by the next
 /// try it is there.
 fn is_lost(held: &MovedNic, record: &Record, host: &Snapshot) -> bool {
-    let name = name_of(held);
+    let name = held.name();
     record.lost.contains(name) || host.netdev(name).is_none()
 }
 
@@ -190,7 +186,7 @@ impl LinksBeside {
             .map(|held| Absent {
                 held,
                 is_lost: inside.is_some()
-                    && !self.found_elsewhere.contains(name_of(held))
+                    && !self.found_elsewhere.contains(held.name())
                     && is_lost(held, record, host),
             })
             .collect();
@@ -198,7 +194,7 @@ impl LinksBeside {
         let lost = absent.iter().filter(|nic| nic.is_lost);
         match gap {
             Some(gap) if lost.clone().next().is_some() => {
-                self.lost.extend(lost.map(|nic| name_of(nic.held).clone()));
+                self.lost.extend(lost.map(|nic| nic.held.name().clone()));
                 let lost: Vec<&str> = self.lost.iter().map(IfName::as_str).collect();
                 let text = format!("{gap}; {} may be there", lost.join(" "));
                 self.remaining.push(text);
@@ -206,7 +202,7 @@ impl LinksBeside {
             gap => self.notes.extend(gap),
         }
         let are_back = self.are_back;
-        let is_home = |h: &MovedNic| are_back && host.netdev(name_of(h)).is_some();
+        let is_home = |h: &MovedNic| are_back && host.netdev(h.name()).is_some();
         let in_place: BTreeSet<u32> = inside
             .into_iter()
             .flat_map(|i| nics_in(record, i, is_home))
@@ -272,8 +268,8 @@ impl LinksBeside {
         let link = &found.link;
         let (list, text) = match whose {
             Whose::MovedOn(held) => {
-                self.moved_on.insert(name_of(held).clone());
-                self.found_elsewhere.insert(name_of(held).clone());
+                self.moved_on.insert(held.name().clone());
+                self.found_elsewhere.insert(held.name().clone());
                 let why = "had been moved on".to_owned();
                 return Some(LinkToDelete::new(found, card, why));
             }
@@ -297,7 +293,7 @@ impl LinksBeside {
                 format!("{link} sits on {card}, too, and is another container's: it stays"),
             ),
             Whose::MayBe(held) => {
-                let nic = name_of(held);
+                let nic = held.name();
                 self.moved_on.insert(nic.clone());
                 self.lost.insert(nic.clone());
                 // Before what may be left out.
@@ -374,7 +370,7 @@ fn nics_in(record: &Record, inside: &Snapshot, is_home: impl Fn(&MovedNic) -> bo
 fn taken_address(link: &Stranger, record: &Record, others: &[Record]) -> Option<String> {
     let nic = record.held.iter().find(|h| has_its_address(h, link))?;
     is_of(others, link).then(|| {
-        let nic = name_of(nic);
+        let nic = nic.name();
         format!("{link} has taken the address of {nic}: give it another one there")
     })
 }

@@ -29,7 +29,7 @@ pub(super) fn nics_of_container_alone<'a>(
     held: &'a [MovedNic],
     is_first_try: bool,
 ) -> BTreeSet<&'a IfName> {
-    let all = held.iter().map(|h| &h.nic.identity.name);
+    let all = held.iter().map(|h| h.name());
     let mut owners: BTreeSet<&IfName> = all.filter(|_| is_first_try).collect();
     for step in steps {
         if let Step::Move {
@@ -70,7 +70,7 @@ impl LinksOn {
         record: &Record,
     ) -> Result<Vec<LinkToDelete>> {
         let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
-        let names = here.iter().map(|h| &h.nic.identity.name);
+        let names = here.iter().map(|h| h.name());
         let nics: BTreeMap<u32, &IfName> = names
             .filter_map(|name| Some((host.netdev(name)?.ifindex, name)))
             .collect();

@@ -20,7 +20,7 @@ pub(super) enum Place<'a> {
 
 /// Whether this very NIC is in the container under its name.
 pub(super) fn in_place(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
-    find(held, all, snapshot, Side::Inside).is_some_and(|dev| dev.name == held.nic.identity.name)
+    find(held, all, snapshot, Side::Inside).is_some_and(|dev| dev.name == *held.name())
 }
 
 pub(super) fn place<'a>(
@@ -167,7 +167,7 @@ fn sits_as_before(
     let Some(over) = &held.nic.over else {
         return false;
     };
-    let below = match all.iter().find(|h| h.nic.identity.name == *over) {
+    let below = match all.iter().find(|h| h.name() == over) {
         Some(below) => find(below, all, snapshot, side),
         // It stays on the host. What has its name in the container is another one.
         None => snapshot.netdev(over).filter(|_| side == Side::Host),
@@ -202,7 +202,7 @@ pub(super) fn name_taken(
     fixed: &BTreeSet<u32>,
     host: &Snapshot,
 ) -> Option<String> {
-    let names = [held.nic.identity.name.to_string()];
+    let names = [held.name().to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
     let mut others: Vec<&Netdev> = host.netdevs.iter().collect();
     others.retain(|d| fixed.contains(&d.ifindex));

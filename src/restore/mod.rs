@@ -46,5 +46,5 @@ pub struct Restored {
 
 /// Names of NICs on the host.
 pub fn nic_names(held: &[MovedNic]) -> Vec<IfName> {
-    held.iter().map(|h| h.nic.identity.name.clone()).collect()
+    held.iter().map(|h| h.name().clone()).collect()
 }

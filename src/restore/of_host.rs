@@ -78,7 +78,7 @@ fn has_returned(record: &Record, host: &Snapshot) -> bool {
     away.any(|h| {
         let was = &h.before.netdev;
         let mut links = host.netdevs.iter();
-        record.due_until_back.contains(&h.nic.identity.name)
+        record.due_until_back.contains(h.name())
             && links.any(|dev| {
                 let may_be = dev.name == was.name || was.permanent_mac.is_some();
                 may_be && is_same_nic(was, dev)

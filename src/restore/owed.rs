@@ -22,7 +22,7 @@ pub type Words = BTreeMap<IfName, Word>;
 /// NICs with that part of their state which a restore puts back now.
 pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
     held.iter()
-        .map(|h| owed_of(h, words.get(&h.nic.identity.name).copied(), host))
+        .map(|h| owed_of(h, words.get(h.name()).copied(), host))
         .collect()
 }
 
@@ -35,7 +35,7 @@ pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
 }
 
 pub fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
-    let name = &held.nic.identity.name;
+    let name = held.name();
     let master = taken_into(held, host.netdev(name)?)?;
     Some(format!(
         "{name} belongs to {master} now: what it lacked is given up"
@@ -43,12 +43,12 @@ pub fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
 }
 
 pub fn is_taken(held: &MovedNic, host: &Snapshot) -> bool {
-    let dev = host.netdev(&held.nic.identity.name);
+    let dev = host.netdev(held.name());
     dev.is_some_and(|dev| taken_into(held, dev).is_some())
 }
 
 fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
-    let now = NicState::of(host, &held.nic.identity.name);
+    let now = NicState::of(host, held.name());
     let now = now.as_ref();
     let mut owed = held.clone();
     if let Some(now) = now.filter(|now| taken_into(held, &now.netdev).is_some()) {
@@ -194,7 +194,7 @@ fn has_equal_object(managed: &Managed, object: &Nexthop, host: &Snapshot) -> boo
 
 /// Whether all that its manager gave a NIC for good is there: it has the same profile.
 pub fn is_configured_as_before(held: &MovedNic, host: &Snapshot) -> bool {
-    let now = NicState::of(host, &held.nic.identity.name);
+    let now = NicState::of(host, held.name());
     let managed = held.managed.as_ref();
     managed.is_none_or(|managed| has_its_addresses(held, managed, now.as_ref()))
 }
@@ -233,9 +233,7 @@ fn strip(state: &mut NicState) {
 /// has no name on the bus.
 pub fn unseen(held: &[MovedNic]) -> Words {
     let managed = held.iter().filter(|h| h.managed.is_some());
-    managed
-        .map(|h| (h.nic.identity.name.clone(), Word::Unseen))
-        .collect()
+    managed.map(|h| (h.name().clone(), Word::Unseen)).collect()
 }
 
 /// The order of what is put back, and of what other NICs have.
@@ -258,7 +256,7 @@ pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
     let Some(managed) = held.managed.as_ref().filter(|m| m.foreign.is_some()) else {
         return false;
     };
-    let Some(now) = NicState::of(host, &held.nic.identity.name) else {
+    let Some(now) = NicState::of(host, held.name()) else {
         return false;
     };
     let before = &held.before;

@@ -95,9 +95,9 @@ pub fn plan_restore(
                     "is neither in the container's namespace nor on the host: look for it in \
                     others, or give it up by `rdmaprep restore ID --forget`"
                         .to_owned();
-                restore.stuck.push((h.nic.identity.name.clone(), why));
+                restore.stuck.push((h.name().clone(), why));
             }
-            (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
+            (_, Some(why)) => restore.stuck.push((h.name().clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
                 let out = from_container(
@@ -177,10 +177,7 @@ fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): See
 /// it.
 fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
-    let minors: BTreeMap<&IfName, u32> = held
-        .iter()
-        .map(|h| (&h.nic.identity.name, minor(h)))
-        .collect();
+    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (h.name(), minor(h))).collect();
     let mut order: Vec<&MovedNic> = held.iter().collect();
     order.sort_by_key(|h| {
         (
@@ -225,7 +222,7 @@ pub(super) fn delete_on_host(route: &Route) -> Step {
 fn orphans(held: &[MovedNic], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
     let gone = held
         .iter()
-        .filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
+        .filter(|h| !stuck.iter().any(|(name, _)| name == h.name()));
     let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
     let remaining = inside
         .into_iter()

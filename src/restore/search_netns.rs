@@ -80,7 +80,7 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
     let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
     let mut notes = Vec::new();
     for stray in &strays {
-        let name = &stray.nic.identity.name;
+        let name = stray.name();
         notes.push(format!(
             "{name} had been moved on to network namespace {inode}"
         ));

@@ -218,14 +218,14 @@ impl Settling<'_> {
     /// Has profiles activated again that were active on NICs with that word.
     fn activate(&mut self, word: Word, words: &Words, host: &Snapshot) -> bool {
         let due = self.back.held.iter().filter(|held| {
-            let name = &held.nic.identity.name;
+            let name = held.name();
             words.get(name) == Some(&word)
                 && !self.activated.contains(name)
                 // Of those that were here, an administrator may have changed it.
                 && (word == Word::Idle || self.back.arriving.contains(name))
         });
         let asked = due.filter(|held| activate(held, self.managers, host));
-        let asked: Vec<IfName> = asked.map(|h| h.nic.identity.name.clone()).collect();
+        let asked: Vec<IfName> = asked.map(|h| h.name().clone()).collect();
         self.activated.extend(asked.iter().cloned());
         !asked.is_empty()
     }
@@ -267,12 +267,12 @@ impl Settling<'_> {
         let mut due: Vec<&MovedNic> = self.back.held.iter().collect();
         if self.patience.is_zero() {
             // Those that were here at an earlier try have been waited for.
-            due.retain(|h| self.back.arriving.contains(&h.nic.identity.name));
+            due.retain(|h| self.back.arriving.contains(h.name()));
         }
         let is_any_due = !due.is_empty();
         due.retain(|h| h.managed.is_none());
         for held in &due {
-            let Some(link) = host.netdev(&held.nic.identity.name) else {
+            let Some(link) = host.netdev(held.name()) else {
                 continue;
             };
             let limit = match self.managers.keep_off(link, &held.ended) {
@@ -357,7 +357,7 @@ impl Settling<'_> {
 
     fn names(&self, are: impl Fn(&MovedNic) -> bool) -> Vec<IfName> {
         let these = self.back.held.iter().filter(|h| are(h));
-        these.map(|h| h.nic.identity.name.clone()).collect()
+        these.map(|h| h.name().clone()).collect()
     }
 
     /// Whether a route leads where nothing is, since its NIC's manager is done and has configured
@@ -367,9 +367,9 @@ impl Settling<'_> {
             .back
             .held
             .iter()
-            .find(|h| h.nic.identity.name.as_str() == drift.dev);
+            .find(|h| h.name().as_str() == drift.dev);
         let is_done = |h: &&MovedNic| {
-            let word = words.get(&h.nic.identity.name);
+            let word = words.get(h.name());
             matches!(word, Some(Word::Done | Word::Changed | Word::Begun))
         };
         drift.field.starts_with("route ")
@@ -380,7 +380,7 @@ impl Settling<'_> {
 }
 
 fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
-    let name = &held.nic.identity.name;
+    let name = held.name();
     let drift = verify::device_drift(&held.before.netdev, host.netdev(name)?);
     let fields = drift
         .iter()
@@ -392,6 +392,6 @@ fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
 
 /// The index of a link by now.
 fn index(held: &MovedNic, host: &Snapshot) -> u32 {
-    host.netdev(&held.nic.identity.name)
+    host.netdev(held.name())
         .map_or(held.before.netdev.ifindex, |dev| dev.ifindex)
 }

@@ -116,7 +116,7 @@ impl Selection {
         let mut verdicts = Vec::new();
         for n in nics {
             verdicts.push(Verdict {
-                netdev: Some(n.identity.name.clone()),
+                netdev: Some(n.name().clone()),
                 hca: n.hca.clone(),
                 port: n.port,
                 gid: n.gid.clone(),

@@ -476,7 +476,7 @@ fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
     let selection = select(&request, &snapshot, &[]).unwrap();
     let mut given = Plan::new(name, &request, &snapshot, &selection, &Options::default());
     assert!(given.nics.len() > 1);
-    let first = given.nics[0].identity.name.to_string();
+    let first = given.nics[0].name().to_string();
     let args = json!([
         "rdmaprep",
         "hook",

@@ -156,10 +156,7 @@ fn stored_forms_are_read() {
     let plan: rdmaprep::plan::Plan = serde_json::from_str(&read("plan.json")).unwrap();
     let report: rdmaprep::report::Report = serde_json::from_str(&read("report.json")).unwrap();
     assert_eq!(
-        plan.nics
-            .iter()
-            .map(|n| &n.identity.name)
-            .collect::<Vec<_>>(),
+        plan.nics.iter().map(|n| n.name()).collect::<Vec<_>>(),
         report.nics.iter().collect::<Vec<_>>()
     );
 }

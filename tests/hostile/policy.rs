@@ -47,7 +47,7 @@ fn plan(request: &Request, seen: &Snapshot) -> Plan {
 fn names(plan: &Plan) -> BTreeSet<String> {
     plan.nics
         .iter()
-        .map(|n| n.identity.name.to_string())
+        .map(|n| n.name().to_string())
         .chain(plan.ib.iter().map(ToString::to_string))
         .collect()
 }
@@ -100,7 +100,7 @@ fn annotations() -> impl Strategy<Value = BTreeMap<String, String>> {
 
 fn all_allowed(request: &Request, plan: &Plan, seen: &Snapshot) -> Result<(), TestCaseError> {
     for nic in &plan.nics {
-        let dev = seen.netdev(&nic.identity.name).unwrap();
+        let dev = seen.netdev(nic.name()).unwrap();
         prop_assert_eq!(
             request.host.policy.forbids(&PolicyDevice::new(
                 dev.name.as_str(),

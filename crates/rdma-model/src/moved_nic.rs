@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::IfName;
 use crate::manager::Managed;
 use crate::nic::Nic;
 use crate::snapshot::{CharDevice, Route, Stranger};
@@ -34,6 +35,12 @@ pub struct MovedNic {
     /// Links of other namespaces that sat on the device below it before its container did anything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Stranger>,
+}
+
+impl MovedNic {
+    pub fn name(&self) -> &IfName {
+        self.nic.name()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -54,6 +54,12 @@ pub struct EnvVar {
     pub why: String,
 }
 
+impl Nic {
+    pub fn name(&self) -> &IfName {
+        &self.identity.name
+    }
+}
+
 pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
     Identity {
         name: state.netdev.name.clone(),

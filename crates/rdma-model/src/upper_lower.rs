@@ -103,9 +103,9 @@ pub fn is_along(nic: &Nic, nics: &[Nic]) -> bool {
 }
 
 fn leader<'a>(nic: &Nic, nics: &'a [Nic]) -> Option<&'a Nic> {
-    let name = &nic.identity.name;
+    let name = nic.name();
     nics.iter()
-        .find(|n| nic.over.as_ref() == Some(&n.identity.name) || n.members.contains(name))
+        .find(|n| nic.over.as_ref() == Some(n.name()) || n.members.contains(name))
 }
 
 /// The NIC that one comes along with in the end: itself, where it is asked for.
@@ -118,7 +118,7 @@ pub fn moved_root<'a>(nic: &'a Nic, nics: &'a [Nic]) -> &'a Nic {
 /// When a NIC's turn is among those that come along with one another, both ways: members, then what
 /// they are members of, then what sits on it.
 pub fn move_rank(nic: &Nic, nics: &[Nic]) -> usize {
-    if nics.iter().any(|n| n.members.contains(&nic.identity.name)) {
+    if nics.iter().any(|n| n.members.contains(nic.name())) {
         return 0;
     }
     1 + std::iter::successors(leader(nic, nics), |n| leader(n, nics))
@@ -192,7 +192,7 @@ pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step>
 }
 
 pub fn enslave_members(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
-    let master = &bond.nic.identity.name;
+    let master = bond.name();
     let mut steps = Vec::new();
     for member in &bond.nic.members {
         let is = observed.netdev(member).and_then(|d| d.master.as_ref());

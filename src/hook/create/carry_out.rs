@@ -101,7 +101,7 @@ impl Create<'_> {
 
 fn learn_indexes(record: &mut Record, inside: &Snapshot) {
     for held in &mut record.held {
-        let dev = inside.netdev(&held.nic.identity.name);
+        let dev = inside.netdev(held.name());
         held.inside.netdev.ifindex = dev.map_or(0, |dev| dev.ifindex);
     }
 }

@@ -82,7 +82,7 @@ impl Create<'_> {
     }
 
     fn scope(&self, plan: &Plan) -> Scope {
-        let nics: Vec<IfName> = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+        let nics: Vec<IfName> = plan.nics.iter().map(|n| n.name().clone()).collect();
         let job = plan.job.clone().with(&self.request.job());
         let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
         let by_hardware = self.request.host.policy.asks_for_hardware();

@@ -42,7 +42,7 @@ impl Create<'_> {
             inside: None,
         };
         let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
-        let nics = plan.nics.iter().map(|n| n.identity.name.clone());
+        let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
             let pitfalls = setup.nccl_pitfalls(&plan, &host, &host);

@@ -90,7 +90,7 @@ impl Settling<'_> {
     /// The kernel's, which a manager deletes that has taken a link and let go of it.
     fn lost_routes(&self, host: &Snapshot) -> Vec<Route> {
         let free = self.back.held.iter().filter(|h| h.managed.is_none());
-        let links = free.filter_map(|h| host.netdev(&h.nic.identity.name));
+        let links = free.filter_map(|h| host.netdev(h.name()));
         links
             .filter_map(|dev| lost_link_local(dev, &host.routes))
             .collect()

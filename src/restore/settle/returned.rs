@@ -52,7 +52,7 @@ impl<'a> Returned<'a> {
     pub fn words(&self, managers: &mut Managers, host: &Snapshot) -> Words {
         let mut words = Words::new();
         for held in self.held {
-            let name = &held.nic.identity.name;
+            let name = held.name();
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
                 continue;
             };
@@ -89,7 +89,7 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
 
 /// Has the profile of a NIC activated again. Whether that is under way.
 pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
-    let link = host.netdev(&held.nic.identity.name);
+    let link = host.netdev(held.name());
     let managed = held.managed.as_ref().zip(link);
     managed.is_some_and(|(managed, link)| managers.activate(managed, link))
 }
@@ -109,7 +109,7 @@ pub fn is_last(word: Word) -> bool {
 
 /// A NIC whose manager is not done.
 pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
-    let name = &held.nic.identity.name;
+    let name = held.name();
     let managed = held.managed.as_ref()?;
     let word = words.get(name)?;
     let does = match word {

@@ -93,7 +93,7 @@ impl Mischief {
         let side = Side::Inside;
         let is = inside.netdev(&dev).unwrap();
         let hardware = was.before.netdev.pci.is_some();
-        let renamed = dev != was.nic.identity.name;
+        let renamed = dev != *was.name();
         let settings = Settings::of(is);
         let text = |s: &str| s.to_owned();
         let to = match self.value {
@@ -158,7 +158,7 @@ impl Mischief {
             10 => Step::AltnameAdd {
                 side,
                 dev,
-                altname: was.nic.identity.name.to_string(),
+                altname: was.name().to_string(),
             },
             11 => match is.altnames.first() {
                 Some(a) => Step::AltnamesDelete {

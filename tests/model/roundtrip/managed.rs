@@ -31,7 +31,7 @@ impl Beside<'_> {
     fn begin(&mut self) {
         let now = self.kernel.see(Side::Host);
         for held in self.held {
-            let Some(link) = now.netdev(&held.nic.identity.name) else {
+            let Some(link) = now.netdev(held.name()) else {
                 continue;
             };
             let own = own_again(held);
@@ -176,7 +176,7 @@ const MAIN: u32 = 32_766;
 fn nothing_is_lost_or_double(held: &[MovedNic], now: &Snapshot) {
     assert_eq!(verify::lacking(held, now), []);
     for h in held {
-        let (was, is) = (&h.before, NicState::of(now, &h.nic.identity.name).unwrap());
+        let (was, is) = (&h.before, NicState::of(now, h.name()).unwrap());
         let counts = |a: &&Address| !kernel_address(a, &was.netdev);
         for address in was.netdev.addresses.iter().filter(counts) {
             let same = is

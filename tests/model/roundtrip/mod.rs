@@ -83,7 +83,7 @@ fn for_all<T: Debug>(cases: u32, values: impl Strategy<Value = T>, property: imp
 }
 
 fn names(held: &[MovedNic]) -> Vec<IfName> {
-    held.iter().map(|h| h.nic.identity.name.clone()).collect()
+    held.iter().map(|h| h.name().clone()).collect()
 }
 
 /// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what
@@ -460,7 +460,7 @@ fn what_the_container_has_is_what_was_planned() {
         }
         let of_host = case.kernel.see(Side::Host).rules;
         for held in &case.attach.held {
-            let name = &held.nic.identity.name;
+            let name = held.name();
             let want = match h.arp {
                 ArpChoice::Auto | ArpChoice::Strict => Some(ArpProfile::STRICT),
                 ArpChoice::Loose => Some(ArpProfile::LOOSE),
@@ -544,7 +544,7 @@ fn a_dead_namespace_returns_hardware() {
                 point();
                 let on_host = kernel.see(Side::Host);
                 let lost = |h: &&MovedNic| {
-                    h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none()
+                    h.before.netdev.pci.is_none() && on_host.netdev(h.name()).is_none()
                 };
                 let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
                 kernel.die();
@@ -552,8 +552,7 @@ fn a_dead_namespace_returns_hardware() {
                 let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
                 let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
                 stuck.sort();
-                let mut expected: Vec<&IfName> =
-                    lost.iter().map(|h| &h.nic.identity.name).collect();
+                let mut expected: Vec<&IfName> = lost.iter().map(|h| h.name()).collect();
                 expected.sort();
                 assert_eq!(stuck, expected);
                 let mut now = kernel.see(Side::Host);
@@ -590,7 +589,7 @@ fn a_dead_namespace_returns_hardware() {
 /// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then,
 /// what may be reached by these.
 fn without(routes: &mut Vec<Route>, lost: &[&MovedNic]) {
-    let gone = |dev: &IfName| lost.iter().any(|h| h.nic.identity.name == *dev);
+    let gone = |dev: &IfName| lost.iter().any(|h| h.name() == dev);
     let source = |r: &Route| {
         lost.iter().any(|h| {
             h.before

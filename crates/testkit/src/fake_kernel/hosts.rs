@@ -955,7 +955,7 @@ impl Host {
         }
         let states: Vec<NicState> = nics
             .iter()
-            .map(|n| NicState::of(&host, &n.identity.name).unwrap())
+            .map(|n| NicState::of(&host, n.name()).unwrap())
             .collect();
         let (arp, rails) = rails::decide(self.arp, TABLES, &states);
         Plan {
