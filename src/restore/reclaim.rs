@@ -8,7 +8,7 @@ use super::nic_names;
 use super::run::restore_abandoned;
 use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
-use crate::record::short_id;
+use crate::record::{Record, short_id};
 use crate::store::records::Records;
 
 /// Restores the NICs of containers that have died without a stop hook, other than those in `but`,
@@ -23,32 +23,20 @@ pub fn reclaim(
     let mut notes = Vec::new();
     let mut known = Vec::new();
     for path in records.paths() {
-        let record = match records.at(&path) {
-            Some(Ok(r)) => r,
+        match records.at(&path) {
+            Some(Ok(record)) => {
+                known.push(record.netns);
+                if but != Some(record.netns) && machine.is_abandoned(record) {
+                    let record = record.clone();
+                    notes.extend(restore_one(machine, records, record));
+                }
+            }
             Some(Err(e)) => {
                 notes.push(format!("{e:#}"));
                 // Its pin keeps its NICs together until the record is repaired.
                 known.extend(store.netns_of(&path));
-                continue;
             }
-            None => continue,
-        };
-        known.push(record.netns);
-        if but == Some(record.netns) || !machine.is_abandoned(record) {
-            continue;
-        }
-        let nics = words(nic_names(&record.held).iter().map(ToString::to_string));
-        let of = words(record.members.iter().map(|m| short_id(&m.id).to_owned()));
-        let record = record.clone();
-        let was_back = record.is_back();
-        match restore_abandoned(machine, records, record) {
-            Ok(done) if was_back && done.awaits.is_empty() => {
-                notes.push(format!("{nics} of {of}: configured again"));
-                notes.extend(done.notes.iter().map(|note| format!("{of}: {note}")));
-            }
-            Ok(_) if was_back => {}
-            Ok(_) => notes.push(format!("restored {nics}: their container has died ({of})")),
-            Err(e) => notes.push(format!("{nics} of {of}: {e:#}")),
+            None => {}
         }
     }
     notes.extend(records.sweep());
@@ -67,6 +55,22 @@ pub fn reclaim(
     Ok(notes)
 }
 
-fn words(all: impl Iterator<Item = String>) -> String {
+fn restore_one(machine: &dyn Namespaces, records: &mut Records, record: Record) -> Vec<String> {
+    let nics = joined(nic_names(&record.held).iter().map(ToString::to_string));
+    let of = joined(record.members.iter().map(|m| short_id(&m.id).to_owned()));
+    let was_back = record.is_back();
+    match restore_abandoned(machine, records, record) {
+        Ok(done) if was_back && done.awaits.is_empty() => {
+            let mut notes = vec![format!("{nics} of {of}: configured again")];
+            notes.extend(done.notes.iter().map(|note| format!("{of}: {note}")));
+            notes
+        }
+        Ok(_) if was_back => Vec::new(),
+        Ok(_) => vec![format!("restored {nics}: their container has died ({of})")],
+        Err(e) => vec![format!("{nics} of {of}: {e:#}")],
+    }
+}
+
+fn joined(all: impl Iterator<Item = String>) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
