@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -44,7 +45,8 @@ impl RunningSetup {
         let (lacking, lacks) = mpsc::sync_channel(1);
         let (moves, ended) = mpsc::channel();
         let running = setup.clone();
-        std::thread::spawn(move || {
+        // Without it both channels are closed.
+        let _ = Builder::new().spawn(move || {
             drop(sender.send(running.apply()));
             drop(lacking.send(running.lacking_libraries(&Budget::new(Some(&ended)))));
             let _ = ended.recv();
@@ -65,7 +67,9 @@ impl RunningSetup {
                 RecvTimeoutError::Timeout => {
                     ErrorClass::Timeout.error("looking at the container's root took too long")
                 }
-                RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
+                RecvTimeoutError::Disconnected => {
+                    ErrorClass::Other.error("a thread did not start, or has panicked")
+                }
             })
         });
         let mut notes = SetupNotes {

@@ -173,7 +173,7 @@ impl<'a> Create<'a> {
         check_managers_are_done(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
-        managers.await_restart(attach.held.iter().map(|h| &h.before.netdev));
+        managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
         for held in &mut attach.held {
             record_manager(held, &moved, host, &mut managers);
             adopt_unfinished(&attempt.records, held, host);

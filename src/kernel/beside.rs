@@ -1,6 +1,7 @@
 //! Threads that read something while another one goes on.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 
 use anyhow::{Context, Result};
@@ -22,17 +23,26 @@ impl Idle {
     }
 }
 
+fn do_once<T>(work: &Mutex<Option<impl FnOnce() -> T>>, answers: &Sender<T>) {
+    let work = work.lock().ok().and_then(|mut work| work.take());
+    // Where something else has failed, its answer is not waited for.
+    let _ = work.map(|work| answers.send(work()));
+}
+
 impl<T: Send + 'static> Beside<T> {
-    pub(super) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Result<Beside<T>> {
+    /// Where no thread can be started, as in a cgroup that has too many, the work is done here.
+    pub(super) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Beside<T> {
         let ((answers, answer), (end, ended)) = (channel(), channel());
+        let work = Arc::new(Mutex::new(Some(work)));
+        let (its_work, its_answers) = (work.clone(), answers.clone());
         let run = move || {
-            // Where something else has failed, its answer is not waited for.
-            let _ = answers.send(work());
+            do_once(&its_work, &its_answers);
             let _ = ended.recv();
         };
-        let begun = Builder::new().spawn(run).context("starting a thread")?;
-        drop(begun);
-        Ok(Beside { answer, end })
+        if Builder::new().spawn(run).is_err() {
+            do_once(&work, &answers);
+        }
+        Beside { answer, end }
     }
 
     pub(super) fn answer(self, idle: &mut Idle) -> Result<T> {

@@ -30,6 +30,8 @@ pub use state_files::{
 
 /// Within this a NetworkManager that is restarted has its name on the bus again.
 const RESTART: Duration = Duration::from_millis(300);
+/// Within this it has decided what it does with a link.
+const START: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// What a manager says of a link.
@@ -108,30 +110,55 @@ impl Managers {
         self.bus.as_ref().is_some_and(|bus| !bus.is_dead())
     }
 
-    /// Waits for a NetworkManager that has one of these links and does not run: it may just start
-    /// again. One that is stopped leaves its files, too.
-    pub fn await_restart<'a>(&mut self, mut links: impl Iterator<Item = &'a Netdev>) {
-        let by = Manager::NetworkManager;
-        let until = Instant::now() + RESTART;
-        if links.any(|link| manages(&self.root, by, link.ifindex)) {
-            while self.is_running(by) == Some(false) && Instant::now() < until {
+    /// Waits a moment for a NetworkManager that is starting, until it has decided what it does with
+    /// these links. What it keeps off stays undecided while it starts.
+    pub fn await_start<'a>(&mut self, links: impl Iterator<Item = &'a Netdev>) {
+        let until = Instant::now() + START;
+        if !present(&self.root).contains(&Manager::NetworkManager) {
+            return;
+        }
+        let mut bus = self.bus.as_mut();
+        if bus
+            .as_mut()
+            .is_none_or(|bus| network_manager::has_started(bus))
+        {
+            return;
+        }
+        for link in links {
+            while self.is_undecided(link) && Instant::now() < until {
                 sleep(MOMENT);
             }
         }
     }
 
     /// Why it is not known whether and by which profile NetworkManager configures a link that it
-    /// has.
+    /// has. One that is stopped leaves its file of the link, too: it is waited for, as it may just
+    /// start again.
     pub fn why_unknown(&mut self, link: &Netdev) -> Option<&'static str> {
         if !manages(&self.root, Manager::NetworkManager, link.ifindex) {
             return None;
         }
-        let bus = self.bus.as_mut();
-        let is_undecided = bus.is_some_and(|bus| network_manager::is_undecided(bus, link));
+        let starts = self.starts_within(RESTART) || self.is_undecided(link);
         if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
             return Some("D-Bus or a program on it does not answer");
         }
-        is_undecided.then_some("NetworkManager is starting")
+        starts.then_some("NetworkManager is starting")
+    }
+
+    fn is_undecided(&mut self, link: &Netdev) -> bool {
+        let bus = self.bus.as_mut();
+        bus.is_some_and(|bus| network_manager::is_undecided(bus, link))
+    }
+
+    /// Whether a NetworkManager that does not run does so in time.
+    fn starts_within(&mut self, patience: Duration) -> bool {
+        let by = Manager::NetworkManager;
+        let until = Instant::now() + patience;
+        let is_absent = self.is_running(by) == Some(false);
+        while self.is_running(by) == Some(false) && Instant::now() < until {
+            sleep(MOMENT);
+        }
+        is_absent && self.is_running(by) == Some(true)
     }
 
     pub fn are_present(&self) -> bool {

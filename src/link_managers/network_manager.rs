@@ -68,6 +68,11 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
 }
 
+/// Whether it runs, and has decided about all links.
+pub fn has_started(bus: &mut Bus) -> bool {
+    flag(bus, ROOT, NAME, "Startup").is_ok_and(|starting| !starting)
+}
+
 /// Whether it has not said yet what it does with a link, since it has just started.
 pub fn is_undecided(bus: &mut Bus, link: &Netdev) -> bool {
     bus.has(NAME).is_ok_and(|runs| runs) && word(bus, link) == Word::Unseen && is_starting(bus)

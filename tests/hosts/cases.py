@@ -569,6 +569,11 @@ def networkmanager_too_busy_to_notice(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", run=steps.manager_restarted_at_a_create)
+def networkmanager_restarted_at_a_create(h):
+    networkmanager_too_busy_to_notice(h)
+
+
 @case("trixie", "bookworm", run=steps.manager_silent_at_a_create)
 def networkmanager_silent_at_a_create(h):
     networkmanager_too_busy_to_notice(h)

@@ -142,7 +142,7 @@ def _leg(leg):
 
 def _routes(family, prefix):
     items = []
-    for route in _json(f"ip -j -d {family} route show table all", prefix):
+    for route in _legs_of(_json(f"ip -j -d {family} route show table all", prefix), family):
         legs = route.get("nexthops") or [route]
         table = route.get("table", "main")
         kind = "" if route.get("type", "unicast") == "unicast" else route["type"] + " "
@@ -170,6 +170,19 @@ def _routes(family, prefix):
             )
         )
     return items
+
+
+def _legs_of(routes, family):
+    """Each leg for itself where the kernel has it so: it joins IPv6 routes of the same metric,
+    which a manager may have chosen for several NICs (fib6_add_rt2node() in net/ipv6/ip6_fib.c)."""
+    for route in routes:
+        if family != "-6" or "nhid" in route or "nexthops" not in route:
+            yield route
+            continue
+        whole = {k: v for k, v in route.items() if k != "nexthops"}
+        for leg in route["nexthops"]:
+            weight = {} if leg.get("weight") == 1 else {"weight": leg.get("weight")}
+            yield whole | {k: v for k, v in leg.items() if k != "weight"} | weight
 
 
 def _rules(family, prefix):

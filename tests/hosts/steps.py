@@ -336,3 +336,23 @@ def addresses_inside(judge):
         time.sleep(0.2)
     judge.expect_code(container.stop(), 0, "stop")
     judge.expect_back("stop")
+
+
+def manager_restarted_at_a_create(judge):
+    """It has no name on the bus for a moment, or has not decided yet. Its NICs leave when it says
+    what is its own, and come back with their profile."""
+    judge.prepare()
+    [manager] = judge.host.managers
+    for number in range(2 * judge.rounds + 1):
+        step = f"round {number + 1}"
+        restarting = judge.beside(manager.restart)
+        time.sleep(0.05 * (number % 8))
+        container = Container()
+        created = container.create()
+        restarting.join()
+        if created.code == 9:
+            container.end()
+        else:
+            judge.expect_code(created, 0, step)
+            judge.expect_code(container.stop(), 0, step)
+        judge.expect_back(step)

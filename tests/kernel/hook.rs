@@ -1145,3 +1145,32 @@ fn refused_namesake_leaves_the_first_ones_report() {
         host.is_clean();
     });
 }
+
+/// A cgroup may have as many threads as it is allowed: here none gets the stack that it asks for.
+#[test]
+fn hooks_go_on_or_refuse_where_no_thread_starts() {
+    alone(|host| {
+        host.rails(2);
+        host.prepare("r0 r1");
+        let before = host.look();
+        let hook = |stage: &str, state: &str| {
+            let mut command = host.command(&["hook", stage]);
+            run(
+                command.env("RUST_MIN_STACK", (1_u64 << 50).to_string()),
+                state,
+            )
+        };
+        let mut c = Container::new("c");
+        let created = hook("createRuntime", &c.state());
+        assert!(matches!(created.code, Some(0 | 1)), "{created:?}");
+        if created.code == Some(1) {
+            assert_eq!(created.err.trim().lines().count(), 1, "{created:?}");
+            host.is_as(&before);
+            c.create(host).ok();
+        }
+        c.kill();
+        hook("poststop", &c.stopped()).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

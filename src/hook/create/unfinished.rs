@@ -5,7 +5,7 @@ use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_rout
 use rdma_model::error_class::ErrorClass;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
-use rdma_model::manager::Managed;
+use rdma_model::manager::{Managed, Manager};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
 use rdma_model::step::NicState;
@@ -50,7 +50,7 @@ pub(super) fn check_managers_answer(held: &[MovedNic], managers: &mut Managers) 
         before, managed, ..
     } in held
     {
-        if managed.as_ref().is_some_and(|m| m.foreign.is_some()) {
+        if managed.as_ref().is_some_and(is_known) {
             continue;
         }
         if let Some(why) = managers.why_unknown(&before.netdev) {
@@ -62,6 +62,12 @@ pub(super) fn check_managers_answer(held: &[MovedNic], managers: &mut Managers) 
         }
     }
     Ok(())
+}
+
+/// Of NetworkManager the profile counts as well.
+fn is_known(managed: &Managed) -> bool {
+    let has_profile = managed.uuid.is_some() || managed.by == Manager::Networkd;
+    managed.foreign.is_some() && has_profile
 }
 
 /// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A

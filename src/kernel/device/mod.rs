@@ -61,7 +61,7 @@ impl Devices {
         for devs in devs.chunks(share) {
             let names: Vec<IfName> = devs.iter().map(|dev| dev.name.clone()).collect();
             let files = self.files.clone();
-            of_files.push(Beside::begin(move || read_files(files.as_deref(), &names))?);
+            of_files.push(Beside::begin(move || read_files(files.as_deref(), &names)));
         }
         let by_netlink: Vec<Values> = devs.iter().map(|dev| self.by_netlink(dev)).collect();
         let mut values = Vec::new();

@@ -58,7 +58,7 @@ impl World for Kernel {
     fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
         let boot_id = self.boot_id.clone();
         let elsewhere = match scope.elsewhere && side == Side::Host {
-            true => Some(Beside::begin(look_elsewhere(self.host.netns.again()?))?),
+            true => Some(Beside::begin(look_elsewhere(self.host.netns.again()?))),
             false => None,
         };
         let space = self.space(side)?;

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::thread::Builder;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -73,7 +74,8 @@ pub fn workshop<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 
 fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(work);
+        let thread = Builder::new().spawn_scoped(scope, work);
+        let thread = thread.context("starting a thread")?;
         thread
             .join()
             .map_err(|_| anyhow!("a thread inside a mount namespace panicked"))?

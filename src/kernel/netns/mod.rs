@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::thread::Builder;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -39,10 +40,11 @@ pub struct Netns {
 impl Netns {
     /// A new one, with nothing in it but a loopback interface that is down.
     pub fn make() -> Result<Netns> {
-        let thread = std::thread::spawn(|| {
+        let thread = Builder::new().spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
             Netns::current()
         });
+        let thread = thread.context("starting a thread")?;
         thread
             .join()
             .map_err(|_| anyhow!("a thread that makes a network namespace panicked"))?
