@@ -144,8 +144,8 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
     let records = hook.read_records()?;
-    let mut there = records.readable().filter(|r| r.netns == netns);
-    Ok(there.any(|r| {
+    let record = records.of_netns(netns);
+    Ok(record.is_some_and(|r| {
         let mut ours = r.members.iter().filter(|m| m.pid == pid);
         ours.any(|m| hook.machine.is_alive(r, m))
     }))
@@ -165,8 +165,6 @@ fn is_able(hook: &Hook) -> Result<bool> {
         return Ok(true);
     };
     // Such a user may not even read the records.
-    let has_nics = hook
-        .read_records()
-        .is_ok_and(|records| hook.own_record(&records).is_some());
+    let has_nics = matches!(hook.record(), Ok(Some(_)));
     if has_nics { Err(lacking) } else { Ok(false) }
 }

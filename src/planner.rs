@@ -133,12 +133,12 @@ pub fn plan_with(
     options: Options,
 ) -> Result<(Plan, Selection)> {
     let (plan, selection) = plan_of_any(request, name, snapshot, busy, options)?;
-    check_taken(request, &plan, &selection, snapshot)?;
+    check_selection(request, &plan, &selection, snapshot)?;
     Ok((plan, selection))
 }
 
 /// That a plan of [`plan_of_any`] has what was asked for.
-pub fn check_taken(
+pub fn check_selection(
     request: &Request,
     plan: &Plan,
     selection: &Selection,
@@ -283,13 +283,13 @@ pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     for held in busy {
         let name = &held.netdev;
         if request.names(name) && request.narrowing.forbids(name).is_none() {
-            return Err(taken(&format!("{name} is held by {}", held.by)));
+            return Err(held_error(&format!("{name} is held by {}", held.by)));
         }
     }
     Ok(())
 }
 
-fn taken(what: &str) -> anyhow::Error {
+fn held_error(what: &str) -> anyhow::Error {
     ErrorClass::Locked.error(format!(
         "{what}: stop that first, or wait for it (--wait, or hook_wait_s in {CONFIG})"
     ))
@@ -306,7 +306,7 @@ pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
             }
             _ => continue,
         };
-        return Err(taken(&what));
+        return Err(held_error(&what));
     }
     Ok(())
 }

@@ -28,8 +28,8 @@ use crate::nccl_env::Namespace;
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{
-    check_agreed, check_taken, inside_with_nics, look_at_host, moved_away, options, plan_of_any,
-    view_of,
+    check_agreed, check_selection, inside_with_nics, look_at_host, moved_away, options,
+    plan_of_any, view_of,
 };
 use crate::select::{Selection, protected_ifaces};
 use crate::store::Store;
@@ -232,7 +232,7 @@ impl<'a> DraftInputs<'a> {
                 .coming(request)
                 .filter(|_| begun.elapsed() < patience);
             let (Some(why), Some(live)) = (coming, &mut self.live) else {
-                check_taken(request, &plan, &selection, &self.seen)?;
+                check_selection(request, &plan, &selection, &self.seen)?;
                 return Ok((plan, selection));
             };
             if !said && begun.elapsed() >= Duration::from_secs(1) {

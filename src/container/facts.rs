@@ -16,7 +16,7 @@ use crate::oci::state::State;
 #[derive(Debug, Default)]
 pub struct ContainerFacts {
     /// Absent for a hook that is called by hand.
-    pub bundle: Option<ConfigJson>,
+    pub bundle: Option<FoundBundle>,
     /// By the command line of the hook's parent, which is the runtime, and by the container's
     /// annotations; nothing where the parent is not runsc.
     pub sandbox: Option<Sandbox>,
@@ -25,8 +25,7 @@ pub struct ContainerFacts {
 }
 
 #[derive(Debug)]
-pub struct ConfigJson {
-    /// The bundle's folder.
+pub struct FoundBundle {
     pub dir: PathBuf,
     pub config: Config,
 }
@@ -39,16 +38,16 @@ impl ContainerFacts {
             .and_then(|(program, args)| Sandbox::of_command(program, args));
         let named = runtime.and_then(|(_, args)| pidfd::bundle(&args));
         Ok(ContainerFacts {
-            bundle: config_json([Some(PathBuf::from(&state.bundle)), named])?,
+            bundle: found_bundle([Some(PathBuf::from(&state.bundle)), named])?,
             sandbox: by_command.and(Sandbox::of_both(by_command, &state.annotations)),
             agreed: None,
         })
     }
 }
 
-impl ConfigJson {
+impl FoundBundle {
     /// What it says of the container of that init; views of ours lie in `views`.
-    pub fn bundle(&self, pid: i32, views: &Path) -> Result<Bundle> {
+    pub fn read(&self, pid: i32, views: &Path) -> Result<Bundle> {
         let views = views.to_str().unwrap_or_default();
         let path = self.dir.join("config.json");
         Bundle::new(&self.config, &self.dir, pid, views)
@@ -56,14 +55,14 @@ impl ConfigJson {
     }
 }
 
-/// Of the first bundle that has one.
-fn config_json(dirs: [Option<PathBuf>; 2]) -> Result<Option<ConfigJson>> {
+/// The first one that has a config.json.
+fn found_bundle(dirs: [Option<PathBuf>; 2]) -> Result<Option<FoundBundle>> {
     for dir in dirs.into_iter().flatten().filter(|dir| dir.is_absolute()) {
         let path = dir.join("config.json");
         if let Some(text) = files::read(&path).class(ErrorClass::State, "reading the bundle")? {
             let doing = format!("reading {}", path.display());
             let config = Config::parse(&text).class(ErrorClass::State, doing)?;
-            return Ok(Some(ConfigJson { dir, config }));
+            return Ok(Some(FoundBundle { dir, config }));
         }
     }
     Ok(None)

@@ -1,5 +1,6 @@
 //! A setup as it is carried out, beside the moves of the NICs.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::Builder;
@@ -33,8 +34,11 @@ pub struct RunningSetup {
 /// How long a container waits for a look at its libraries, which is for a note alone.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What was mounted, and why /sys was not covered although that was tried.
-type Applied = (AppliedMounts, Option<String>);
+struct Applied {
+    mounts: AppliedMounts,
+    /// Why /sys was not covered, although that was tried.
+    uncovered: Option<String>,
+}
 
 impl RunningSetup {
     /// Begins. The thread ends with the process at the latest: a file system of the image may keep
@@ -105,26 +109,33 @@ impl SetupPlan {
         } = &self.additions;
         let is_idle = covers.is_empty() && conf.is_empty() && hosts.is_none();
         if self.sandboxed || (is_idle && self.nodes.is_empty()) {
-            return Ok((
-                self.nothing_put(&self.nodes, "nothing can be put into a sandbox any more"),
-                None,
-            ));
+            let why = "nothing can be put into a sandbox any more";
+            return Ok(Applied {
+                mounts: self.nothing_put(&self.nodes, why),
+                uncovered: None,
+            });
         }
         let container = &self.bundle.container;
         let why = match apply_mounts(container, &self.additions, &self.nodes) {
             Err(e) if self.sysfs == SysfsMode::Auto => format!("{e:#}"),
-            done => return Ok((done?, None)),
+            done => {
+                return Ok(Applied {
+                    mounts: done?,
+                    uncovered: None,
+                });
+            }
         };
         let rest = ContainerMounts {
             covers: Vec::new(),
             conf: conf.clone(),
             hosts: hosts.clone(),
         };
-        match apply_mounts(container, &rest, &self.nodes) {
-            Ok(done) => Ok((done, Some(why))),
-            // A container that is no process of this kernel has its nodes where we cannot look.
-            Err(_) => Ok((self.nothing_put(&[], &why), Some(why))),
-        }
+        Ok(Applied {
+            mounts: apply_mounts(container, &rest, &self.nodes)
+                // A container that is no process of this kernel has its nodes where we cannot look.
+                .unwrap_or_else(|_| self.nothing_put(&[], &why)),
+            uncovered: Some(why),
+        })
     }
 
     /// In the container's mount namespace, where this thread stays.
@@ -159,12 +170,12 @@ impl SetupPlan {
     /// and refuses a container without its device nodes.
     fn conclude(
         &self,
-        (applied, uncovered): Applied,
+        Applied { mounts, uncovered }: Applied,
         context: &SetupContext,
         netns: u64,
         notes: &mut SetupNotes,
     ) -> Result<()> {
-        if let Some(flags) = flags(&applied.lacking) {
+        if let Some(flags) = flags(&mounts.lacking) {
             let text = format!(
                 "the container lacks device nodes: add {flags} to its engine's command, or \
                 prepare its bundle"
@@ -176,14 +187,9 @@ impl SetupPlan {
             (None, 0) => None,
             (None, n) => Some(format!("{n} directories covered by the hook")),
         };
-        notes.notes.extend(
-            applied
-                .kept
-                .iter()
-                .map(|line| format!("{line} of the image's /etc/nccl.conf stays")),
-        );
-        notes.notes.extend(applied.hosts);
-        notes.settings = match &applied.conf {
+        notes.notes.extend(mounts.kept.iter().map(kept));
+        notes.notes.extend(mounts.hosts);
+        notes.settings = match &mounts.conf {
             ConfOutcome::Nothing => None,
             ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
             ConfOutcome::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
@@ -197,43 +203,38 @@ impl SetupPlan {
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };
-        notes.notes.extend(
-            applied
-                .left
-                .iter()
-                .map(|left| format!("not given to the container: {left}")),
-        );
+        notes.notes.extend(mounts.left.iter().map(not_given));
         Ok(())
     }
-}
 
-impl SetupPlan {
     /// Whether the settings are in the file that a createContainer hook has mounted in the sandbox.
     fn fills_late(&self, context: &SetupContext, notes: &mut SetupNotes) -> Result<bool> {
         if !self.sandboxed {
             return Ok(false);
         }
         let State { id, bundle, .. } = context.state;
-        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        let (mut kept_lines, mut left) = (Vec::new(), Vec::new());
         let filled = context.store.fill_late_conf(id, bundle, |image| {
             let merged = merge(image, &self.additions.conf);
-            (kept, left) = (merged.kept, merged.left);
+            (kept_lines, left) = (merged.kept, merged.left);
             if merged.added.is_empty() {
                 image.to_vec()
             } else {
                 merged.bytes
             }
         })?;
-        notes.notes.extend(
-            kept.iter()
-                .map(|line| format!("{line} of the image's /etc/nccl.conf stays")),
-        );
-        notes.notes.extend(
-            left.iter()
-                .map(|left| format!("not given to the container: {left}")),
-        );
+        notes.notes.extend(kept_lines.iter().map(kept));
+        notes.notes.extend(left.iter().map(not_given));
         Ok(filled)
     }
+}
+
+fn kept(line: impl Display) -> String {
+    format!("{line} of the image's /etc/nccl.conf stays")
+}
+
+fn not_given(left: impl Display) -> String {
+    format!("not given to the container: {left}")
 }
 
 /// `--device` for each node.

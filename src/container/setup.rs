@@ -64,6 +64,7 @@ pub struct SetupPlan {
 #[derive(Clone, Copy, Default)]
 pub struct Observations<'a> {
     pub host: Option<&'a Snapshot>,
+    /// Absent where it is the host's, too.
     pub inside: Option<&'a Snapshot>,
 }
 

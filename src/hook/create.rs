@@ -113,7 +113,7 @@ impl<'a> Create<'a> {
             pins::check_vacant(&keeper.hold.path)?;
         }
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
-            if self.is_used(&record, recipient) {
+            if self.is_in_use(&record, recipient) {
                 return self.join(attempt, record);
             }
             // A hook died in the middle, or all that used the NICs have ended: start again.
@@ -127,10 +127,6 @@ impl<'a> Create<'a> {
             inside: Some(&inside),
         };
         let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
-        if let Some(setup) = &setup {
-            let pitfalls = setup.nccl_pitfalls(&plan, &host, &inside);
-            self.report.notes.extend(pitfalls);
-        }
         let AttachPlan { steps, held, .. } = self.plan_steps(&plan, &host, &inside, &attempt)?;
         let record = self.new_record(plan, host, held, &attempt)?;
         self.lap(Lap::Plan);

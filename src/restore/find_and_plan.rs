@@ -43,28 +43,29 @@ pub(super) fn find_and_plan(
 ) -> Result<Planned> {
     let deadline = Instant::now() + patience;
     let mut notes = Vec::new();
+    // Every namespace of the machine is looked into: once.
+    let mut has_searched = patience.is_zero();
     let mut searched = None;
     loop {
         let planned = plan_now(world, managers, record)?;
         let plan = &planned.plan;
-        let over = Instant::now() >= deadline;
-        if plan.missing == 0 || over && (searched.is_some() || patience.is_zero()) {
+        let is_over = Instant::now() >= deadline;
+        if plan.missing == 0 || is_over && has_searched {
             return Ok(Planned {
                 notes,
-                searched: searched.flatten(),
+                searched,
                 ..planned
             });
         }
-        // Every namespace of the machine is looked into: once.
-        if searched.is_none() && !patience.is_zero() {
-            searched = Some(None);
+        if !has_searched {
+            has_searched = true;
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| name == h.name());
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
                 let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
                 let fetched = search_netns::fetch(machine, record, &owed);
                 notes.extend(fetched.notes);
-                searched = Some(fetched.searched);
+                searched = fetched.searched;
                 continue;
             }
         }

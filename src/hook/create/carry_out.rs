@@ -37,22 +37,25 @@ impl Create<'_> {
         replace_unfinished(&mut attempt.records, &record)?;
         let result = self.attach(&mut attempt, &mut record, steps, setup);
         self.lap(Lap::Record);
-        let Err(e) = result else { return Ok(()) };
+        result.or_else(|e| self.undo(attempt, record, &e))
+    }
+
+    /// Always an error: why there was something to undo.
+    fn undo(&mut self, attempt: Attempt, record: Record, e: &anyhow::Error) -> Result<()> {
         let Attempt {
             mut world,
             mut records,
             ..
         } = attempt;
-        let undone = restore_opened(self.hook.machine, &mut *world, &mut records, record, SETTLE);
+        let machine = self.hook.machine;
+        let undone = restore_opened(machine, &mut *world, &mut records, record, SETTLE);
         self.report.steps_done = 0;
         self.lap(Lap::Undo);
-        match undone {
-            Ok(_) => Err(undone_too(e)),
-            Err(u) => Err(u).class(
-                ErrorClass::Incomplete,
-                format!("{e:#}; and the undo is incomplete"),
-            ),
-        }
+        undone.class(
+            ErrorClass::Incomplete,
+            format!("{e:#}; and the undo is incomplete"),
+        )?;
+        Err(ErrorClass::of(e).error(format!("{e:#}; everything is undone")))
     }
 
     /// Pins the namespace, moves, verifies and records that. What the container shall find is put
@@ -112,11 +115,6 @@ fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
         .hold
         .iter()
         .try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
-}
-
-/// That error with a word that nothing is left of the attempt.
-fn undone_too(e: anyhow::Error) -> anyhow::Error {
-    ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
 }
 
 fn lap_of(step: &Step) -> Lap {

@@ -35,13 +35,13 @@ impl Create<'_> {
         let busy = planner::busy_nics(&attempt.records, hook.machine);
         let world = &mut *attempt.world;
         let whole = self.whole_plan(name, world, &busy)?;
-        // Before the machine is observed, where the policy asks for nothing of it: a hook that only
+        // Before the host is observed, where the policy asks for no hardware: a hook that only
         // waits does not keep the lock.
         let by_hardware = policy.asks_for_hardware();
         if !by_hardware {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
         }
-        let host = world.observe(Side::Host, &self.scope(&whole))?;
+        let host = world.observe(Side::Host, &self.scope_of(&whole))?;
         let unplanned = request.unplanned(&whole);
         let plan = request.narrowed_plan(whole, Some(&host));
         request.check_devices(&plan)?;
@@ -81,7 +81,7 @@ impl Create<'_> {
         fresh_plan(&request, name.as_str(), world, busy)
     }
 
-    fn scope(&self, plan: &Plan) -> Scope {
+    fn scope_of(&self, plan: &Plan) -> Scope {
         let nics: Vec<IfName> = plan.nics.iter().map(|n| n.name().clone()).collect();
         let job = plan.job.clone().with(&self.request.job());
         let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);

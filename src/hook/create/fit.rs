@@ -17,7 +17,8 @@ pub(super) struct Fitted {
 }
 
 impl<'a> Create<'a> {
-    /// A namespace without a container has no setup: each is set up as it joins.
+    /// By the container's sandbox, environment and config.json. A namespace without a container has
+    /// no setup: each is set up as it joins.
     pub(super) fn fit(
         &mut self,
         plan: Plan,
@@ -31,11 +32,8 @@ impl<'a> Create<'a> {
         let (plan, notes) = sandbox::plan_for_sandbox(plan, state, facts.sandbox, seen.host)?;
         self.report.note_once(notes);
         let (pid, views) = (attempt.recipient.pid(), context.store.views());
-        let config = facts.bundle.as_ref();
-        let bundle = config
-            .map(|config| config.bundle(pid, &views))
-            .transpose()?;
-        // Where nothing moves, it is the host's.
+        let found = facts.bundle.as_ref();
+        let bundle = found.map(|found| found.read(pid, &views)).transpose()?;
         let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {
@@ -44,7 +42,12 @@ impl<'a> Create<'a> {
         };
         let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
         self.add_setup(notes);
-        setup.map(|setup| Fitted { plan, setup })
+        let setup = setup?;
+        if let (Some(setup), Some(host), Some(inside)) = (&setup, seen.host, inside) {
+            let pitfalls = setup.nccl_pitfalls(&plan, host, inside);
+            self.report.notes.extend(pitfalls);
+        }
+        Ok(Fitted { plan, setup })
     }
 
     pub(super) fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {

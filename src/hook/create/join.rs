@@ -20,7 +20,7 @@ impl Create<'_> {
     /// Whether the NICs of that record, which are in the recipient's namespace, are all attached
     /// and in use. A member lives then, or a process is left of those that have joined what
     /// `rdmaprep hold` made.
-    pub(super) fn is_used(&self, record: &Record, recipient: &dyn Recipient) -> bool {
+    pub(super) fn is_in_use(&self, record: &Record, recipient: &dyn Recipient) -> bool {
         let machine = self.hook.machine;
         let mut members = record.members.iter();
         record.phase == Phase::Attached

@@ -45,8 +45,6 @@ impl Create<'_> {
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
-            let pitfalls = setup.nccl_pitfalls(&plan, &host, &host);
-            self.report.notes.extend(pitfalls);
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
             self.lap(Lap::Setup);
         }

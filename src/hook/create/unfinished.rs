@@ -25,14 +25,14 @@ pub(super) fn check_managers_are_done(
     managers: &mut Managers,
 ) -> Result<()> {
     for nic in &plan.nics {
-        let Some(state) = NicState::of(host, &nic.identity.name) else {
+        let Some(state) = NicState::of(host, nic.name()) else {
             continue;
         };
         let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
             continue;
         };
         if let Some(by) = managers.at_work(&state.netdev) {
-            let (name, address, prefix) = (&nic.identity.name, missing.address, missing.prefix);
+            let (name, address, prefix) = (nic.name(), missing.address, missing.prefix);
             let text = format!(
                 "{name} has no {address}/{prefix} yet: {} is still configuring it",
                 by.name()
@@ -102,7 +102,7 @@ fn unfinished<'r>(records: &'r Records) -> impl Iterator<Item = &'r Record> {
 /// Takes over what an earlier restore has yet to add to a NIC.
 pub(super) fn adopt_unfinished(records: &Records, held: &mut MovedNic, host: &Snapshot) {
     for earlier in unfinished(records).flat_map(|r| &r.held) {
-        if earlier.nic.identity.name == held.nic.identity.name
+        if earlier.name() == held.name()
             && let Some(managed) = &earlier.managed
         {
             adopt(earlier, managed, held, host);
