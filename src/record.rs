@@ -37,6 +37,8 @@ pub enum Phase {
     Attached,
     /// NICs may be anywhere on their way to the host.
     Restoring,
+    /// All NICs are on the host; what their managers have still to do is awaited.
+    Awaiting,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,9 +162,8 @@ impl Record {
         format!("rdmaprep restore {id}")
     }
 
-    /// Whether its NICs are on the host, and only what their manager does is awaited.
     pub fn is_back(&self) -> bool {
-        self.netns > LAST_NETNS
+        self.phase == Phase::Awaiting
     }
 
     /// Numbers that no namespace has. The kernel may give the namespace's own to the next one,
@@ -177,7 +178,7 @@ impl Record {
     pub fn waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
         Record {
             netns: number,
-            phase: Phase::Restoring,
+            phase: Phase::Awaiting,
             given: None,
             held_back: Vec::new(),
             hold: None,

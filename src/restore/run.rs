@@ -34,10 +34,9 @@ pub fn restore_abandoned(
     records: &mut Records,
     record: Record,
 ) -> Result<Restored> {
-    let patience = if record.phase == Phase::Restoring {
-        Duration::ZERO
-    } else {
-        SETTLE
+    let patience = match record.phase {
+        Phase::Restoring | Phase::Awaiting => Duration::ZERO,
+        Phase::Attaching | Phase::Attached => SETTLE,
     };
     open_and_restore(machine, records, record, patience)
 }
