@@ -78,6 +78,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
             cni: None,
         }],
         given: None,
+        claims: Vec::new(),
         held_back: Vec::new(),
         lost: std::collections::BTreeSet::new(),
         awaits: Vec::new(),

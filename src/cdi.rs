@@ -29,6 +29,8 @@ pub const KIND: &str = "rdmaprep.io/rail";
 pub const ALL: &str = "all";
 /// The flag of a hook that names a rail.
 pub const FLAG: &str = "--rail";
+/// The flag of a hook that says by which claim of Kubernetes.
+pub const CLAIM: &str = "--claim";
 /// The prefix of the variable for a rail; the device's name follows, so that none overwrites
 /// another.
 pub const VARIABLE: &str = "RDMAPREP_RAIL_";

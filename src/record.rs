@@ -99,6 +99,9 @@ pub struct Record {
     /// The plan that was carried out: a further container in the namespace gets the rest of it,
     /// too.
     pub given: Option<Box<Plan>>,
+    /// UIDs of the claims of Kubernetes that its containers have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,

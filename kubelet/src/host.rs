@@ -74,6 +74,9 @@ impl Host {
     /// fails and is tried again.
     fn is_pods(&self, record: &Record) -> bool {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if !record.claims.is_empty() {
+            return true;
+        }
         // The plugin of a CNI runtime has ended, and the kubelet counts no rail by it.
         let mut containers = record.members.iter().filter(|m| m.cni.is_none());
         if let Some(member) = containers.find(|m| self.machine.is_alive(record, m)) {
@@ -262,6 +265,7 @@ fn rail(
     let facts = Facts {
         is_away: held.is_some(),
         held_back: held.is_some_and(|h| h.held_back),
+        is_hca: matches!(name, RailName::Hca(_)),
         netdev: link.map(|n| n.name.to_string()),
         hca: hca_name.as_ref().map(HcaName::to_string),
         port: number.or(port.map(|p| p.number)),

@@ -36,6 +36,8 @@ pub struct Facts {
     pub is_away: bool,
     /// Whether its return was tried, and it is not whole.
     pub held_back: bool,
+    /// An HCA that no netdev moves with.
+    pub is_hca: bool,
     pub netdev: Option<String>,
     pub hca: Option<String>,
     pub port: Option<u32>,

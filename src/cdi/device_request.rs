@@ -1,11 +1,13 @@
 //! What the devices of one container ask for together. Each of them has a hook in config.json;
 //! every hook finds all of them there, and the first does the work for all.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::rail::{self, RailName};
-use super::{FLAG, KIND};
+use super::{CLAIM, FLAG, KIND};
 use crate::config::device_request::DeviceRequest;
 use crate::oci::config::Config;
 use crate::oci::edit::Stage;
@@ -21,10 +23,11 @@ impl DeviceRequest {
         plan: Option<&str>,
         mine: &[String],
     ) -> Result<Option<DeviceRequest>> {
+        let mut claims = BTreeSet::new();
         let all: Vec<Vec<String>> = config
             .hooks(stage.name())?
             .into_iter()
-            .filter_map(|hook| words(&hook.args?, stage, plan))
+            .filter_map(|hook| words(&hook.args?, stage, plan, &mut claims))
             .collect();
         if !all.iter().any(|words| words == mine) {
             let text =
@@ -34,12 +37,13 @@ impl DeviceRequest {
         if all.first().is_none_or(|words| words != mine) {
             return Ok(None);
         }
-        Ok(Some(
-            rail::names(all.iter().flatten())
-                .class(ErrorClass::State, "hooks of config.json")?
-                .into_iter()
-                .collect(),
-        ))
+        let names = rail::names(all.iter().flatten());
+        let mut asked = DeviceRequest {
+            claims,
+            ..DeviceRequest::default()
+        };
+        asked.extend(names.class(ErrorClass::State, "hooks of config.json")?);
+        Ok(Some(asked))
     }
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count,
@@ -66,23 +70,39 @@ impl DeviceRequest {
 impl FromIterator<RailName> for DeviceRequest {
     fn from_iter<I: IntoIterator<Item = RailName>>(names: I) -> DeviceRequest {
         let mut asked = DeviceRequest::default();
-        for name in names {
-            match name {
-                RailName::Netdev(name) => drop(asked.netdevs.insert(name)),
-                RailName::Hca(name) => drop(asked.hcas.insert(name)),
-            }
-        }
+        asked.extend(names);
         asked
     }
 }
 
-fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String>> {
+impl Extend<RailName> for DeviceRequest {
+    fn extend<I: IntoIterator<Item = RailName>>(&mut self, names: I) {
+        for name in names {
+            match name {
+                RailName::Netdev(name) => drop(self.netdevs.insert(name)),
+                RailName::Hca(name) => drop(self.hcas.insert(name)),
+            }
+        }
+    }
+}
+
+/// Collects the claims besides.
+fn words(
+    args: &[String],
+    stage: Stage,
+    plan: Option<&str>,
+    claims: &mut BTreeSet<String>,
+) -> Option<Vec<String>> {
     let rails = values(args, FLAG);
     let ours = args
         .get(1..3)
         .is_some_and(|two| two == ["hook", stage.name()])
         && values(args, "--plan").first().map(String::as_str) == plan;
-    (ours && !rails.is_empty()).then_some(rails)
+    if !ours || rails.is_empty() {
+        return None;
+    }
+    claims.extend(values(args, CLAIM));
+    Some(rails)
 }
 
 /// What is no name is left out.

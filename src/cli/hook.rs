@@ -69,6 +69,10 @@ pub struct HookArgs {
     // config.json.
     #[arg(long, env = "RDMAPREP_RAIL", value_name = "RAIL")]
     pub rail: Vec<String>,
+    /// UID of the claim of Kubernetes that has the rail
+    // `rdmaprep-dra` writes it. The claims of all hooks in config.json count.
+    #[arg(long, env = "RDMAPREP_CLAIM", value_name = "UID", requires = "rail")]
+    pub claim: Option<String>,
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -133,6 +137,7 @@ fn read_plain(args: &[OsString]) -> Option<Cli> {
         agreed: text("agreed"),
         handles: Vec::new(),
         rail: Vec::new(),
+        claim: None,
         select: SelectArgs::default(),
     };
     let global = Global {

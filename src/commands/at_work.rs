@@ -26,7 +26,7 @@ pub(super) fn records<'a>(
     machine: &ThisMachine,
 ) -> Result<(Records<'a>, AtWork)> {
     let records = Records::read(store, machine.boot_id())?;
-    let is_clear = |record| matches!(stale(machine, record), None | Some(Stale::Waiting));
+    let is_clear = |record| matches!(stale(store, machine, record), None | Some(Stale::Waiting));
     if records.readable().all(is_clear) {
         return Ok((records, AtWork::Unknown));
     }
@@ -38,10 +38,12 @@ pub(super) fn records<'a>(
 }
 
 /// Why no hook will end a record, unless one is at work.
-pub(super) fn stale(machine: &ThisMachine, record: &Record) -> Option<Stale> {
+pub(super) fn stale(store: &Store, machine: &ThisMachine, record: &Record) -> Option<Stale> {
     let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     if record.is_back() {
         Some(Stale::Waiting)
+    } else if store.keeps(record) {
+        None
     } else if machine.is_abandoned(record) {
         Some(Stale::Abandoned)
     } else if !alive && record.hold.is_none() {

@@ -129,7 +129,7 @@ fn traces(store: &Store, host: &Snapshot) -> Result<Vec<Trace>> {
     let machine = ThisMachine::new()?;
     let (records, at_work) = at_work::records(store, &machine)?;
     let traces = records.iter().map(|(path, record)| match record {
-        Ok(record) => trace(record, &machine, at_work, host),
+        Ok(record) => trace(store, &machine, record, at_work, host),
         Err(e) => Trace {
             id: path.display().to_string(),
             nics: store
@@ -148,13 +148,19 @@ fn traces(store: &Store, host: &Snapshot) -> Result<Vec<Trace>> {
     Ok(traces.collect())
 }
 
-fn trace(record: &Record, machine: &ThisMachine, at_work: AtWork, host: &Snapshot) -> Trace {
+fn trace(
+    store: &Store,
+    machine: &ThisMachine,
+    record: &Record,
+    at_work: AtWork,
+    host: &Snapshot,
+) -> Trace {
     let id = record
         .members
         .first()
         .map(|m| m.id.clone())
         .unwrap_or_default();
-    let stale = match at_work::stale(machine, record) {
+    let stale = match at_work::stale(store, machine, record) {
         Some(Stale::Abandoned | Stale::Lingering | Stale::Unfinished) if at_work == AtWork::Yes => {
             Some(Stale::AtWork)
         }

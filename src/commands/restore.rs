@@ -223,9 +223,9 @@ impl Found {
         }
         if args.how.stale {
             let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
-            found
-                .now
-                .retain(|path| record(path).is_some_and(|record| machine.is_abandoned(record)));
+            found.now.retain(|path| {
+                record(path).is_some_and(|r| machine.is_abandoned(r) && !store.keeps(r))
+            });
         }
         Ok(found)
     }

@@ -74,7 +74,7 @@ fn holder(
         .map(|(id, _)| id.clone())
         .unwrap_or_default();
     let advice = advice(machine, record, &id, at_work);
-    let is_doubtful = at_work::stale(machine, record).is_some();
+    let is_doubtful = at_work::stale(store, machine, record).is_some();
     let here = if is_doubtful && !record.is_back() {
         here(machine, record, &pin)
     } else {
@@ -170,6 +170,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
             "{looks}; a container may have it when it has its addresses; `{restore} --forget` \
             leaves it as it is"
         );
+    }
+    if !record.claims.is_empty() && record.phase == Phase::Attached {
+        return format!("delete the pod that has the claim, or: {restore}");
     }
     let keeper = record.members.first().filter(|m| {
         record

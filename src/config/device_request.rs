@@ -7,6 +7,8 @@ use rdma_model::ids::{HcaName, IfName};
 pub struct DeviceRequest {
     pub(crate) netdevs: BTreeSet<IfName>,
     pub(crate) hcas: BTreeSet<HcaName>,
+    /// UIDs of the claims that its hooks name.
+    pub(crate) claims: BTreeSet<String>,
 }
 
 impl DeviceRequest {
@@ -16,6 +18,11 @@ impl DeviceRequest {
 
     pub fn has(&self, netdev: &IfName) -> bool {
         self.netdevs.contains(netdev)
+    }
+
+    /// Whether the other one has all of its rails.
+    pub fn is_within(&self, other: &DeviceRequest) -> bool {
+        self.netdevs.is_subset(&other.netdevs) && self.hcas.is_subset(&other.hcas)
     }
 
     pub fn has_hca(&self, hca: &str) -> bool {

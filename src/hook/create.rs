@@ -1,6 +1,7 @@
 //! create: NICs go in, all or none.
 
 mod carry_out;
+mod claimed;
 mod find_plan;
 mod fit;
 mod join;
@@ -50,9 +51,11 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
         return Ok(());
     };
     report.plan = Some(name.to_string());
+    let of_pod = claimed::of_pod(hook, request)?;
     let mut create = Create {
         hook,
-        request,
+        request: of_pod.as_ref().unwrap_or(request),
+        own: request,
         report,
     };
     let mut pause = Duration::from_millis(25);
@@ -77,6 +80,8 @@ fn may_pass(e: &anyhow::Error) -> bool {
 struct Create<'a> {
     hook: &'a Hook<'a>,
     request: &'a Request,
+    /// Of this container: where it has claims, the request is that of its pod.
+    own: &'a Request,
     report: &'a mut Report,
 }
 
@@ -112,8 +117,9 @@ impl<'a> Create<'a> {
             // Another `rdmaprep hold` may have taken the name meanwhile.
             pins::check_vacant(&keeper.hold.path)?;
         }
+        self.take_over(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
-            if self.is_in_use(&record, recipient) {
+            if hook.store.keeps(&record) || self.is_in_use(&record, recipient) {
                 return self.join(attempt, record);
             }
             // A hook died in the middle, or all that used the NICs have ended: start again.
@@ -126,7 +132,9 @@ impl<'a> Create<'a> {
             host: Some(&host),
             inside: Some(&inside),
         };
-        let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
+        let (own, whole) = self.share(plan, &host);
+        let Fitted { plan, setup } = self.fit(own, seen, &mut attempt)?;
+        let plan = whole.unwrap_or(plan);
         let AttachPlan { steps, held, .. } = self.plan_steps(&plan, &host, &inside, &attempt)?;
         let record = self.new_record(plan, host, held, &attempt)?;
         self.lap(Lap::Plan);
@@ -204,6 +212,7 @@ impl<'a> Create<'a> {
             plan: plan.name.clone(),
             members: vec![member(self.hook, attempt.recipient)?],
             given: Some(Box::new(plan)),
+            claims: self.claims().cloned().collect(),
             held_back: Vec::new(),
             lost: std::collections::BTreeSet::new(),
             awaits: Vec::new(),

@@ -81,6 +81,9 @@ fn got_nics(hook: &Hook) -> bool {
 /// `rdmaprep hold` made for all.
 fn who_keeps_nics(hook: &Hook, record: &Record) -> Option<String> {
     match count_others(hook, record) {
+        0 if hook.store.keeps(record) => {
+            return Some("the claim of its pod keeps the NICs".to_owned());
+        }
         0 => {}
         1 => return Some("another container keeps the NICs".to_owned()),
         more => return Some(format!("{more} other containers keep the NICs")),

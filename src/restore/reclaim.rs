@@ -26,7 +26,8 @@ pub fn reclaim(
         match records.at(&path) {
             Some(Ok(record)) => {
                 known.push(record.netns);
-                if but != Some(record.netns) && machine.is_abandoned(record) {
+                let is_spared = but == Some(record.netns) || store.keeps(record);
+                if !is_spared && machine.is_abandoned(record) {
                     let record = record.clone();
                     notes.extend(restore_one(machine, records, record));
                 }

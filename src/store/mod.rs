@@ -3,6 +3,7 @@
 //! has to outlive rdmaprep, not the machine: none is synced to disk, and one of an earlier boot is
 //! nothing.
 
+pub mod claims;
 mod cleanup;
 mod damaged;
 mod late_conf;

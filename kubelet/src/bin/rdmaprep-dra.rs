@@ -73,7 +73,7 @@ fn run(args: &Args) -> Result<()> {
     let store = args.machine.store()?;
     let name = node_name(args)?;
     let boot_id = ThisMachine::new()?.boot_id().to_owned();
-    let bindings = Bindings::new(&args.machine.run_dir()?, &args.cdi_folder, &boot_id);
+    let bindings = Bindings::new(&store, &args.cdi_folder, &boot_id);
     if args.check {
         let node = args.machine.node(store, log)?;
         let spec = slice::of_node(&name, &node.shown(), &bindings, true);

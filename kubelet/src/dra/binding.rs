@@ -3,47 +3,19 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use rdma_model::ids::BusId;
+use anyhow::{Context, Result};
 use rdmaprep::cdi::{self, CdiDevice};
 use rdmaprep::disk::files;
 use rdmaprep::disk::replace::{self, Replacement};
-use serde::{Deserialize, Serialize};
-
-use crate::dra::claim::{Named, is_uid};
+use rdmaprep::store::Store;
+use rdmaprep::store::claims::{Binding, Bound, Named, SCHEMA};
 
 /// Where engines look for what is of this boot alone.
 pub const CDI_FOLDER: &str = "/var/run/cdi";
 const KIND: &str = "rdmaprep.io/claim";
-const SCHEMA: u32 = 1;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Binding {
-    schema: u32,
-    /// Since another boot no pod has it.
-    boot_id: String,
-    pub namespace: String,
-    pub claim: Named,
-    pub pod: Option<Named>,
-    pub rails: Vec<Bound>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bound {
-    pub request: String,
-    /// As the slice names it.
-    pub device: String,
-    /// As the CDI file does.
-    pub rail: String,
-    pub pci: Option<BusId>,
-}
-
-impl Bound {
-    pub fn cdi_id(&self, uid: &str) -> String {
-        format!("{KIND}={}", device_name(uid, &self.device))
-    }
+/// As the engine is asked for it.
+pub fn cdi_id(uid: &str, device: &str) -> String {
+    format!("{KIND}={}", device_name(uid, device))
 }
 
 fn device_name(uid: &str, device: &str) -> String {
@@ -52,27 +24,27 @@ fn device_name(uid: &str, device: &str) -> String {
 
 #[derive(Clone, Debug)]
 pub struct Bindings {
-    folder: PathBuf,
+    store: Store,
     cdi: PathBuf,
     boot_id: String,
 }
 
 impl Bindings {
-    pub fn new(run: &Path, cdi: &Path, boot_id: &str) -> Bindings {
+    pub fn new(store: &Store, cdi: &Path, boot_id: &str) -> Bindings {
         Bindings {
-            folder: run.join("claims"),
+            store: store.clone(),
             cdi: cdi.to_owned(),
             boot_id: boot_id.to_owned(),
         }
     }
 
     pub fn prepare(&self) -> Result<()> {
-        files::private_dir(&self.folder)?;
+        files::private_dir(&self.store.claims())?;
         files::shared_dir(&self.cdi)
     }
 
     fn path(&self, uid: &str) -> PathBuf {
-        self.folder.join(format!("{uid}.json"))
+        self.store.claims().join(format!("{uid}.json"))
     }
 
     /// The name has the UID: engines read a new file, and may not look again at one that they know.
@@ -94,50 +66,49 @@ impl Bindings {
             claim,
             pod,
             rails,
+            ended: false,
         }
     }
 
-    /// Of this boot. Fails where one cannot be read: then it is not known which rails are taken.
     pub fn all(&self) -> Result<Vec<Binding>> {
-        files::owned(&self.folder)?;
-        let names = files::list(&self.folder)?;
-        let uids = names.iter().filter_map(|name| name.strip_suffix(".json"));
-        let all = uids.filter(|uid| is_uid(uid)).map(|uid| self.of(uid));
-        all.filter_map(Result::transpose).collect()
+        self.store.bindings(&self.boot_id)
     }
 
     pub fn of(&self, uid: &str) -> Result<Option<Binding>> {
-        let path = self.path(uid);
-        let doing = || {
-            let path = path.display();
-            format!("reading {path}; remove it once no pod of the claim runs")
-        };
-        let Some(text) = files::read(&path)? else {
-            return Ok(None);
-        };
-        let binding: Binding = serde_json::from_str(&text).with_context(doing)?;
-        let fits = binding.schema == SCHEMA && binding.claim.uid == uid;
-        ensure!(
-            fits,
-            "{}: it is not of this version, or was edited",
-            doing()
-        );
-        Ok(Some(binding).filter(|b| b.boot_id == self.boot_id))
+        self.store.binding(uid, &self.boot_id)
+    }
+
+    fn save(&self, binding: &Binding) -> Result<()> {
+        let text = serde_json::to_string_pretty(binding)?;
+        let file = Replacement::with_mode(0o600).under_lock().unsynced();
+        let path = self.path(&binding.claim.uid);
+        file.write(&path, format!("{text}\n").as_bytes())
+    }
+
+    /// What its pod has left in a namespace returns from now on. The caller has the lock.
+    pub fn end(&self, binding: &Binding) -> Result<()> {
+        self.save(&Binding {
+            ended: true,
+            ..binding.clone()
+        })
     }
 
     /// The binding before the file by which a container could ask for it. `devices` are those of
     /// rdmaprep's CDI file, by rail.
     pub fn write(&self, binding: &Binding, spec: &cdi::Spec) -> Result<()> {
         let uid = &binding.claim.uid;
-        let text = serde_json::to_string_pretty(binding)?;
-        let file = Replacement::with_mode(0o600).under_lock().unsynced();
-        file.write(&self.path(uid), format!("{text}\n").as_bytes())?;
+        self.save(binding)?;
         let devices = binding.rails.iter().map(|bound| {
-            let device = spec.devices.iter().find(|d| d.name == bound.rail);
+            let mut devices = spec.devices.iter();
+            let device = devices.find(|d| d.name == bound.rail.as_str());
             let device = device.with_context(|| format!("the CDI file lacks {}", bound.rail))?;
+            let mut edits = device.container_edits.clone();
+            for hook in &mut edits.hooks {
+                hook.args.extend([cdi::CLAIM.to_owned(), uid.clone()]);
+            }
             Ok(CdiDevice {
                 name: device_name(uid, &bound.device),
-                container_edits: device.container_edits.clone(),
+                container_edits: edits,
             })
         });
         let spec = cdi::Spec {

@@ -3,17 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use rdmaprep::store::claims::Named;
 use serde_json::Value;
 
 use crate::dra::{DRIVER, api};
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Named {
-    pub name: String,
-    pub uid: String,
-}
 
 /// A device that was allocated for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +21,6 @@ pub struct Allocation {
     pub pods: Vec<Named>,
     /// None where other drivers have the whole claim.
     pub devices: Vec<Allotted>,
-}
-
-/// A UID is a part of file names.
-pub fn is_uid(text: &str) -> bool {
-    text.len() == 36
-        && text
-            .bytes()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'-'))
 }
 
 /// Below the API server's root. A name that is none would be another path.

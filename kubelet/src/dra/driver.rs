@@ -12,19 +12,22 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rdmaprep::cdi::RailName;
 use rdmaprep::store::Store;
+use rdmaprep::store::claims::{Binding, Bound, Named, is_uid};
 use serde_json::Value;
 use tokio::sync::watch;
 use tonic::body::Body;
 
 use crate::dra::api_server::{ApiServer, is_status};
-use crate::dra::binding::{Binding, Bindings, Bound};
-use crate::dra::claim::{self, Allocation, Named, is_uid};
+use crate::dra::binding::{self, Bindings};
+use crate::dra::claim::{self, Allocation};
 use crate::dra::slice::{self, Device};
 use crate::dra::{DRIVER, api};
 use crate::grpc;
 use crate::host;
 use crate::node::Node;
+use crate::rail::Rail;
 
 /// Of the kubelet's 45 s. When Prepare has failed, it tries again after 60 to 90 s
 /// (kubernetes#139836), so what ends by itself is waited for.
@@ -103,7 +106,7 @@ impl Driver {
             request_names: vec![bound.request.clone()],
             pool_name: self.name.clone(),
             device_name: bound.device.clone(),
-            cdi_device_ids: vec![bound.cdi_id(uid)],
+            cdi_device_ids: vec![binding::cdi_id(uid, &bound.device)],
         }
     }
 
@@ -170,7 +173,7 @@ impl Driver {
                 let bound = Bound {
                     request: allotted.request.clone(),
                     device: name.clone(),
-                    rail: device.rail.name.clone(),
+                    rail: rail_name(device.rail).map_err(ForGood)?,
                     pci: device.rail.facts.pci,
                 };
                 if !own.is_some_and(|own| own.rails.contains(&bound)) {
@@ -242,7 +245,17 @@ impl Driver {
                 break;
             };
             self.node.refresh().await?;
-            match self.still_away(&binding) {
+            let away = self.still_away(&binding);
+            if away.is_some() && !binding.ended {
+                let at = self.clone();
+                blocking(move || {
+                    let _lock = at.store.lock(until)?;
+                    at.bindings.end(&binding)
+                })
+                .await?;
+                continue;
+            }
+            match away {
                 None => {
                     self.wait_until_withdrawn(&binding, until).await?;
                     break;
@@ -265,7 +278,10 @@ impl Driver {
         let shown = self.node.shown();
         let mut rails = shown.iter().flat_map(|(_, rails)| rails);
         let rail = rails.find(|rail| {
-            let is_its = binding.rails.iter().any(|bound| bound.rail == rail.name);
+            let is_its = binding
+                .rails
+                .iter()
+                .any(|bound| bound.rail.as_str() == rail.name);
             is_its && rail.facts.is_away && !rail.facts.held_back
         })?;
         let name = &rail.name;
@@ -276,7 +292,12 @@ impl Driver {
     async fn wait_until_withdrawn(&self, binding: &Binding, until: Instant) -> Result<()> {
         let shown = self.node.shown();
         let (devices, _) = slice::devices(&shown);
-        let its = |d: &&Device| binding.rails.iter().any(|bound| bound.rail == d.rail.name);
+        let its = |d: &&Device| {
+            binding
+                .rails
+                .iter()
+                .any(|bound| bound.rail.as_str() == d.rail.name)
+        };
         let broken: Vec<&Device> = devices
             .iter()
             .filter(|d| d.rail.facts.held_back)
@@ -329,11 +350,19 @@ impl Driver {
     }
 }
 
+/// As a hook's argument has it.
+fn rail_name(rail: &Rail) -> Result<RailName> {
+    match rail.facts.is_hca {
+        true => Ok(RailName::Hca(rail.name.parse()?)),
+        false => Ok(RailName::Netdev(rail.name.parse()?)),
+    }
+}
+
 fn is_free(device: &Device, others: &[&Binding]) -> Result<()> {
     let (name, rail) = (&device.name, device.rail);
     let holder = others
         .iter()
-        .find(|b| b.rails.iter().any(|bound| bound.rail == rail.name));
+        .find(|b| b.rails.iter().any(|bound| bound.rail.as_str() == rail.name));
     if let Some(holder) = holder {
         let (namespace, claim) = (&holder.namespace, &holder.claim.name);
         let pod = holder.pod.as_ref();

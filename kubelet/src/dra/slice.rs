@@ -53,8 +53,7 @@ pub fn devices(shown: &Shown) -> (Vec<Device<'_>>, Vec<String>) {
 /// A netdev's name where that is a DNS label, else its bytes in hex. An HCA's has underscores.
 fn device_name(rail: &Rail) -> Option<String> {
     let name = &rail.name;
-    let is_hca = rail.facts.netdev.is_none() && rail.facts.hca.as_ref() == Some(name);
-    let found = if is_hca {
+    let found = if rail.facts.is_hca {
         format!("h-{}", name.replace('_', "-"))
     } else if is_label(name) && !name.starts_with("n-") && !name.starts_with("h-") {
         name.clone()

@@ -34,7 +34,11 @@ async fn from_registration_to_the_end_of_a_pod() {
     );
     assert_eq!(cdi["devices"][0]["name"], format!("{}-rdma1", claim.uid));
     let hook = &cdi["devices"][0]["containerEdits"]["hooks"][0];
-    assert_eq!(hook["args"].as_array().unwrap().last().unwrap(), "rdma1");
+    let args = hook["args"].as_array().unwrap();
+    assert_eq!(
+        args[args.len() - 4..],
+        ["--rail", "rdma1", "--claim", &claim.uid]
+    );
     kubelet.unprepare(&claim).await.unwrap();
     assert!(machine.files().is_empty(), "{:?}", machine.files());
     kubelet.unprepare(&claim).await.unwrap();

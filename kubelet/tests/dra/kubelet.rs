@@ -85,7 +85,7 @@ impl Machine {
     pub fn start(&self) -> Running {
         let store = Store::new(&self.path("run"), &self.path("state"));
         store.prepare().unwrap();
-        let bindings = Bindings::new(&self.path("run"), &self.path("cdi"), BOOT);
+        let bindings = Bindings::new(&store, &self.path("cdi"), BOOT);
         bindings.prepare().unwrap();
         let pools = Pools::new(Vec::new()).unwrap();
         let node = Arc::new(Node::new(self.rails.clone(), pools, |_| ()).unwrap());

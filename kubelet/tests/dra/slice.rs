@@ -36,6 +36,7 @@ fn a_node_as_a_slice() {
     vlan.facts.number = None;
     let facts = Facts {
         place: 2,
+        is_hca: true,
         hca: Some("mlx5_2".to_owned()),
         port: Some(1),
         kind: Some("ib"),
@@ -82,6 +83,7 @@ fn names_are_labels_and_no_two_are_equal() {
     let named = |name: &str, place: usize, hca: Option<&str>| {
         let mut rail = rail(place);
         rail.name = name.to_owned();
+        rail.facts.is_hca = hca.is_some();
         rail.facts.netdev = hca.is_none().then(|| name.to_owned());
         rail.facts.hca = hca.map(str::to_owned);
         rail

@@ -55,6 +55,7 @@ impl Create<'_> {
             ErrorClass::Refused.error(HAS_OWN)
         );
         policy.limits(&plan)?;
+        self.check_unbound(&plan)?;
         if by_hardware {
             planner::check_free(&plan, &busy)?;
         }

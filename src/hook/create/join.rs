@@ -48,7 +48,14 @@ impl Create<'_> {
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
-        record.members.retain(|m| !self.hook.is_for(m));
+        // Those of a pod whose claim keeps the NICs have ended without a word.
+        let is_kept = self.hook.store.keeps(&record);
+        for member in std::mem::take(&mut record.members) {
+            let is_ended = is_kept && !self.hook.machine.is_alive(&record, &member);
+            if !self.hook.is_for(&member) && !is_ended {
+                record.members.push(member);
+            }
+        }
         record.members.push(newcomer);
         self.set_up_member(attempt, &record)
     }
@@ -92,7 +99,7 @@ impl Create<'_> {
                 true => None,
                 false => Some(attempt.world.observe(Side::Host, &Scope::links())?),
             };
-            let plan = self.request.share(given, host.as_ref());
+            let plan = self.own.share(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {

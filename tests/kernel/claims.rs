@@ -1,0 +1,247 @@
+//! Pods with claims of Kubernetes, as `rdmaprep-dra` prepares them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::alone;
+use serde_json::{Value, json};
+use testkit::{Container, Host, Said, run, sh};
+
+const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
+const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
+
+fn path(host: &Host, uid: &str) -> PathBuf {
+    host.run.join(format!("claims/{uid}.json"))
+}
+
+/// Prepares a claim of a pod.
+fn bind(host: &Host, uid: &str, pod: &str, rails: &[&str]) {
+    let rail = |name: &&str| json!({"request": "nic", "device": name, "rail": name, "pci": null});
+    let rails: Vec<Value> = rails.iter().map(rail).collect();
+    let boot = sh("cat /proc/sys/kernel/random/boot_id");
+    let binding = json!({"schema": 1, "boot_id": boot.trim(), "namespace": "jobs",
+        "claim": {"name": "c", "uid": uid}, "pod": {"name": pod, "uid": pod}, "rails": rails});
+    fs::create_dir_all(host.run.join("claims")).unwrap();
+    fs::write(path(host, uid), binding.to_string()).unwrap();
+}
+
+fn end(host: &Host, uid: &str) {
+    let mut binding: Value = serde_json::from_slice(&fs::read(path(host, uid)).unwrap()).unwrap();
+    binding["ended"] = json!(true);
+    fs::write(path(host, uid), binding.to_string()).unwrap();
+}
+
+/// A container with devices of claims, as the engine edits its config.json.
+struct Asks {
+    container: Container,
+    args: Vec<String>,
+}
+
+fn asks(host: &Host, container: Container, rails: &[(&str, &str)]) -> Asks {
+    let args = |(rail, uid): &(&str, &str)| -> Vec<String> {
+        let words = [
+            "hook",
+            "createRuntime",
+            "--plan",
+            "default",
+            "--rail",
+            rail,
+            "--claim",
+            uid,
+        ];
+        words.map(str::to_owned).to_vec()
+    };
+    let hook = |asked| {
+        let args: Vec<String> = ["rdmaprep".to_owned()]
+            .into_iter()
+            .chain(args(asked))
+            .collect();
+        json!({"path": "/usr/bin/rdmaprep", "args": args})
+    };
+    let hooks: Vec<Value> = rails.iter().map(hook).collect();
+    let config = json!({"ociVersion": "1.0.2", "process": {"args": ["x"], "cwd": "/"},
+        "root": {"path": "/"}, "hooks": {"createRuntime": hooks}});
+    Asks {
+        container: container.annotated(json!({})).bundled(host, &config),
+        args: args(&rails[0]),
+    }
+}
+
+impl Asks {
+    fn create(&self, host: &Host) -> Said {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        run(&mut host.command(&args), &self.container.state())
+    }
+}
+
+fn has(container: &Container, rail: &str) -> bool {
+    container.sh("ip -br link").contains(&format!("{rail}@"))
+}
+
+fn timer(host: &Host) {
+    host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+}
+
+/// Init container, restart, and a time in which none of its containers runs.
+#[test]
+fn nics_of_a_claim_stay_until_its_pod_has_ended() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0", "r1"]);
+        let both = [("r0", A), ("r1", A)];
+        let pause = Container::new("pause");
+        let mut init = asks(host, Container::beside("init", &pause), &both);
+        init.create(host).ok();
+        let link = || pause.sh("ip -o link show r0");
+        let moved = link();
+        init.container.stop(host).ok();
+        timer(host);
+        let mut job = asks(host, Container::beside("job", &pause), &both);
+        job.create(host).ok();
+        job.container.kill();
+        timer(host);
+        let mut again = asks(host, Container::beside("job", &pause), &both);
+        again.create(host).ok();
+        assert_eq!(host.status()[0]["members"], json!([["job", true]]));
+        again.container.stop(host).ok();
+        assert_eq!(link(), moved, "it was away in between");
+        let advice = host.rdmaprep(&["status"]).ok().out;
+        assert!(
+            advice.contains("delete the pod that has the claim"),
+            "{advice}"
+        );
+        // The sandbox has ended, and another hook looks for NICs of the dead.
+        drop(pause);
+        timer(host);
+        assert!(!sh("ip -br link").contains("r0@"));
+        end(host, A);
+        timer(host);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Each gets what it asks for; the namespace has the rails of all of the pod's claims.
+#[test]
+fn two_containers_of_a_pod_have_a_rail_each() {
+    alone(|host| {
+        let rails = host.rails(3);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        bind(host, B, "pod", &["r1"]);
+        let mut one = asks(host, Container::new("one"), &[("r0", A)]);
+        one.create(host).ok();
+        assert!(has(&one.container, "r0") && has(&one.container, "r1"));
+        assert!(sh("ip -br link").contains("r2@"));
+        let mut two = asks(host, Container::beside("two", &one.container), &[("r1", B)]);
+        two.create(host).ok();
+        let status = host.status();
+        assert_eq!(status[0]["members"], json!([["one", true], ["two", true]]));
+        one.container.stop(host).ok();
+        two.container.stop(host).ok();
+        end(host, A);
+        timer(host);
+        assert!(
+            !sh("ip -br link").contains("r0@"),
+            "the other claim keeps them"
+        );
+        end(host, B);
+        timer(host);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn what_is_not_prepared_is_refused() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        let fresh = |rails: &[(&str, &str)]| asks(host, Container::new("c"), rails);
+        fresh(&[("r0", A)])
+            .create(host)
+            .fails(3, &["not prepared on this node"]);
+        bind(host, A, "pod", &["r0"]);
+        fresh(&[("r0", A), ("r1", A)])
+            .create(host)
+            .fails(3, &["names rails that its claims"]);
+        fresh(&[("r1", A)])
+            .create(host)
+            .fails(3, &["names rails that its claims"]);
+        bind(host, B, "other", &["r1"]);
+        fresh(&[("r0", A), ("r1", B)])
+            .create(host)
+            .fails(3, &["of two pods"]);
+        fresh(&[("r0", "../../x")])
+            .create(host)
+            .fails(3, &["not prepared on this node"]);
+        end(host, A);
+        fresh(&[("r0", A)])
+            .create(host)
+            .fails(3, &["not prepared on this node"]);
+        fs::write(path(host, B), "{}").unwrap();
+        fresh(&[("r0", A)])
+            .create(host)
+            .fails(1, &[B, "remove it once"]);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// The kubelet does not ask before it starts one; but a new sandbox of the same pod has them.
+#[test]
+fn second_pod_of_a_claim_waits_and_a_new_sandbox_does_not() {
+    alone(|host| {
+        let rails = host.rails(1);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        let pause = Container::new("pause");
+        let mut first = asks(host, Container::beside("first", &pause), &[("r0", A)]);
+        first.create(host).ok();
+        let mut second = asks(host, Container::new("second"), &[("r0", A)]);
+        second
+            .create(host)
+            .fails(9, &["another pod runs with this claim"]);
+        // Between two of its containers as well.
+        first.container.stop(host).ok();
+        second
+            .create(host)
+            .fails(9, &["another pod runs with this claim"]);
+        assert!(has(&pause, "r0"));
+        drop(pause);
+        second.create(host).ok();
+        assert!(has(&second.container, "r0"));
+        // Unprepare comes while it runs: it goes as it ends.
+        end(host, A);
+        timer(host);
+        assert!(has(&second.container, "r0"));
+        second.container.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Until its pod has it, and after its pod has ended, as long as the claim is not released.
+#[test]
+fn rail_of_a_claim_is_no_other_containers() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r1"]);
+        let mut other = Container::new("other");
+        other.create(host).fails(9, &["the claim jobs/c has r1"]);
+        end(host, A);
+        other.create(host).fails(9, &["the claim jobs/c has r1"]);
+        fs::remove_file(path(host, A)).unwrap();
+        other.create(host).ok();
+        other.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
