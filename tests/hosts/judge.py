@@ -264,7 +264,7 @@ class Judge:
             container = Container()
             container.create(kill_after=self.create_seconds * share)
             # Zebra would take the group up again that has lost a leg (frr_ospf_text in cases.py).
-            time.sleep(self.case.stay if self.case.daemons else 0)
+            time.sleep(self.case.stay if self.case.has_daemons else 0)
             container.end()
             self.expect_code(rdmaprep("restore", "--all"), 0, f"{step}: restore --all")
             self.expect_back(step)
