@@ -265,12 +265,14 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
             Some(m) => format!("container {}", m.id),
             None => "a container".to_owned(),
         };
+        let ended = !holder.is_some_and(|m| machine.is_alive(record, m));
         all.extend(record.held.iter().map(|h| BusyNic {
             netdev: h.name().clone(),
             hca: h.nic.hca.clone(),
             port: h.nic.port,
             over: h.nic.over.clone(),
             by: by.clone(),
+            ended,
         }));
     }
     all
@@ -283,16 +285,24 @@ pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     for held in busy {
         let name = &held.netdev;
         if request.names(name) && request.narrowing.forbids(name).is_none() {
-            return Err(held_error(&format!("{name} is held by {}", held.by)));
+            return Err(held_error(&name.to_string(), held));
         }
     }
     Ok(())
 }
 
-fn held_error(what: &str) -> anyhow::Error {
-    ErrorClass::Locked.error(format!(
-        "{what}: stop that first, or wait for it (--wait, or hook_wait_s in {CONFIG})"
-    ))
+fn held_error(what: &str, held: &BusyNic) -> anyhow::Error {
+    let by = &held.by;
+    ErrorClass::Locked.error(match held.ended {
+        true => format!(
+            "{what} is held by {by}, which has ended: `rdmaprep status` says what keeps it, and \
+            how to get it back"
+        ),
+        false => format!(
+            "{what} is held by {by}: stop that first, or wait for it (--wait, or hook_wait_s in \
+            {CONFIG})"
+        ),
+    })
 }
 
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on
@@ -300,13 +310,11 @@ fn held_error(what: &str) -> anyhow::Error {
 pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
     for held in busy {
         let what = match &held.over {
-            _ if plan.has(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
-            Some(below) if plan.has(below) => {
-                format!("{}, on {below}, is held by {}", held.netdev, held.by)
-            }
+            _ if plan.has(&held.netdev) => held.netdev.to_string(),
+            Some(below) if plan.has(below) => format!("{}, on {below},", held.netdev),
             _ => continue,
         };
-        return Err(held_error(&what));
+        return Err(held_error(&what, held));
     }
     Ok(())
 }

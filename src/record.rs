@@ -229,9 +229,9 @@ impl Record {
 
     /// Those of its NICs that are on the host.
     pub fn on_host(&self, host: &Snapshot) -> Vec<&IfName> {
-        let is_same = |was: &Netdev, dev: &Netdev| {
+        fn is_same(was: &Netdev, dev: &Netdev) -> bool {
             (&was.kind, was.pci, &was.permanent_mac) == (&dev.kind, dev.pci, &dev.permanent_mac)
-        };
+        }
         let all = self.held.iter().map(|h| &h.before.netdev);
         let here = all.filter(|was| host.netdev(&was.name).is_some_and(|dev| is_same(was, dev)));
         here.map(|was| &was.name).collect()

@@ -33,7 +33,7 @@ pub use nccl::{call, explanation_table, tried, wait};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
-pub use status::{Failed, Holder, Keeping, Status, status_table};
+pub use status::{Failed, Holder, Keeping, Status, restored, status_table};
 pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;

@@ -30,8 +30,10 @@ mod unrestorable;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::MutexGuard;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -270,6 +272,21 @@ fn progress(text: &str) {
     if kept_aside().is_none() {
         let _ = writeln!(std::io::stderr(), "rdmaprep: {}", report::printable(text));
     }
+}
+
+/// Works, and says that where it takes longer than a user expects.
+fn with_progress<T>(text: String, work: impl FnOnce() -> T) -> T {
+    let (done, end) = channel::<()>();
+    let watch = Builder::new().spawn(move || {
+        let ended = end.recv_timeout(Duration::from_secs(1));
+        if ended == Err(RecvTimeoutError::Timeout) {
+            progress(&text);
+        }
+    });
+    let result = work();
+    drop(done);
+    let _ = watch.map(JoinHandle::join);
+    result
 }
 
 fn warn(sentences: &[String]) {

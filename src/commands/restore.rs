@@ -1,18 +1,21 @@
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
 
 use super::container_id::whole_id;
-use super::{config_for_return, say, store, unrestorable, warn};
+use super::{config_for_return, say, store, unrestorable, warn, with_progress};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::kernel::process::capabilities;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
 use crate::report::{self, Lap, Report};
-use crate::restore::{nic_names, run};
+use crate::restore::{SETTLE, nic_names, run};
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -62,7 +65,13 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     } else if done.reports.is_empty() && done.failures.is_empty() {
         nothing(args)?;
     } else {
-        done.reports.iter().try_for_each(|r| say(&r.line()))?;
+        let is_seen = std::io::stdout().is_terminal();
+        let line = if is_seen {
+            report::restored
+        } else {
+            Report::line
+        };
+        done.reports.iter().try_for_each(|r| say(&line(r)))?;
     }
     done.result()
 }
@@ -159,18 +168,31 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             if args.how.forget {
                 return unrestorable::forget(machine, records, &path, &record, report);
             }
-            let restore = if args.how.stale {
-                run::restore_abandoned
-            } else {
-                run::restore
-            };
-            let done = restore(machine, records, record)?;
+            let done = match args.how.stale {
+                true => run::restore_abandoned(machine, records, record),
+                false => with_progress(awaited(&record), || run::restore(machine, records, record)),
+            }?;
             report.steps_done = done.steps;
             report.notes = done.notes;
             Ok(())
         });
     }
     done
+}
+
+/// What a user hears who waits for a restore.
+fn awaited(record: &Record) -> String {
+    let names: Vec<&str> = record.names().map(IfName::as_str).collect();
+    let managers = record
+        .held
+        .iter()
+        .filter_map(|h| Some(h.managed.as_ref()?.by.name()));
+    let managers = Vec::from_iter(managers.collect::<BTreeSet<_>>()).join(" and ");
+    let by = match managers.as_str() {
+        "" => String::new(),
+        by => format!("; waiting up to {} s for {by}", SETTLE.as_secs()),
+    };
+    format!("putting back {}{by}", names.join(", "))
 }
 
 /// What `restore` is about: one container's records, or all.

@@ -15,6 +15,7 @@ use crate::config::host::Host;
 use crate::doctor::collect::TIMER;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
+use crate::link_managers::Managers;
 use crate::record::{Hold, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 use crate::restore::run;
@@ -116,8 +117,22 @@ fn holder(
             && record.phase != Phase::Attached
             && !record.is_back()
             && record.held_back.is_empty(),
+        changed: changed(machine, record),
         advice,
     })
+}
+
+/// NICs that come back by other files than those by which they were configured.
+fn changed(machine: &ThisMachine, record: &Record) -> Vec<String> {
+    let mut managers = Managers::of(machine.root());
+    let away = record.held.iter().filter(|_| !record.is_back());
+    let managed = away.filter_map(|h| Some((&h.nic.identity.name, h.managed.as_ref()?)));
+    let changed = managed.filter(|(_, managed)| managers.will_change(managed));
+    let words = changed.map(|(name, managed)| {
+        let by = managed.by.name();
+        format!("the configuration of {name} by {by} has changed since: it comes back by that")
+    });
+    words.collect()
 }
 
 /// The world of a record, where the host can be observed.

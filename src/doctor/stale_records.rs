@@ -150,10 +150,10 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
         } else {
             "ip rule"
         };
-        let why = "it takes a number that rails need, and the next who gets that address or table \
-            gets its effect";
-        let seen = format!("the rule {r} leads nowhere: {what}");
-        let fix = "delete it, unless a program is about to fill the table";
+        let why = "it does nothing now; when the table has routes again, it decides the way of who \
+            has that address by then";
+        let seen = format!("{what}, and a rule leads there: {r}");
+        let fix = "delete the rule, unless a program has yet to fill the table";
         let one = Finding::new(Check::OrphanedRules, Severity::Warning, seen, why, fix);
         found.push(one.run(format!("{family} delete {r}")));
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
+use rdma_model::ids::IfName;
 use serde::Serialize;
 
 use super::tables::bare;
@@ -83,6 +84,9 @@ pub struct Holder {
     /// NICs of a record that no hook will end which are on the host, whole or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub here: Vec<String>,
+    /// NICs whose manager has other files for them by now: a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
     /// Whether its hook was killed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub killed: bool,
@@ -156,7 +160,9 @@ fn holder(h: &Holder) -> String {
         .filter_map(|l| l.get("notes")?.as_array())
         .flatten()
         .filter_map(|n| n.as_str());
+    let changed = h.changed.iter().map(String::as_str);
     let notes = notes
+        .chain(changed)
         .map(|note| wrapped("note", note) + "\n")
         .collect::<String>();
     let head = printable_lines(&format!(
@@ -186,6 +192,27 @@ fn returned(h: &Holder) -> String {
         wrapped("held before", &members.join(", ")),
         wrapped("to do", &h.advice)
     ))
+}
+
+/// What became of a restore, for a terminal: its error is printed as any other.
+pub fn restored(report: &Report) -> String {
+    let names: Vec<&str> = report.nics.iter().map(IfName::as_str).collect();
+    let of = report.container.as_deref().map_or(String::new(), |id| {
+        format!(" of container {}", printable(record::short_id(id)))
+    });
+    let done = match report.exit_code {
+        0 => "restored",
+        _ => "not restored",
+    };
+    let notes = report
+        .notes
+        .iter()
+        .map(|note| format!("\n{}", wrapped("note", note)));
+    format!(
+        "{}{of}: {done}{}",
+        names.join(" "),
+        notes.collect::<String>()
+    )
 }
 
 fn failed(f: &Failed) -> String {

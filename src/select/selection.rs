@@ -63,6 +63,9 @@ pub struct BusyNic {
     pub over: Option<IfName>,
     /// Who holds it, for a sentence: `container 4f2a`.
     pub by: String,
+    /// Whether that one has ended.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// A manager that has still to configure a link.

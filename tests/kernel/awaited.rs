@@ -234,6 +234,24 @@ fn rules_of_a_waiting_nic_are_not_orphaned() {
 }
 
 #[test]
+fn a_restore_at_a_terminal_says_what_it_waits_for() {
+    alone(|host| {
+        waiting(host);
+        let restore = host.command(&["restore", "--all"]);
+        let words = std::iter::once(restore.get_program()).chain(restore.get_args());
+        let line = words.map(|word| word.to_str().unwrap()).collect::<Vec<_>>();
+        let said = sh(&format!("script -qec '{}' /dev/null", line.join(" ")));
+        for words in [
+            "putting back r0; waiting up to 5 s for systemd-networkd",
+            "r0 of container first",
+        ] {
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
+        assert!(!said.contains("command="), "{said}");
+    });
+}
+
+#[test]
 fn rdmaprep_can_be_uninstalled_while_a_nic_waits() {
     alone(|host| {
         waiting(host);

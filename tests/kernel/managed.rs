@@ -140,11 +140,14 @@ fn what_an_administrator_took_from_a_profile_stays_away() {
             tell_owner(host, |one| one["destination"] == "10.30.0.0/16");
             fs::remove_file(state_file(&index)).unwrap();
             fs::write(PROFILE, profile).unwrap();
+            let is_same = !profile.contains("r0 ");
+            let status = host.rdmaprep(&["status"]).ok().out;
+            let is_told = status.contains("configuration of r0 by systemd-networkd has changed");
+            assert_eq!(is_told, !is_same, "{status}");
             stop_beside_work(host, &mut c, || {
                 sh("ip address add 10.0.0.1/24 dev r0; ip link set r0 up");
                 says(&self::index(), CONFIGURED);
             });
-            let is_same = !profile.contains("r0 ");
             let routes = sh("ip route");
             assert_eq!(routes.contains("10.20.0.0/16"), is_same, "{routes}");
             assert!(routes.contains("10.30.0.0/16"), "{routes}");

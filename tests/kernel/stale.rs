@@ -163,6 +163,11 @@ fn a_namespace_with_a_process_keeps_its_nics() {
             "{advised}"
         );
         assert!(advised.ends_with("rdmaprep restore init"), "{advised}");
+        let next = Container::new("next");
+        next.create(host).fails(
+            9,
+            &["r0 is held by container init, which has ended: `rdmaprep status`"],
+        );
         // Nor does another container's hook take them.
         let mut other =
             Container::new("other").annotated(serde_json::json!({"rdmaprep.io/plan": "small"}));
