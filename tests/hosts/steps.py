@@ -45,8 +45,14 @@ def without_carrier(judge):
 
 
 def dhcp_server_dead(judge):
+    def repair():
+        text = rdmaprep("prepare", "--dry-run", "--ifaces", "r0").text
+        if "is still configuring it" not in text or "ip address add" in text:
+            raise Failure(f"without a DHCP server: prepare does not say what to wait for: {text}")
+        judge.host.dhcp.start()
+
     judge.prepare()
-    unfinished_then(judge, "without a DHCP server", judge.host.dhcp.stop, judge.host.dhcp.start)
+    unfinished_then(judge, "without a DHCP server", judge.host.dhcp.stop, repair)
     judge.once()
 
 
