@@ -98,9 +98,7 @@ impl Store {
     /// Whether a pod's claim keeps the NICs, whether or not a container of it runs. One that cannot
     /// be read does.
     pub fn keeps(&self, record: &Record) -> bool {
-        record.phase == Phase::Attached
-            && !record.is_back()
-            && record.claims.iter().any(|uid| self.is_open(uid, record))
+        record.phase == Phase::Attached && record.claims.iter().any(|uid| self.is_open(uid, record))
     }
 
     fn is_open(&self, uid: &str, record: &Record) -> bool {

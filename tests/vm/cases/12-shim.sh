@@ -72,8 +72,6 @@ whole() { # RUNTIME
 
 case_runc() { whole runc; }
 case_crun() { whole crun; }
-case_runsc() { whole runsc; }
-
 # As containerd does it: one command after another, and the container's config.json by --bundle alone.
 stages() { # RUNTIME
   local id=stages-$1 log=/tmp/ctr/stages-$1.log

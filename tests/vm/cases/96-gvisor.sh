@@ -100,7 +100,6 @@ whole() { # NETWORK
   echo "# $(runsc --version | head -n 1), --network=$1$(! proxy || echo ", with its proxy"): NICs and GIDs in, and back after delete"
 }
 stopped() { [ "$(runsc state "$1" | jq -r .status)" = stopped ]; }
-case_host_network() { whole host; }
 case_a_sandbox_network() { whole sandbox; }
 
 killed() { # NETWORK
@@ -111,8 +110,6 @@ killed() { # NETWORK
   ended "$1" k
 }
 case_a_killed_sentry() { killed host; }
-case_a_killed_sentry_with_a_network_of_its_own() { killed sandbox; }
-
 # by_device ID: what an engine makes of its bundle for the device `all` of a file that `cdi generate` has written.
 by_device() {
   # shellcheck disable=SC2016 # jq's own
