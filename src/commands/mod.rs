@@ -27,7 +27,7 @@ mod test_bootstrap;
 mod topo;
 mod unrestorable;
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::sync::MutexGuard;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -274,8 +274,11 @@ fn progress(text: &str) {
     }
 }
 
-/// Works, and says that where it takes longer than a user expects.
+/// Works, and says on a terminal what it does where that takes longer than a user expects.
 fn with_progress<T>(text: String, work: impl FnOnce() -> T) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work();
+    }
     let (done, end) = channel::<()>();
     let watch = Builder::new().spawn(move || {
         let ended = end.recv_timeout(Duration::from_secs(1));

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::IfName;
-use rdma_model::snapshot::Snapshot;
+use rdma_model::escape::shell_word;
+use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use crate::kernel::netns::{Netns, pins};
@@ -193,26 +193,32 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
     put_aside(records, path, remains.boot_id.as_deref(), report)
 }
 
-/// Whether nothing that a record names, or no card at all, is in its namespace.
+/// Whether nothing that a record names, or no link at all, is in its namespace. What has no kind is
+/// hardware, and no container can have made that.
 fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
     let mut world = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
     let inside = world.observe(Side::Inside, &Scope::links())?;
     // Tunnels of the kernel are in every namespace.
-    let there = inside
-        .netdevs
-        .iter()
-        .filter(|d| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type))
-        .map(|d| &d.name)
-        .filter(|name| remains.nics.is_empty() || remains.nics.contains(name));
-    let there: Vec<&str> = there.map(IfName::as_str).collect();
+    let mut there: Vec<&Netdev> = inside.netdevs.iter().collect();
+    there.retain(|d| {
+        [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type)
+            && (remains.nics.is_empty() || remains.nics.contains(&d.name))
+    });
+    there.sort_by_key(|d| d.kind.is_some());
     let Some(first) = there.first() else {
         return Ok(());
     };
+    let own = match first.kind {
+        Some(_) => ", or, if the container has made it, `ip link delete` it there",
+        None => "",
+    };
+    let names: Vec<String> = there.iter().map(|d| shell_word(d.name.as_str())).collect();
     Err(ErrorClass::Refused.error(format!(
-        "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {first} \
-        netns 1",
-        there.join(" "),
+        "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {} \
+        netns 1{own}",
+        names.join(" "),
         pin.display(),
+        shell_word(first.name.as_str()),
     )))
 }
 

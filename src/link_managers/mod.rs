@@ -134,15 +134,18 @@ impl Managers {
     /// Why it is not known whether and by which profile NetworkManager configures a link that it
     /// has. One that is stopped leaves its file of the link, too: it is waited for, as it may just
     /// start again.
-    pub fn why_unknown(&mut self, link: &Netdev) -> Option<&'static str> {
-        if !manages(&self.root, Manager::NetworkManager, link.ifindex) {
+    pub fn why_unknown(&mut self, link: &Netdev, is_recorded: bool) -> Option<&'static str> {
+        let by = Manager::NetworkManager;
+        if !manages(&self.root, by, link.ifindex) {
             return None;
         }
-        let starts = self.starts_within(RESTART) || self.is_undecided(link);
+        let starts = self.starts_within(by, RESTART) || self.is_undecided(link);
         if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
             return Some("D-Bus or a program on it does not answer");
         }
-        starts.then_some("NetworkManager is starting")
+        // By now it has said what it had not when it was asked.
+        let was_missed = !is_recorded && self.configured_by(link) == Some(by);
+        (starts || was_missed).then_some("it is starting")
     }
 
     fn is_undecided(&mut self, link: &Netdev) -> bool {
@@ -150,9 +153,8 @@ impl Managers {
         bus.is_some_and(|bus| network_manager::is_undecided(bus, link))
     }
 
-    /// Whether a NetworkManager that does not run does so in time.
-    fn starts_within(&mut self, patience: Duration) -> bool {
-        let by = Manager::NetworkManager;
+    /// Whether a manager that does not run does so in time.
+    fn starts_within(&mut self, by: Manager, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let is_absent = self.is_running(by) == Some(false);
         while self.is_running(by) == Some(false) && Instant::now() < until {
@@ -378,6 +380,7 @@ impl Managers {
         managers.find(|by| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
             Word::Configuring => true,
             Word::Unseen => self.is_running(*by) == Some(true),
+            Word::Absent => present(&self.root).contains(by) && self.starts_within(*by, START),
             _ => false,
         })
     }

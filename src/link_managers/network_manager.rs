@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use ipnet::IpNet;
 use rdma_model::manager::{Foreign, KERNEL, is_dynamic};
 use rdma_model::snapshot::{Address, Netdev, Route};
-use rdma_model::step::NicState;
+use rdma_model::step::{NicState, is_made};
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::wire::unmarshal::traits::Variant;
 
@@ -83,9 +83,14 @@ fn is_starting(bus: &mut Bus) -> bool {
     flag(bus, ROOT, NAME, "Startup").unwrap_or(true)
 }
 
-/// Whether it has configured that link by a profile of its own.
+/// Whether it has configured that link by a profile of its own, or does so now: it may wait for a
+/// lease for ever.
 pub fn configures(bus: &mut Bus, link: &Netdev) -> bool {
-    word(bus, link) == Word::Done
+    match word(bus, link) {
+        Word::Done => true,
+        Word::Configuring => device(bus, link).is_ok_and(|path| profile_of(bus, &path).is_ok()),
+        _ => false,
+    }
 }
 
 /// NetworkManager itself.
@@ -256,8 +261,14 @@ impl OwnAddresses {
         let key = (address.address.to_string(), u32::from(address.prefix));
         let looks_own = address.flags & NOPREFIXROUTE != 0 || address.valid_lft.is_some();
         let is_v6 = address.address.is_ipv6();
-        if self.given.contains(&key) || looks_own && is_link_local(address) {
+        if self.given.contains(&key) {
             return true;
+        }
+        // It makes one of IPv6 by itself, whatever the profile's method.
+        if let IpAddr::V6(v6) = address.address
+            && v6.is_unicast_link_local()
+        {
+            return looks_own && is_made(v6);
         }
         match &self.families[usize::from(is_v6)] {
             Learned::Nothing => false,
@@ -266,11 +277,6 @@ impl OwnAddresses {
             Learned::Unknown => looks_own,
         }
     }
-}
-
-/// It makes these of IPv6 by itself, whatever the profile's method.
-fn is_link_local(address: &Address) -> bool {
-    matches!(address.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 fn own_addresses(bus: &mut Bus, device: &str, profile: &Profile) -> OwnAddresses {
@@ -392,8 +398,13 @@ mod tests {
         for foreign in ["10.0.0.50/32", "10.0.0.1/32", "fd00::1/64"] {
             assert!(!own.has(&address(foreign, NOPREFIXROUTE)), "{foreign}");
         }
-        assert!(own.has(&address("fe80::1/64", NOPREFIXROUTE)));
-        assert!(!own.has(&address("fe80::1/64", 0)), "the kernel's");
+        let made = "fe80::16ac:5cd5:9bbb:f54c/64";
+        assert!(own.has(&address(made, NOPREFIXROUTE)));
+        assert!(!own.has(&address(made, 0)), "the kernel's");
+        assert!(
+            !own.has(&address("fe80::99/64", NOPREFIXROUTE)),
+            "an administrator's"
+        );
     }
 
     #[test]

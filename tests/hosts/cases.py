@@ -569,6 +569,29 @@ def networkmanager_too_busy_to_notice(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", run=steps.profile_that_awaits_a_lease)
+def networkmanager_address_beside_a_lease(h):
+    """Such a profile is "connecting" until the lease comes, with its own address in place."""
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method auto ipv4.addresses 198.18.{i}.10/24"
+            f" ipv4.dhcp-timeout 2147483647 ipv4.routes '198.19.77.0/24 198.18.{i}.1'"
+            " ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+    h.managers[-1].nics = []
+    reach_gateways(h)
+
+
+@case("trixie", "bookworm")
+def networkmanager_beside_a_link_local_address_by_hand(h):
+    networkmanager_too_busy_to_notice(h)
+    h.foreign("ip address add fe80::99/64 dev r0 noprefixroute")
+
+
 @case("trixie", "bookworm", run=steps.manager_restarted_at_a_create)
 def networkmanager_restarted_at_a_create(h):
     networkmanager_too_busy_to_notice(h)

@@ -362,3 +362,24 @@ def manager_restarted_at_a_create(judge):
             judge.expect_code(created, 0, step)
             judge.expect_code(container.stop(), 0, step)
         judge.expect_back(step)
+
+
+def profile_that_awaits_a_lease(judge):
+    """It is active again when its NIC is back, and gets the lease when there is one."""
+    judge.prepare()
+
+    def state(nic):
+        return sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False)
+
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = Container()
+        judge.expect_code(container.create(), 0, step)
+        judge.expect_code(container.stop(), 0, step)
+        for nic in judge.host.rails:
+            wait_for(lambda nic=nic: "(connecting" in state(nic), f"{step}: {nic} {state(nic)}")
+    judge.host.dhcp_server()
+    for nic in judge.host.rails:
+        wait_for(lambda nic=nic: state(nic).strip() == "100 (connected)", f"the lease of {nic}")
+    judge.until_nothing_is_left()
+    judge.base = judge.settled()

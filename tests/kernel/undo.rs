@@ -199,14 +199,14 @@ fn a_link_local_address_chosen_anew_is_no_change() {
     alone(|host| {
         let rails = host.rails(1);
         host.ip("link set r0 addrgenmode none\naddress flush dev r0 scope link");
-        host.ip("address add fe80::1234:5/64 dev r0 noprefixroute nodad");
+        host.ip("address add fe80::16ac:5cd5:1234:5/64 dev r0 noprefixroute nodad");
         host.prepare(&rails);
-        host.ip("address delete fe80::1234:5/64 dev r0");
-        host.ip("address add fe80::1234:6/64 dev r0 noprefixroute nodad");
+        host.ip("address delete fe80::16ac:5cd5:1234:5/64 dev r0");
+        host.ip("address add fe80::16ac:5cd5:1234:6/64 dev r0 noprefixroute nodad");
         let before = host.look();
         let mut c = Container::new("new");
         c.create(host).ok();
-        assert!(c.sh("ip -br address").contains("fe80::1234:6"));
+        assert!(c.sh("ip -br address").contains("fe80::16ac:5cd5:1234:6"));
         c.stop(host).ok();
         host.is_as(&before);
         host.is_clean();

@@ -19,7 +19,7 @@ use crate::snapshot::{
 };
 pub use gateways::{ONLINK, is_temporary, links_to_gateways};
 pub use implicit::{
-    chosen_by_manager, derived, generated, hears_routers, kernel_address, kernel_made,
+    chosen_by_manager, derived, generated, hears_routers, is_made, kernel_address, kernel_made,
     learned_from_router, lost_link_local, makes_by_mac, makes_by_secret, of_generated,
     prefix_route,
 };

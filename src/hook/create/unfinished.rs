@@ -53,7 +53,7 @@ pub(super) fn check_managers_answer(held: &[MovedNic], managers: &mut Managers) 
         if managed.as_ref().is_some_and(is_known) {
             continue;
         }
-        if let Some(why) = managers.why_unknown(&before.netdev) {
+        if let Some(why) = managers.why_unknown(&before.netdev, managed.is_some()) {
             let text = format!(
                 "NetworkManager has {}, and {why}: how that is to come back is not known",
                 before.netdev.name

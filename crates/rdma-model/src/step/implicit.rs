@@ -1,6 +1,6 @@
 //! What the kernel makes by itself for an address or a link, so that no step adds it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, Route};
 use ipnet::IpNet;
@@ -197,7 +197,14 @@ pub fn generated(address: &Address) -> bool {
 /// takes another one when this one goes for a moment (nm-l3-ipv6ll.c of 1.42).
 pub fn chosen_by_manager(address: &Address, dev: &Netdev) -> bool {
     let is_subnet_free = address.flags & IFA_F_NOPREFIXROUTE != 0;
-    is_link_local(address) && is_subnet_free && addr_gen_mode(dev) == ADDR_GEN_NONE
+    let is_made = matches!(address.address, IpAddr::V6(v6) if is_made(v6));
+    is_made && is_link_local(address) && is_subnet_free && addr_gen_mode(dev) == ADDR_GEN_NONE
+}
+
+/// Whether a program may have made the interface identifier: of a link-layer address it has ff:fe
+/// in its middle (RFC 4291, appendix A), and else it is random (RFC 7217). People write `::99`.
+pub fn is_made(address: Ipv6Addr) -> bool {
+    address.segments()[4..6] != [0, 0]
 }
 
 fn is_link_local(address: &Address) -> bool {
