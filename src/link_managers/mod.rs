@@ -8,11 +8,11 @@ mod network_manager;
 mod networkd;
 pub mod networkd_config;
 mod rule_key;
+mod starting;
 mod state_files;
 
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
@@ -27,12 +27,6 @@ use state_files::below;
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
 };
-
-/// Within this a NetworkManager that is restarted has its name on the bus again.
-const RESTART: Duration = Duration::from_millis(300);
-/// Within this it has decided what it does with a link.
-const START: Duration = Duration::from_secs(1);
-const MOMENT: Duration = Duration::from_millis(20);
 
 /// What a manager says of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,59 +102,6 @@ impl Managers {
     /// Whether there is a bus: else a manager is only heard by its files.
     pub fn can_be_asked(&self) -> bool {
         self.bus.as_ref().is_some_and(|bus| !bus.is_dead())
-    }
-
-    /// Waits a moment for a NetworkManager that is starting, until it has decided what it does with
-    /// these links. What it keeps off stays undecided while it starts.
-    pub fn await_start<'a>(&mut self, links: impl Iterator<Item = &'a Netdev>) {
-        let until = Instant::now() + START;
-        if !present(&self.root).contains(&Manager::NetworkManager) {
-            return;
-        }
-        let mut bus = self.bus.as_mut();
-        if bus
-            .as_mut()
-            .is_none_or(|bus| network_manager::has_started(bus))
-        {
-            return;
-        }
-        for link in links {
-            while self.is_undecided(link) && Instant::now() < until {
-                sleep(MOMENT);
-            }
-        }
-    }
-
-    /// Why it is not known whether and by which profile NetworkManager configures a link that it
-    /// has. One that is stopped leaves its file of the link, too: it is waited for, as it may just
-    /// start again.
-    pub fn why_unknown(&mut self, link: &Netdev, is_recorded: bool) -> Option<&'static str> {
-        let by = Manager::NetworkManager;
-        if !manages(&self.root, by, link.ifindex) {
-            return None;
-        }
-        let starts = self.starts_within(by, RESTART) || self.is_undecided(link);
-        if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
-            return Some("D-Bus or a program on it does not answer");
-        }
-        // By now it has said what it had not when it was asked.
-        let was_missed = !is_recorded && self.configured_by(link) == Some(by);
-        (starts || was_missed).then_some("it is starting")
-    }
-
-    fn is_undecided(&mut self, link: &Netdev) -> bool {
-        let bus = self.bus.as_mut();
-        bus.is_some_and(|bus| network_manager::is_undecided(bus, link))
-    }
-
-    /// Whether a manager that does not run does so in time.
-    fn starts_within(&mut self, by: Manager, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
-        let is_absent = self.is_running(by) == Some(false);
-        while self.is_running(by) == Some(false) && Instant::now() < until {
-            sleep(MOMENT);
-        }
-        is_absent && self.is_running(by) == Some(true)
     }
 
     pub fn are_present(&self) -> bool {
@@ -380,7 +321,9 @@ impl Managers {
         managers.find(|by| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
             Word::Configuring => true,
             Word::Unseen => self.is_running(*by) == Some(true),
-            Word::Absent => present(&self.root).contains(by) && self.starts_within(*by, START),
+            Word::Absent => {
+                present(&self.root).contains(by) && self.starts_within(*by, starting::START)
+            }
             _ => false,
         })
     }
