@@ -94,7 +94,7 @@ impl Target {
             Target::Containerd => Some("systemctl try-restart containerd"),
             Target::Systemd => Some("systemctl daemon-reload"),
             Target::NetworkManagers => Some(
-                "udevadm control --reload; systemctl try-reload-or-restart NetworkManager; \
+                "udevadm control --reload; systemctl try-restart NetworkManager; \
                  systemctl try-restart systemd-networkd",
             ),
         }
