@@ -2,12 +2,14 @@
 //! the legs that can be there, and hands what is still missing over to the record of the NIC that
 //! is away.
 
-use std::collections::{BTreeSet, HashSet};
+mod gone;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Nexthop, RTA_NH_ID, Route, Snapshot};
+use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
@@ -25,7 +27,13 @@ pub struct AbsentParts {
     taken: HashSet<u32>,
     /// The host's routes through what has these numbers now.
     kept: Vec<Route>,
+    /// What still leads on, of groups that have lost a member for good.
+    legs: BTreeMap<u32, Vec<Leg>>,
+    /// The MTUs of NICs whose link below has a lower one by now.
+    mtus: BTreeMap<IfName, u32>,
 }
+
+type Leg = (Option<IfName>, Option<IpAddr>);
 
 impl AbsentParts {
     /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses
@@ -58,38 +66,6 @@ impl AbsentParts {
         away
     }
 
-    /// Adds what the record's routes need beside its NICs and the host does not have any more: an
-    /// administrator has deleted a link or an address. Returns a sentence for each.
-    pub fn add_gone(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
-        let here = host
-            .netdevs
-            .iter()
-            .chain(record.held.iter().map(|h| &h.before.netdev));
-        let mut devs = HashSet::new();
-        let mut addresses = HashSet::new();
-        for dev in here {
-            devs.insert(&dev.name);
-            addresses.extend(dev.addresses.iter().map(|a| a.address));
-        }
-        let mut notes = Vec::new();
-        for route in record.held.iter().flat_map(|h| &h.before.routes) {
-            for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
-                if !devs.contains(dev) && self.devs.insert(dev.clone()) {
-                    notes.push(format!("{dev} has gone: its legs of routes are left out"));
-                }
-            }
-            let source = route
-                .prefsrc
-                .filter(|ip| ip.is_ipv4() && !addresses.contains(ip));
-            if let Some(ip) = source.filter(|ip| self.sources.insert(*ip)) {
-                notes.push(format!(
-                    "{ip} has gone: routes with this source are left out"
-                ));
-            }
-        }
-        notes
-    }
-
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
     /// that number. Returns a sentence for each.
     pub fn add_taken(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
@@ -115,14 +91,20 @@ impl AbsentParts {
     }
 
     fn lacks(&self, r: &Route) -> bool {
-        r.hops
-            .iter()
-            .any(|h| h.dev.as_ref().is_some_and(|d| self.devs.contains(d)))
+        r.hops.iter().any(|h| !self.can_be(r, h))
             || r.prefsrc.is_some_and(|ip| self.sources.contains(&ip))
     }
 
+    fn can_be(&self, r: &Route, hop: &Hop) -> bool {
+        let legs = r.nexthop().and_then(|id| self.legs.get(&id));
+        hop.dev.as_ref().is_none_or(|dev| !self.devs.contains(dev))
+            && legs.is_none_or(|legs| legs.contains(&(hop.dev.clone(), hop.gateway)))
+    }
+
     /// What of a route can be there: the legs that are here. Linux refuses a preferred source that
-    /// is not.
+    /// is not; with an address go the IPv4 routes of this source, those of IPv6 lose it
+    /// (fib_sync_down_addr() in net/ipv4/fib_semantics.c, rt6_remove_prefsrc() in
+    /// net/ipv6/route.c).
     pub fn route(&self, r: &Route) -> Option<Route> {
         let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
         if is_taken {
@@ -137,12 +119,17 @@ impl AbsentParts {
             return Some(r.clone());
         }
         let mut hops = r.hops.clone();
-        hops.retain(|h| h.dev.as_ref().is_none_or(|dev| !self.devs.contains(dev)));
-        let whole = r.prefsrc.is_none_or(|ip| !self.sources.contains(&ip)) && !hops.is_empty();
-        whole.then(|| match r.nexthop() {
+        hops.retain(|h| self.can_be(r, h));
+        let gone = r.prefsrc.filter(|ip| self.sources.contains(ip));
+        if hops.is_empty() || gone.is_some_and(|ip| ip.is_ipv4()) {
+            return None;
+        }
+        let mut part = match r.nexthop() {
             Some(_) => Route { hops, ..r.clone() },
             None => r.with(hops),
-        })
+        };
+        part.prefsrc = part.prefsrc.filter(|_| gone.is_none());
+        Some(part)
     }
 
     fn object(&self, n: &Nexthop) -> Option<Nexthop> {
@@ -172,6 +159,11 @@ impl AbsentParts {
         let mut view = record.clone();
         for held in &mut view.held {
             held.before = self.state(&held.before);
+            if let Some(mtu) = self.mtus.get(held.name()).copied() {
+                let dev = &mut held.before.netdev;
+                dev.mtu = mtu;
+                dev.sysctls.retain(|key, _| key != "ipv6/conf/mtu");
+            }
         }
         view.precedence.routes.clear();
         for route in record
@@ -192,7 +184,8 @@ impl AbsentParts {
     fn hand_over(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
-        for held in &mut to.held {
+        // By one that is down no route leads.
+        for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
             let state = &mut held.before;
             let its = AbsentParts {
                 devs: [state.netdev.name.clone()].into(),
@@ -297,15 +290,20 @@ pub(super) fn absent_parts(
     let has_objects = record.held.iter().any(|h| !h.before.nexthops.is_empty());
     let scope = match (has_objects, record.has_routes_of_others()) {
         (true, _) => Scope::links().with(RoutesOf::deviceless()),
-        (false, false) if others.is_empty() => return Ok((AbsentParts::default(), Vec::new())),
+        (false, false)
+            if others.is_empty() && !record.held.iter().any(|h| gone::link_below(h).is_some()) =>
+        {
+            return Ok((AbsentParts::default(), Vec::new()));
+        }
         (false, _) => Scope::only(Depth::Netdevs),
     };
     let host = world.observe(Side::Host, &scope)?;
     let mut absent = AbsentParts::from_records(others.iter(), &host);
     let mut notes = absent.add_taken(record, &host);
+    notes.extend(absent.add_mtus(record, &host));
     // Of one that cannot be read it is not known what is away with it.
     if records.damaged().next().is_none() {
-        notes.extend(absent.add_gone(record, &host));
+        notes.extend(absent.add_gone(record, others, &host));
     }
     Ok((absent, notes))
 }

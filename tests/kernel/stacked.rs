@@ -208,6 +208,38 @@ fn given(host: &Host) -> (Look, Container) {
     (before, c)
 }
 
+/// A macvlan that stays has its MTU lowered with that of the link below.
+#[test]
+fn a_macvlan_gets_the_lower_mtu_of_the_link_below() {
+    alone(|host| {
+        for is_killed in [false, true] {
+            host.rails(1);
+            sh("ip link set r0 mtu 9000");
+            host.ip(MACVLAN);
+            host.ip("link set m0 mtu 9000 up\naddress add 10.5.0.1/24 dev m0");
+            let before = host.look();
+            host.prepare("m0");
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            sh("ip link set r0 mtu 1500");
+            let said = if is_killed {
+                sh("umount /run/run/netns/*");
+                drop(c);
+                host.rdmaprep(&["restore", "--all"]).ok().out
+            } else {
+                c.stop(host).ok();
+                host.report("c")["notes"].to_string()
+            };
+            assert!(said.contains("m0 has the MTU 1500 now"), "{said}");
+            assert!(sh("ip link show m0").contains("mtu 1500"));
+            sh("ip link set r0 mtu 9000; ip link set m0 mtu 9000");
+            host.is_as(&before);
+            host.is_clean();
+            sh("ip link delete r0");
+        }
+    });
+}
+
 fn mac_of(c: &Container) -> String {
     c.sh("ip -json link show m0 | jq --raw-output .[0].address")
         .trim()

@@ -193,6 +193,91 @@ route add 203.0.114.0/24 via 10.0.0.9 dev r0 src 10.255.0.1",
     });
 }
 
+/// The link is no NIC of any record, and is there.
+#[test]
+fn legs_over_what_was_set_down_meanwhile_are_left_out() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip(
+            "link add d0 type veth peer name d1\nlink set d1 up\nlink set d0 up
+address add 10.9.0.1/24 dev d0\naddress add fd09::1/64 dev d0 nodad
+address add fd00::1/64 dev r0 nodad
+nexthop add id 10 via 10.9.0.9 dev d0\nnexthop add id 11 via 10.0.0.9 dev r0
+nexthop add id 20 group 10/11\nroute add 203.0.114.0/24 nhid 20
+route add 203.0.113.0/24 nexthop via 10.0.0.9 dev r0 nexthop via 10.9.0.9 dev d0
+route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd09::9 dev d0",
+        );
+        host.prepare(&rails);
+        let mut c = Container::new("down");
+        c.create(host).ok();
+        host.ip("address flush dev d0\nlink set d0 down");
+        c.stop(host).ok();
+        let notes = host.report("down")["notes"].to_string();
+        for note in ["d0 is down", "nexthop object 10 has gone"] {
+            assert!(notes.contains(note), "{notes}");
+        }
+        let routes = sh("ip route; ip -6 route");
+        for route in [
+            "203.0.113.0/24 via 10.0.0.9 dev r0",
+            "203.0.114.0/24 nhid 20 via 10.0.0.9 dev r0",
+            "fd13::/48 via fd00::9 dev r0",
+        ] {
+            assert!(routes.contains(route), "{routes}");
+        }
+        host.is_clean();
+    });
+}
+
+#[test]
+fn groups_come_back_without_members_that_were_deleted() {
+    alone(|host| {
+        host.rails(2);
+        host.ip(
+            "nexthop add id 10 via 10.1.0.9 dev r1\nnexthop add id 12 via 10.1.0.8 dev r1
+nexthop add id 11 via 10.0.0.9 dev r0\nnexthop add id 20 group 10/11/12
+route add 203.0.114.0/24 nhid 20",
+        );
+        host.prepare("r0");
+        let mut c = Container::new("members");
+        c.create(host).ok();
+        host.ip("nexthop delete id 10");
+        c.stop(host).ok();
+        let notes = host.report("members")["notes"].to_string();
+        assert!(notes.contains("nexthop object 10 has gone"), "{notes}");
+        let routes = sh("ip route show 203.0.114.0/24 | tr -s ' \\n\\t' ' '");
+        let legs = ["via 10.0.0.9 dev r0", "via 10.1.0.8 dev r1"];
+        assert!(legs.iter().all(|leg| routes.contains(leg)), "{routes}");
+        host.is_clean();
+    });
+}
+
+/// With the address the kernel takes it from the IPv6 routes that are there, and keeps these.
+#[test]
+fn ipv6_routes_come_back_without_a_source_that_was_deleted() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad
+address add fd99::1/128 dev lo nodad\naddress add fd99::2/128 dev lo nodad
+route add fd13::/48 via fd00::9 dev r0 src fd99::1
+route add fd14::/48 via fd00::9 dev r0 src fd99::2");
+        host.prepare(&rails);
+        let mut c = Container::new("source");
+        c.create(host).ok();
+        host.ip("address delete fd99::1/128 dev lo");
+        c.stop(host).ok();
+        let notes = host.report("source")["notes"].to_string();
+        assert!(notes.contains("fd99::1 has gone"), "{notes}");
+        let routes = sh("ip -6 route");
+        assert!(
+            routes.contains("fd13::/48 via fd00::9 dev r0 metric"),
+            "{routes}"
+        );
+        let with_source = "fd14::/48 via fd00::9 dev r0 src fd99::2";
+        assert!(routes.contains(with_source), "{routes}");
+        host.is_clean();
+    });
+}
+
 /// As NetworkManager does when it misses its link-local address for a moment.
 #[test]
 fn a_link_local_address_chosen_anew_is_no_change() {

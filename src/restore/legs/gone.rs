@@ -1,0 +1,130 @@
+//! What an administrator has deleted or changed on the host while NICs were away, without which
+//! Linux refuses what was recorded of them.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use rdma_model::ids::IfName;
+use rdma_model::link_kind::LinkKind;
+use rdma_model::manager::is_daemon;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Nexthop, Snapshot};
+use rdma_model::upper_lower::is_ipoib;
+
+use super::AbsentParts;
+use crate::record::Record;
+
+impl AbsentParts {
+    /// Adds what the record's routes need beside its NICs and `others`, and the host does not have
+    /// any more: an administrator has deleted a link or an address, or has set the link down.
+    /// Returns a sentence for each.
+    pub(super) fn add_gone(
+        &mut self,
+        record: &Record,
+        others: &[Record],
+        host: &Snapshot,
+    ) -> Vec<String> {
+        let held = || record.held.iter().map(|h| &h.before.netdev);
+        // Neither fib_check_nh() in net/ipv4/fib_semantics.c nor fib6_nh_init() in
+        // net/ipv6/route.c takes a leg over a link that is down.
+        let up = host.netdevs.iter().filter(|dev| dev.up).chain(held());
+        let devs: HashSet<&IfName> = up.map(|dev| &dev.name).collect();
+        let here = host.netdevs.iter().chain(held());
+        let here = here.flat_map(|dev| &dev.addresses).map(|a| a.address);
+        // An IPv6 one that returns with another record is awaited: such routes are not handed over.
+        let away = others.iter().flat_map(|r| &r.held);
+        let away = away.flat_map(|h| &h.before.netdev.addresses);
+        let away = away.map(|a| a.address).filter(IpAddr::is_ipv6);
+        let addresses: HashSet<IpAddr> = here.chain(away).collect();
+        let mut notes = Vec::new();
+        for route in record.held.iter().flat_map(|h| &h.before.routes) {
+            for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+                if !devs.contains(dev) && self.devs.insert(dev.clone()) {
+                    let what = match host.netdev(dev) {
+                        Some(_) => "is down",
+                        None => "has gone",
+                    };
+                    notes.push(format!("{dev} {what}: its legs of routes are left out"));
+                }
+            }
+            let source = route.prefsrc.filter(|ip| !addresses.contains(ip));
+            if let Some(ip) = source.filter(|ip| self.sources.insert(*ip)) {
+                let what = match ip {
+                    IpAddr::V4(_) => "are left out",
+                    IpAddr::V6(_) => "come back without it",
+                };
+                notes.push(format!("{ip} has gone: routes with this source {what}"));
+            }
+        }
+        notes.extend(self.add_gone_members(record, others, host));
+        notes
+    }
+
+    /// Linux refuses a group with a member that is not there.
+    fn add_gone_members(
+        &mut self,
+        record: &Record,
+        others: &[Record],
+        host: &Snapshot,
+    ) -> Vec<String> {
+        let own = || record.held.iter().flat_map(|h| &h.before.nexthops);
+        let all: Vec<&Nexthop> = own().chain(&host.nexthops).collect();
+        let away = others.iter().flat_map(|r| &r.held);
+        let away = away.flat_map(|h| &h.before.nexthops);
+        let known: HashSet<u32> = all.iter().copied().chain(away).map(|n| n.id).collect();
+        let mut notes = Vec::new();
+        // A daemon's come back by the daemon.
+        for group in own().filter(|n| !is_daemon(n.protocol)) {
+            let gone: Vec<u32> = group.group.iter().map(|m| m.id).collect();
+            let gone: Vec<u32> = gone.into_iter().filter(|id| !known.contains(id)).collect();
+            if gone.is_empty() {
+                continue;
+            }
+            let is_left = |n: &&&Nexthop| group.group.iter().any(|m| m.id == n.id);
+            let left = all.iter().filter(is_left);
+            let legs = left.map(|n| (n.dev.clone(), n.gateway)).collect();
+            self.legs.insert(group.id, legs);
+            for id in gone {
+                if self.objects.insert(id) {
+                    notes.push(format!(
+                        "nexthop object {id} has gone: groups come back without it"
+                    ));
+                }
+            }
+        }
+        notes
+    }
+
+    /// Adds the MTUs that the links below do not allow any more: what sits on them would have lost
+    /// them as well, had it been there. Returns a sentence for each.
+    pub(super) fn add_mtus(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
+        let mut notes = Vec::new();
+        for held in &record.held {
+            let Some(over) = link_below(held) else {
+                continue;
+            };
+            let own = record.held.iter().any(|h| h.name() == over);
+            let below = match self.mtus.get(over) {
+                None if own => None,
+                None => host.netdev(over).map(|dev| dev.mtu),
+                lowered => lowered.copied(),
+            };
+            let name = held.name();
+            if let Some(mtu) = below.filter(|mtu| *mtu < held.before.netdev.mtu) {
+                self.mtus.insert(name.clone(), mtu);
+                notes.push(format!(
+                    "{name} has the MTU {mtu} now, that of {over}: more is not possible on it"
+                ));
+            }
+        }
+        notes
+    }
+}
+
+/// Which of a NIC on another link allows it no greater MTU than its own (macvlan_change_mtu(),
+/// vlan_dev_change_mtu(), ipvlan_adjust_mtu()).
+pub(super) fn link_below(held: &MovedNic) -> Option<&IfName> {
+    let dev = &held.before.netdev;
+    let is_limited = dev.has_kind(LinkKind::is_above_a_link) && !is_ipoib(dev);
+    held.nic.over.as_ref().filter(|_| is_limited)
+}
