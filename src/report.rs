@@ -128,7 +128,7 @@ impl Report {
     }
 
     /// Books the time since the last lap, or since the work began, to `lap`.
-    pub fn lap(&mut self, begun: Instant, lap: Lap) {
+    pub fn end_lap(&mut self, begun: Instant, lap: Lap) {
         let booked: u64 = self.phases.iter().map(|p| p.micros).sum();
         self.book(lap, micros_since(begun).saturating_sub(booked));
     }

@@ -31,7 +31,7 @@ impl Request {
     /// HCAs without a netdev: without such HCAs, it need not be observed. In exclusive mode the
     /// host has none of them any more, and could not say what to hide: then all of the plan, which
     /// is refused for a container that lacks a node.
-    pub fn share(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
+    pub fn part_of(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive
             || self.narrowing.devices.is_none()

@@ -42,7 +42,7 @@ pub(super) fn stale(store: &Store, machine: &ThisMachine, record: &Record) -> Op
     let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     if record.is_back() {
         Some(Stale::Waiting)
-    } else if store.keeps(record) {
+    } else if store.claim_keeps_nics(record) {
         None
     } else if machine.is_abandoned(record) {
         Some(Stale::Abandoned)

@@ -312,7 +312,7 @@ pub(super) fn for_container(
     }
     warn(&unplanned.into_iter().collect::<Vec<_>>());
     check_agreed(&plan, None)?;
-    mine.host.policy.limits(&plan)?;
+    mine.host.policy.check_limits(&plan)?;
     let (sysfs, _) = plan
         .sysfs
         .within(Sandbox::of_annotations(&edit::annotations(text)));

@@ -113,7 +113,7 @@ impl Outcome {
             report.container = record.members.first().map(|m| m.id.clone());
         }
         let result = act(&mut report);
-        report.lap(begun, Lap::Undo);
+        report.end_lap(begun, Lap::Undo);
         report.finish(&result, begun);
         self.failures.extend(result.err());
         self.reports.push(report);
@@ -246,7 +246,7 @@ impl Found {
         if args.how.stale {
             let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
             found.now.retain(|path| {
-                record(path).is_some_and(|r| machine.is_abandoned(r) && !store.keeps(r))
+                record(path).is_some_and(|r| machine.is_abandoned(r) && !store.claim_keeps_nics(r))
             });
         }
         Ok(found)

@@ -51,7 +51,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
         return Ok(());
     };
     report.plan = Some(name.to_string());
-    let of_pod = claimed::of_pod(hook, request)?;
+    let of_pod = claimed::request_of_pod(hook, request)?;
     let mut create = Create {
         hook,
         request: of_pod.as_ref().unwrap_or(request),
@@ -72,7 +72,8 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     }
 }
 
-/// Another container has the NICs, or a manager is still at work on them.
+/// Another hook has the lock; another container, a claim or another pod has the NICs; or a manager
+/// is still at work on them.
 fn may_pass(e: &anyhow::Error) -> bool {
     ErrorClass::of(e) == ErrorClass::Locked
 }
@@ -117,9 +118,9 @@ impl<'a> Create<'a> {
             // Another `rdmaprep hold` may have taken the name meanwhile.
             pins::check_vacant(&keeper.hold.path)?;
         }
-        self.take_over(&mut attempt)?;
+        self.take_back_claimed(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
-            if hook.store.keeps(&record) || self.is_in_use(&record, recipient) {
+            if hook.store.claim_keeps_nics(&record) || self.is_in_use(&record, recipient) {
                 return self.join(attempt, record);
             }
             // A hook died in the middle, or all that used the NICs have ended: start again.
@@ -127,17 +128,23 @@ impl<'a> Create<'a> {
         }
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         let inside = attempt.world.observe(Side::Inside, &Scope::links())?;
-        self.lap(Lap::Observe);
+        self.end_lap(Lap::Observe);
         let seen = Observations {
             host: Some(&host),
             inside: Some(&inside),
         };
-        let (own, whole) = self.share(plan, &host);
-        let Fitted { plan, setup } = self.fit(own, seen, &mut attempt)?;
-        let plan = whole.unwrap_or(plan);
+        // All that the pod has moves and is recorded; this container's part decides its setup
+        // alone. Each container is fitted by itself, the others as they join: what `fit` changes is
+        // what one of them sees. So the pod keeps a GID index that this container overrides.
+        let (part, of_pod) = self.part_of_pod(plan, &host);
+        let Fitted {
+            plan: fitted,
+            setup,
+        } = self.fit(part, seen, &mut attempt)?;
+        let plan = of_pod.unwrap_or(fitted);
         let AttachPlan { steps, held, .. } = self.plan_steps(&plan, &host, &inside, &attempt)?;
         let record = self.new_record(plan, host, held, &attempt)?;
-        self.lap(Lap::Plan);
+        self.end_lap(Lap::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
     }
@@ -151,7 +158,7 @@ impl<'a> Create<'a> {
         let hook = self.hook;
         hook.store.prepare()?;
         let lock = hook.store.lock(hook.deadline)?;
-        self.lap(Lap::Lock);
+        self.end_lap(Lap::Lock);
         let mut records = hook.read_records()?;
         let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);
@@ -174,12 +181,16 @@ impl<'a> Create<'a> {
         attempt: &Attempt,
     ) -> Result<AttachPlan> {
         let mut managers = Managers::of(self.hook.machine.root());
+        // `plan_attach` refuses a NIC that lacks its address for good; while a manager is at work,
+        // it is worth a wait.
         check_managers_are_done(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
+        // The steps are made, from what is inside; from here on only what a restore takes changes.
         for held in &mut attach.held {
             record_manager(held, &moved, host, &mut managers);
+            // Once the manager is recorded: what is adopted is not the manager's.
             adopt_unfinished(&attempt.records, held, host);
         }
         check_managers_answer(&attach.held, &mut managers)?;
@@ -227,7 +238,7 @@ impl<'a> Create<'a> {
         })
     }
 
-    fn lap(&mut self, lap: Lap) {
-        self.report.lap(self.hook.begun, lap);
+    fn end_lap(&mut self, lap: Lap) {
+        self.report.end_lap(self.hook.begun, lap);
     }
 }

@@ -26,7 +26,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         }
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    report.lap(hook.begun, Lap::Lock);
+    report.end_lap(hook.begun, Lap::Lock);
     let records = hook.read_records()?;
     let Some(record) = hook.own_record(&records) else {
         return Ok(());
@@ -47,7 +47,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         .collect();
     report.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
-    report.lap(hook.begun, Lap::Observe);
+    report.end_lap(hook.begun, Lap::Observe);
     if steps.is_empty() {
         return Ok(());
     }
@@ -55,8 +55,8 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
         report.steps_done += 1
     })?;
     put_in_order_inside(&mut *world, record, report)?;
-    report.lap(hook.begun, Lap::Configure);
+    report.end_lap(hook.begun, Lap::Configure);
     verify_inside(&mut *world, record, report)?;
-    report.lap(hook.begun, Lap::Verify);
+    report.end_lap(hook.begun, Lap::Verify);
     Ok(())
 }

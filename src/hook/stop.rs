@@ -23,7 +23,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
-    report.lap(hook.begun, Lap::Lock);
+    report.end_lap(hook.begun, Lap::Lock);
     // Another hook may have restored them during the wait.
     let mut records = hook.read_records()?;
     let Some(record) = hook.own_record(&records).cloned() else {
@@ -40,7 +40,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     report.notes.extend(done.notes);
     let moving = done.moving.as_micros().try_into().unwrap_or(u64::MAX);
     report.book(Lap::Move, moving);
-    report.lap(hook.begun, Lap::Undo);
+    report.end_lap(hook.begun, Lap::Undo);
     let notes = reclaim(hook.machine, &mut records, None)?;
     report.notes.extend(notes);
     Ok(())
@@ -81,7 +81,7 @@ fn got_nics(hook: &Hook) -> bool {
 /// `rdmaprep hold` made for all.
 fn who_keeps_nics(hook: &Hook, record: &Record) -> Option<String> {
     match count_others(hook, record) {
-        0 if hook.store.keeps(record) => {
+        0 if hook.store.claim_keeps_nics(record) => {
             return Some("the claim of its pod keeps the NICs".to_owned());
         }
         0 => {}

@@ -84,7 +84,7 @@ impl Request {
 impl Policy {
     /// Which NICs to leave out is not ours to choose: more than allowed are
     /// [`ErrorClass::Refused`], as is a network that the policy does not allow.
-    pub fn limits(&self, plan: &Plan) -> Result<()> {
+    pub fn check_limits(&self, plan: &Plan) -> Result<()> {
         self.allows_network(plan.network_mode)?;
         let count = plan.rails().count() + plan.ib.len();
         match self.max_nics {

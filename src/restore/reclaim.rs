@@ -26,7 +26,7 @@ pub fn reclaim(
         match records.at(&path) {
             Some(Ok(record)) => {
                 known.push(record.netns);
-                let is_spared = but == Some(record.netns) || store.keeps(record);
+                let is_spared = but == Some(record.netns) || store.claim_keeps_nics(record);
                 if !is_spared && machine.is_abandoned(record) {
                     let record = record.clone();
                     notes.extend(restore_one(machine, records, record));

@@ -97,7 +97,7 @@ impl Store {
 
     /// Whether a pod's claim keeps the NICs, whether or not a container of it runs. One that cannot
     /// be read does.
-    pub fn keeps(&self, record: &Record) -> bool {
+    pub fn claim_keeps_nics(&self, record: &Record) -> bool {
         record.phase == Phase::Attached && record.claims.iter().any(|uid| self.is_open(uid, record))
     }
 

@@ -495,12 +495,12 @@ fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
             .filter(|d| d.name.starts_with("uverbs"))
             .count()
     };
-    let share = request.share(&given, None);
-    assert_eq!((share.nics.len(), nodes(&share)), (1, 1));
+    let part = request.part_of(&given, None);
+    assert_eq!((part.nics.len(), nodes(&part)), (1, 1));
     given.exclusive = true;
-    let share = request.share(&given, None);
+    let part = request.part_of(&given, None);
     assert_eq!(
-        (share.nics.len(), nodes(&share)),
+        (part.nics.len(), nodes(&part)),
         (given.nics.len(), nodes(&given))
     );
 }

@@ -476,8 +476,8 @@ fn reports_say_how_it_ended_and_where_time_went() {
     );
     // Laps fill the time since the beginning.
     let earlier = begun - Duration::from_secs(1);
-    report.lap(earlier, Lap::Plan);
-    report.lap(earlier, Lap::Verify);
+    report.end_lap(earlier, Lap::Plan);
+    report.end_lap(earlier, Lap::Verify);
     let booked: u64 = report.phases.iter().map(|p| p.micros).sum();
     assert!(u128::from(booked) <= earlier.elapsed().as_micros());
     let last = report.phases.last().map(|p| p.name);

@@ -167,7 +167,7 @@ fn a_container_gets_no_more_than_its_share() {
     let request = request("max_nics = 2");
     let all = plan(&request, &seen);
     assert_eq!(all.nics.len(), 3);
-    let e = request.host.policy.limits(&all).unwrap_err();
+    let e = request.host.policy.check_limits(&all).unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
     assert!(
         format!("{e:#}").contains("3 NICs, `max_nics` of the host's config file allows 2"),
@@ -178,7 +178,7 @@ fn a_container_gets_no_more_than_its_share() {
         .narrow(&asked)
         .unwrap()
         .narrowed_plan(all, Some(&seen));
-    request.host.policy.limits(&some).unwrap();
+    request.host.policy.check_limits(&some).unwrap();
 }
 
 #[test]

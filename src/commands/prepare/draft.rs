@@ -36,7 +36,7 @@ impl DraftInputs<'_> {
         agreement: Option<&Agreement>,
     ) -> Result<Draft> {
         let decision = self.decide(agreement)?;
-        self.request.host.policy.limits(&decision.plan)?;
+        self.request.host.policy.check_limits(&decision.plan)?;
         let edit = |text| edit(text, &decision, self.store, self.request, args.hook_timeout);
         let edited = self.config.map(edit).transpose()?;
         let env = |edited: &Edited| edit::environment(&edited.injected.json);

@@ -36,7 +36,7 @@ impl Create<'_> {
         // If this fails the record stays. Nothing has moved: restoring it changes nothing.
         replace_unfinished(&mut attempt.records, &record)?;
         let result = self.attach(&mut attempt, &mut record, steps, setup);
-        self.lap(Lap::Record);
+        self.end_lap(Lap::Record);
         result.or_else(|e| self.undo(attempt, record, &e))
     }
 
@@ -50,7 +50,7 @@ impl Create<'_> {
         let machine = self.hook.machine;
         let undone = restore_opened(machine, &mut *world, &mut records, record, SETTLE);
         self.report.steps_done = 0;
-        self.lap(Lap::Undo);
+        self.end_lap(Lap::Undo);
         undone.class(
             ErrorClass::Incomplete,
             format!("{e:#}; and the undo is incomplete"),
@@ -74,22 +74,24 @@ impl Create<'_> {
             ..
         } = attempt;
         let world = &mut **world;
+        // After the record: `reclaim` drops a pin that has none.
         let pinned = pin(self.hook, world, record);
-        self.lap(Lap::Record);
+        self.end_lap(Lap::Record);
         pinned?;
         let running = setup.map(RunningSetup::begin);
         let (begun, report) = (self.hook.begun, &mut *self.report);
         apply(steps, world, self.hook.deadline, |step| {
             report.steps_done += 1;
-            report.lap(begun, lap_of(step));
+            report.end_lap(begun, lap_of(step));
         })?;
         put_in_order_inside(world, record, report)?;
         let now = verify_inside(world, record, report)?;
+        // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &now);
-        report.lap(begun, Lap::Verify);
+        report.end_lap(begun, Lap::Verify);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
-            self.lap(Lap::Setup);
+            self.end_lap(Lap::Setup);
         }
         self.lift_memlock(*recipient);
         let text = format!(

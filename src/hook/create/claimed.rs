@@ -17,7 +17,7 @@ use super::{Attempt, Create, Hook};
 
 /// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
 /// Nothing where it has no claim.
-pub(super) fn of_pod(hook: &Hook, request: &Request) -> Result<Option<Request>> {
+pub(super) fn request_of_pod(hook: &Hook, request: &Request) -> Result<Option<Request>> {
     let devices = request.narrowing.devices.as_ref();
     let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
         return Ok(None);
@@ -77,29 +77,30 @@ impl Create<'_> {
             for rail in binding.rails() {
                 let name = rail.to_string();
                 let alone: DeviceRequest = std::iter::once(rail).collect();
-                ensure!(
-                    alone.lacking(plan).next().is_some(),
-                    ErrorClass::Locked.error(format!(
+                let is_planned = alone.lacking(plan).next().is_none();
+                if is_planned {
+                    return Err(ErrorClass::Locked.error(format!(
                         "the claim {}/{} has {name}",
                         binding.namespace, binding.claim.name
-                    ))
-                );
+                    )));
+                }
             }
         }
         Ok(())
     }
 
     /// This container's part of the plan; and the whole of it, where other containers have more.
-    pub(super) fn share(&self, plan: Plan, host: &Snapshot) -> (Plan, Option<Plan>) {
+    pub(super) fn part_of_pod(&self, plan: Plan, host: &Snapshot) -> (Plan, Option<Plan>) {
         match self.own.narrowing.devices == self.request.narrowing.devices {
             true => (plan, None),
-            false => (self.own.share(&plan, Some(host)), Some(plan)),
+            false => (self.own.part_of(&plan, Some(host)), Some(plan)),
         }
     }
 
-    /// The pod's NICs may be in a namespace that its sandbox had before. [`ErrorClass::Locked`]:
-    /// another pod uses the claim; the kubelet asks no one before it starts a second one.
-    pub(super) fn take_over(&self, attempt: &mut Attempt) -> Result<()> {
+    /// The pod's NICs may be in a namespace that its sandbox had before: `reclaim` leaves them
+    /// there, as their claim keeps them. [`ErrorClass::Locked`]: another pod uses the claim; the
+    /// kubelet asks no one before it starts a second one.
+    pub(super) fn take_back_claimed(&self, attempt: &mut Attempt) -> Result<()> {
         let own = attempt.recipient.netns();
         let away = attempt.records.readable().filter(|r| {
             r.netns != own && !r.is_back() && self.claims().any(|uid| r.claims.contains(uid))

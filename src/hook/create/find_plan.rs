@@ -18,6 +18,11 @@ use super::{Attempt, Create};
 const HAS_OWN: &str = "its plan, or its annotation rdmaprep.io/host-network, is for containers on \
     the host's network, and this one has a network of its own";
 
+pub(super) const ON_HOST: &str = "the container shares the host's network namespace: it has all \
+    NICs already; start it with `--network none`, or on a bridge; or let it have its plan there, \
+    without a move: annotation rdmaprep.io/host-network=true, where the host's config file has \
+    `host_network = true`";
+
 /// What is left of the plan for this recipient, and the host at that moment.
 pub(super) struct PlanAndHost {
     pub(super) plan: Plan,
@@ -49,12 +54,13 @@ impl Create<'_> {
             return Err(request.nothing_left(&plan, unplanned));
         }
         planner::check_agreed(&plan, hook.agreed())?;
-        let is_on_host = attempt.recipient.netns() == attempt.host_netns;
+        let has_own_network = attempt.recipient.netns() != attempt.host_netns;
         ensure!(
-            plan.moves() != is_on_host,
-            ErrorClass::Refused.error(HAS_OWN)
+            plan.moves() == has_own_network,
+            // On the host's network only where the stored plan has changed since its mode was read.
+            ErrorClass::Refused.error(if has_own_network { HAS_OWN } else { ON_HOST })
         );
-        policy.limits(&plan)?;
+        policy.check_limits(&plan)?;
         self.check_unbound(&plan)?;
         if by_hardware {
             planner::check_free(&plan, &busy)?;
@@ -62,6 +68,7 @@ impl Create<'_> {
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
         self.report.note_once(unplanned);
+        // Last: a NIC that has gone may be another container's, which `check_free` names.
         planner::check_damaged_records(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
         Ok(PlanAndHost {
             plan,

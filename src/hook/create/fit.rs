@@ -34,6 +34,7 @@ impl<'a> Create<'a> {
         let (pid, views) = (attempt.recipient.pid(), context.store.views());
         let found = facts.bundle.as_ref();
         let bundle = found.map(|found| found.read(pid, &views)).transpose()?;
+        // The host is `inside` where nothing moves.
         let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {

@@ -49,7 +49,7 @@ impl Create<'_> {
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
         // Those of a pod whose claim keeps the NICs have ended without a word.
-        let is_kept = self.hook.store.keeps(&record);
+        let is_kept = self.hook.store.claim_keeps_nics(&record);
         for member in std::mem::take(&mut record.members) {
             let is_ended = is_kept && !self.hook.machine.is_alive(&record, &member);
             if !self.hook.is_for(&member) && !is_ended {
@@ -95,11 +95,12 @@ impl Create<'_> {
     /// is a member only then.
     fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = record.given.as_deref() {
+            // The plan has the nodes of NICs; which one an HCA without a netdev has, the host says.
             let host = match given.ib.is_empty() {
                 true => None,
                 false => Some(attempt.world.observe(Side::Host, &Scope::links())?),
             };
-            let plan = self.own.share(given, host.as_ref());
+            let plan = self.own.part_of(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {

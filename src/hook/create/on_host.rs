@@ -5,18 +5,13 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 
 use super::Create;
-use super::find_plan::PlanAndHost;
+use super::find_plan::{ON_HOST, PlanAndHost};
 use super::fit::Fitted;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::Observations;
 use crate::kernel::Recipient;
 use crate::planner::stored_plan;
 use crate::report::Lap;
-
-const REFUSED: &str = "the container shares the host's network namespace: it has all NICs already; \
-    start it with `--network none`, or on a bridge; or let it have its plan there, without a \
-    move: annotation rdmaprep.io/host-network=true, where the host's config file has \
-    `host_network = true`";
 
 impl Create<'_> {
     /// There is no record, as nothing is to be given back.
@@ -29,14 +24,14 @@ impl Create<'_> {
             // The host's default plan is for containers that can use it.
             ensure!(
                 self.request.named_plan.is_none(),
-                ErrorClass::Refused.error(REFUSED)
+                ErrorClass::Refused.error(ON_HOST)
             );
             return Ok(());
         }
         let host_netns = recipient.netns();
         let mut attempt = self.begin(recipient, host_netns)?;
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
-        self.lap(Lap::Observe);
+        self.end_lap(Lap::Observe);
         let seen = Observations {
             host: Some(&host),
             inside: None,
@@ -46,7 +41,7 @@ impl Create<'_> {
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
-            self.lap(Lap::Setup);
+            self.end_lap(Lap::Setup);
         }
         self.lift_memlock(recipient);
         self.check_runs(recipient)?;
