@@ -178,7 +178,7 @@ impl Record {
 
     /// The record of those of its NICs that wait for their manager, which is no namespace's any
     /// more.
-    pub fn waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
+    pub fn reduced_to_waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
         Record {
             netns: number,
             phase: Phase::Awaiting,

@@ -22,7 +22,8 @@ pub fn close_record(
 ) -> Result<()> {
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
     let awaits = waiting.iter().map(|w| w.why.clone()).collect();
-    let mut rest = record.waiting(number_when_back(records, record, &nics), &nics, awaits);
+    let mut rest =
+        record.reduced_to_waiting(number_when_back(records, record, &nics), &nics, awaits);
     // A stop may end before networkd has begun with each of its links: one more look is for them.
     rest.due_until_back = owed_by_networkd(record, waiting);
     if rest.due_until_back.is_empty() {

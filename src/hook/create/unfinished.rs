@@ -87,11 +87,14 @@ pub(super) fn record_manager(
         held.ended = managers.ended(&held.before.netdev);
         return;
     };
-    let made = |r: &Rule| match managed.foreign {
+    // What is not in `foreign` is the manager's; where it was not asked, what is static.
+    let is_managers = |r: &Rule| match managed.foreign {
         Some(_) => managed.owns_rule(r),
         None => r.is_static(),
     };
-    held.before.rules.extend(of_tables.into_iter().filter(made));
+    held.before
+        .rules
+        .extend(of_tables.into_iter().filter(is_managers));
 }
 
 /// Records of NICs that are on the host, with what is still to be done there.
@@ -121,6 +124,7 @@ fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snap
     let mut rules = compare_rules(&was.rules, &host.rules, Chooser::Manager(managed)).missing;
     rules.retain(|r| !managed.owns_rule(r));
     let rules: Vec<Rule> = rules.into_iter().cloned().collect();
+    // Else it would count as the manager's own, and no restore would put it back.
     if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
         foreign.addresses.extend(addresses.iter().cloned());
         foreign.routes.extend(routes.iter().cloned());
@@ -175,7 +179,7 @@ pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Resu
         if rest.len() == earlier.held.len() {
             continue;
         }
-        let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
+        let smaller = earlier.reduced_to_waiting(earlier.netns, &rest, earlier.awaits.clone());
         if rest.is_empty() {
             records.forget(&earlier)?;
         } else {
