@@ -26,8 +26,12 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
     let found = install::found(&site.etc);
     let (program, mut notes) = program(args, &site)?;
-    let nics = args
-        .ifaces
+    let mut names = args.ifaces.clone();
+    // Where the target was found, not named, no one has asked to end that.
+    if names.is_empty() && !args.targets.network_managers {
+        names = install::unmanaged::kept_off(&site.etc)?;
+    }
+    let nics = names
         .iter()
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty());

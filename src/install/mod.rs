@@ -13,7 +13,7 @@ mod registered;
 mod revert;
 mod target;
 mod units;
-mod unmanaged;
+pub mod unmanaged;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;

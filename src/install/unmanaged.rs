@@ -1,7 +1,9 @@
 //! NetworkManager, systemd-networkd and udev: what keeps them off NICs that are rdmaprep's to
 //! configure and to give back.
 
-use super::{InstallRequest, Part, Piece};
+use anyhow::Result;
+
+use super::{Content, InstallRequest, Part, Piece, ReadTree};
 
 /// networkd removes routes, rules and nexthop objects that it has not made, on every link, wherever
 /// they lead (networkd.conf(5)). It knows ManageForeignNextHops= since systemd 256, and only warns
@@ -16,6 +18,17 @@ const KEYFILE: &str = "/etc/NetworkManager/conf.d/rdmaprep.conf";
 const NETWORK: &str = "/etc/systemd/network/05-rdmaprep.network";
 const LINK: &str = "/etc/systemd/network/05-rdmaprep.link";
 const BY: &str = "# By `rdmaprep install --ifaces`.\n";
+
+/// The NICs that an earlier installation keeps managers off.
+pub fn kept_off(tree: &dyn ReadTree) -> Result<Vec<String>> {
+    let Some(Content::Text(text)) = tree.content(NETWORK)? else {
+        return Ok(Vec::new());
+    };
+    let ours = text.strip_prefix(BY).unwrap_or_default();
+    let names = ours.lines().filter_map(|line| line.strip_prefix("Name="));
+    let names = names.flat_map(str::split_whitespace);
+    Ok(names.map(str::to_owned).collect())
+}
 
 pub(super) fn part(wanted: &InstallRequest) -> Part {
     let mut part = Part::default();

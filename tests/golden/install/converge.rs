@@ -218,3 +218,20 @@ fn where_all_is_there_nothing_is_made() {
     symlink(leads, &link).unwrap();
     assert_eq!(before, all(root.path()));
 }
+
+/// Who says no target asks for what is found, and for no change of what is kept off NICs.
+#[test]
+fn an_install_without_targets_keeps_managers_off_the_same_nics() {
+    let root = TempDir::new().unwrap();
+    for program in ["usr/sbin/NetworkManager", "usr/bin/podman"] {
+        put(root.path(), program, "");
+    }
+    let first = ["--podman", "--network-managers", "--ifaces", "r0 r1"];
+    rdmaprep("install", root.path(), &first).ok();
+    let before = all(root.path());
+    let said = rdmaprep("install", root.path(), &[]).ok().out;
+    assert_eq!(before, all(root.path()), "{said}");
+    rdmaprep("install", root.path(), &["--network-managers"]).ok();
+    let network = "etc/systemd/network/05-rdmaprep.network";
+    assert!(!root.path().join(network).exists());
+}
