@@ -26,19 +26,23 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
     let found = install::found(&site.etc);
     let (program, mut notes) = program(args, &site)?;
-    let mut names = args.ifaces.clone();
-    // Where the target was found, not named, no one has asked to end that.
-    if names.is_empty() && !args.targets.network_managers {
-        names = install::unmanaged::kept_off(&site.etc)?;
+    let mut targets = targets(&args.targets, &found)?;
+    // Where that target was found, not named, no one has asked to end what is kept off NICs.
+    if args.ifaces.is_empty()
+        && !args.targets.network_managers
+        && !install::unmanaged::kept_off(&site.etc)?.is_empty()
+    {
+        targets.retain(|target| *target != Target::NetworkManagers);
     }
-    let nics = names
+    let nics = args
+        .ifaces
         .iter()
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty());
     let nics = nics.map(|name| nic(name, site.is_host));
     let root = args.tree.root.as_deref().unwrap_or(Path::new("/"));
     let wanted = InstallRequest {
-        targets: targets(&args.targets, &found)?,
+        targets,
         program,
         default_runtime: args.default_runtime,
         nics: nics.collect::<Result<_>>()?,
@@ -293,7 +297,8 @@ fn have_no_manager(nics: &[Nic]) -> Result<()> {
         let Some(index) = link_managers::index(root, &nic.name) else {
             continue;
         };
-        if let Some(by) = managers.configured_by(&Netdev::new(nic.name.clone(), index)) {
+        let link = Netdev::new(nic.name.clone(), index);
+        if let Some(by) = managers.has_configured(&link) {
             let (name, by) = (&nic.name, by.name());
             return Err(ErrorClass::Refused.error(format!(
                 "{by} gives {name} its addresses, and would not after the next boot: leave {name} \

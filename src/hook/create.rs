@@ -96,8 +96,10 @@ struct Attempt<'a> {
 }
 
 impl<'a> Create<'a> {
-    /// From the recipient's namespace to the NICs in it. After a wait, the namespace may have other
-    /// NICs, or the init may have ended.
+    /// Puts the NICs into the recipient's namespace. That is a container's init; where there is no
+    /// container yet, the keeper of a namespace that `rdmaprep hold` gives a name, or what a CNI
+    /// runtime keeps. After a wait all is observed again: the namespace may have other NICs, or the
+    /// init may have ended.
     fn try_once(&mut self, name: &PlanName) -> Result<()> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
@@ -186,15 +188,16 @@ impl<'a> Create<'a> {
         check_managers_are_done(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
+        // One that starts says what it does with a NIC only when it has decided.
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
-        // The steps are made, from what is inside; from here on only what a restore takes changes.
+        // The steps are made; from here on only what a restore takes changes.
         for held in &mut attach.held {
             record_manager(held, &moved, host, &mut managers);
             // Once the manager is recorded: what is adopted is not the manager's.
             adopt_unfinished(&attempt.records, held, host);
         }
         check_managers_answer(&attach.held, &mut managers)?;
-        self.report.notes.append(&mut attach.notes);
+        self.report.note_once(attach.notes.drain(..));
         Ok(attach)
     }
 

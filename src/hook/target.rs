@@ -33,6 +33,10 @@ impl<'a> Target<'a> {
         }
     }
 
+    pub(super) fn is_container(self) -> bool {
+        self.facts().is_some()
+    }
+
     /// Absent where it is a container, whose init the runtime names.
     pub(super) fn recipient(self) -> Option<&'a dyn Recipient> {
         match self {

@@ -1,6 +1,7 @@
 //! Calls over the system's D-Bus. Each has its time, and after one that took longer there is none:
 //! a manager that hangs must not keep a hook, which holds the lock of the host.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -140,6 +141,12 @@ impl Bus {
         Ok(answer.body.parser().get()?)
     }
 
+    /// How long the process runs that has a name.
+    pub fn age(&mut self, name: &str) -> Option<Duration> {
+        let answer = self.call(DAEMON, "GetConnectionUnixProcessID", &[name]);
+        age_of(answer.ok()?.body.parser().get().ok()?)
+    }
+
     /// The number that the bus gave to who has a name: another one after a restart.
     pub fn owner(&mut self, name: &str) -> Result<String> {
         let answer = self.call(DAEMON, "GetNameOwner", &[name])?;
@@ -218,6 +225,18 @@ impl Bus {
         let (used, fields) = unmarshal::unmarshal_dynamic_header(&header, &bytes, at)?;
         Ok(unmarshal::unmarshal_next_message(&header, fields, &bytes, at + used)?.1)
     }
+}
+
+/// How long ago a process began: field 22 of /proc/PID/stat, in ticks of USER_HZ, 100 a second, as
+/// proc_pid_stat(5) counts it.
+fn age_of(pid: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let begun: u64 = fields.split(' ').nth(19)?.parse().ok()?;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
+    let age = uptime - begun as f64 / 100.0;
+    Some(Duration::from_secs_f64(age.max(0.0)))
 }
 
 fn request(callee: Callee, method: &str) -> MarshalledMessage {

@@ -74,6 +74,8 @@ pub struct Managers {
     bus: Option<bus::Bus>,
     /// Whether there is a bus that does not answer.
     is_unreachable: bool,
+    /// Those that have been waited for in vain.
+    stopped: Vec<Manager>,
     /// What is of no link and networkd's own, once it has been asked for.
     own: Option<networkd::Own>,
 }
@@ -90,6 +92,7 @@ impl Managers {
         Managers {
             root: root.to_owned(),
             is_unreachable: matches!(bus, Some(Err(_))),
+            stopped: Vec::new(),
             bus: bus.and_then(Result::ok),
             own: None,
         }
@@ -111,13 +114,23 @@ impl Managers {
     /// Who configures this link, and what of its state is not that one's.
     pub fn managed(&mut self, state: &NicState) -> Option<Managed> {
         let by = self.configured_by(&state.netdev)?;
-        Some(Managed {
+        let managed = Managed {
             by,
             foreign: self.foreign(by, state),
             profile: self.profile(by, &state.netdev),
             uuid: self.uuid(by, &state.netdev),
             activation: self.activation(by, &state.netdev),
-        })
+        };
+        // One that has given it nothing yet only tries: what the link has is not by it.
+        let mut addresses = state.netdev.addresses.iter();
+        let has_given = addresses.any(|a| a.valid_lft.is_none() && managed.owns_address(a));
+        let is_tried = !has_given && self.is_activating(by, &state.netdev);
+        (!is_tried).then_some(managed)
+    }
+
+    fn is_activating(&mut self, by: Manager, link: &Netdev) -> bool {
+        let bus = self.network_manager(by);
+        bus.is_some_and(|bus| network_manager::is_activating(bus, link))
     }
 
     fn uuid(&mut self, by: Manager, link: &Netdev) -> Option<String> {
@@ -238,6 +251,12 @@ impl Managers {
         all.into_iter().find(|by| self.configures(*by, link))
     }
 
+    /// Who has given a link its addresses, and does not only try to.
+    pub fn has_configured(&mut self, link: &Netdev) -> Option<Manager> {
+        let by = self.configured_by(link)?;
+        (!self.is_activating(by, link)).then_some(by)
+    }
+
     /// What `prepare` says of a link that a manager makes, and would again while a container has
     /// it: NetworkManager at once, networkd where it starts again (seen of 252 and 257).
     pub fn made_again(&mut self, link: &Netdev) -> Option<String> {
@@ -322,7 +341,7 @@ impl Managers {
             Word::Configuring => true,
             Word::Unseen => self.is_running(*by) == Some(true),
             Word::Absent => {
-                present(&self.root).contains(by) && self.starts_within(*by, starting::START)
+                present(&self.root).contains(by) && self.starts_within(*by, starting::PATIENCE)
             }
             _ => false,
         })

@@ -6,6 +6,8 @@ mod rows;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -28,6 +30,10 @@ pub(super) const ACTIVE: &str = "org.freedesktop.NetworkManager.Connection.Activ
 const UNAVAILABLE: u32 = 20;
 pub(super) const DISCONNECTED: u32 = 30;
 pub(super) const ACTIVATED: u32 = 100;
+/// Within this after its start it has decided what it does with a link.
+const START: Duration = Duration::from_secs(5);
+/// From its preparation to secondary connections.
+const ACTIVATING: RangeInclusive<u32> = 40..=90;
 /// NM_ACTIVATION_STATE_FLAG_EXTERNAL: it has found the device configured, and touches nothing.
 const EXTERNAL: u32 = 0x80;
 /// IFA_F_NOPREFIXROUTE, which it gives every address of its own, and adds the subnet's route
@@ -68,14 +74,20 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
 }
 
-/// Whether it runs, and has decided about all links.
-pub fn has_started(bus: &mut Bus) -> bool {
-    flag(bus, ROOT, NAME, "Startup").is_ok_and(|starting| !starting)
+/// Whether it runs, and has just started: as long as any link waits for a lease it calls itself
+/// starting, and that may be for ever.
+pub fn is_new(bus: &mut Bus) -> bool {
+    bus.age(NAME).is_some_and(|age| age < START) && is_starting(bus)
 }
 
-/// Whether it has not said yet what it does with a link, since it has just started.
+/// Whether a link has become its own since it started.
+pub fn has_come_to(bus: &mut Bus, link: &Netdev) -> bool {
+    word(bus, link) == Word::Done || is_new(bus) && is_activating(bus, link)
+}
+
+/// Whether it has not said yet what it does with a link.
 pub fn is_undecided(bus: &mut Bus, link: &Netdev) -> bool {
-    bus.has(NAME).is_ok_and(|runs| runs) && word(bus, link) == Word::Unseen && is_starting(bus)
+    is_new(bus) && word(bus, link) == Word::Unseen
 }
 
 /// Whether it has not decided about all links yet; one that does not answer has not.
@@ -86,11 +98,18 @@ fn is_starting(bus: &mut Bus) -> bool {
 /// Whether it has configured that link by a profile of its own, or does so now: it may wait for a
 /// lease for ever.
 pub fn configures(bus: &mut Bus, link: &Netdev) -> bool {
-    match word(bus, link) {
-        Word::Done => true,
-        Word::Configuring => device(bus, link).is_ok_and(|path| profile_of(bus, &path).is_ok()),
-        _ => false,
-    }
+    word(bus, link) == Word::Done || is_activating(bus, link)
+}
+
+/// Whether it is about to configure that link by a profile of its own.
+pub fn is_activating(bus: &mut Bus, link: &Netdev) -> bool {
+    let Ok(path) = device(bus, link) else {
+        return false;
+    };
+    let state = number(bus, &path, DEVICE, "State");
+    state.is_ok_and(|state| ACTIVATING.contains(&state))
+        && !is_external(bus, &path)
+        && profile_of(bus, &path).is_ok()
 }
 
 /// NetworkManager itself.

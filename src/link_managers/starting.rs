@@ -9,23 +9,18 @@ use super::{Manager, Managers, bus, manages, network_manager, present};
 
 /// Within this a NetworkManager that is restarted has its name on the bus again.
 const RESTART: Duration = Duration::from_millis(300);
-/// Within this it has decided what it does with a link.
-pub(super) const START: Duration = Duration::from_secs(1);
+/// How long it is waited for that one decides what it does with a link.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(20);
 
 impl Managers {
     /// Waits a moment for a NetworkManager that is starting, until it has decided what it does with
     /// these links. What it keeps off stays undecided while it starts.
     pub fn await_start<'a>(&mut self, links: impl Iterator<Item = &'a Netdev>) {
-        let until = Instant::now() + START;
-        if !present(&self.root).contains(&Manager::NetworkManager) {
-            return;
-        }
-        let mut bus = self.bus.as_mut();
-        if bus
-            .as_mut()
-            .is_none_or(|bus| network_manager::has_started(bus))
-        {
+        let until = Instant::now() + PATIENCE;
+        let is_present = present(&self.root).contains(&Manager::NetworkManager);
+        let bus = self.bus.as_mut().filter(|_| is_present);
+        if !bus.is_some_and(network_manager::is_new) {
             return;
         }
         for link in links {
@@ -48,7 +43,8 @@ impl Managers {
             return Some("D-Bus or a program on it does not answer");
         }
         // By now it has said what it had not when it was asked.
-        let was_missed = !is_recorded && self.configured_by(link) == Some(by);
+        let bus = self.bus.as_mut().filter(|_| !is_recorded);
+        let was_missed = bus.is_some_and(|bus| network_manager::has_come_to(bus, link));
         (starts || was_missed).then_some("it is starting")
     }
 
@@ -57,13 +53,19 @@ impl Managers {
         bus.is_some_and(|bus| network_manager::is_undecided(bus, link))
     }
 
-    /// Whether a manager that does not run does so in time.
+    /// Whether a manager that does not run does so in time: it is waited for once.
     pub(super) fn starts_within(&mut self, by: Manager, patience: Duration) -> bool {
         let until = Instant::now() + patience;
-        let is_absent = self.is_running(by) == Some(false);
-        while self.is_running(by) == Some(false) && Instant::now() < until {
+        if self.stopped.contains(&by) || self.is_running(by) != Some(false) {
+            return false;
+        }
+        while self.is_running(by) == Some(false) {
+            if Instant::now() >= until {
+                self.stopped.push(by);
+                return false;
+            }
             sleep(MOMENT);
         }
-        is_absent && self.is_running(by) == Some(true)
+        self.is_running(by) == Some(true)
     }
 }

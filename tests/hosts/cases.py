@@ -569,6 +569,21 @@ def networkmanager_too_busy_to_notice(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", run=steps.profile_that_only_tries)
+def networkmanager_address_by_hand_beside_a_try(h):
+    """The profile waits for a lease; the addresses are an administrator's."""
+    h.m0_by_hand()
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method auto ipv4.dhcp-timeout 2147483647"
+            " ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+    h.managers[-1].nics = []
+    sh("ip address add 198.18.0.10/24 dev r0; ip address add 198.18.1.10/24 dev r1")
+
+
 @case("trixie", "bookworm", run=steps.profile_that_awaits_a_lease)
 def networkmanager_address_beside_a_lease(h):
     """Such a profile is "connecting" until the lease comes, with its own address in place."""

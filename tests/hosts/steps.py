@@ -383,3 +383,21 @@ def profile_that_awaits_a_lease(judge):
         wait_for(lambda nic=nic: state(nic).strip() == "100 (connected)", f"the lease of {nic}")
     judge.until_nothing_is_left()
     judge.base = judge.settled()
+
+
+def profile_that_only_tries(judge):
+    """It gives a NIC nothing: what an administrator has given it comes back."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = Container()
+        judge.expect_code(container.create(), 0, step)
+        judge.expect_code(container.stop(), 0, step)
+        for index, nic in enumerate(judge.host.rails):
+            wait_for(
+                lambda nic=nic, index=index: f"198.18.{index}.10/24" in sh(f"ip -o a show {nic}"),
+                f"{step}: the address of {nic}",
+                15,
+            )
+    judge.until_nothing_is_left()
+    judge.base = judge.settled()

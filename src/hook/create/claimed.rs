@@ -68,7 +68,8 @@ impl Create<'_> {
         devices.into_iter().flat_map(|devices| &devices.claims)
     }
 
-    /// A rail that a pod is about to get is no one else's. [`ErrorClass::Locked`] names its claim.
+    /// A rail that a pod is about to get is no one else's, nor one that is on its way back from it.
+    /// [`ErrorClass::Locked`] names its claim.
     pub(super) fn check_unbound(&self, plan: &Plan) -> Result<()> {
         for binding in self.hook.store.bindings(self.hook.machine.boot_id())? {
             if self.claims().any(|own| *own == binding.claim.uid) {

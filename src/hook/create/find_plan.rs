@@ -65,6 +65,8 @@ impl Create<'_> {
         if by_hardware {
             planner::check_free(&plan, &busy)?;
         }
+        // By which links the host, and the job's peers, bootstrap and rendezvous, are reached
+        // now: `plan_attach` refuses to move those.
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
         self.report.note_once(unplanned);
@@ -84,6 +86,7 @@ impl Create<'_> {
         if let Some(plan) = planner::stored_plan(self.hook.store, self.request, name)? {
             return Ok(plan);
         }
+        // None is stored: it is made, of the NICs that the container's devices name, if they do.
         let request = self.request.of_devices();
         planner::check_named_free(&request, busy)?;
         fresh_plan(&request, name.as_str(), world, busy)
@@ -96,6 +99,7 @@ impl Create<'_> {
         let by_hardware = self.request.host.policy.asks_for_hardware();
         Scope {
             sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
+            // Links in other namespaces that sit on these NICs.
             elsewhere: true,
             routes: RoutesOf::leaving(nics.iter(), &job),
             ..Scope::for_nics(nics)

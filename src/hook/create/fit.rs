@@ -42,11 +42,12 @@ impl<'a> Create<'a> {
             None => plan,
         };
         let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
+        // Also of one that fails.
         self.add_setup(notes);
         let setup = setup?;
         if let (Some(setup), Some(host), Some(inside)) = (&setup, seen.host, inside) {
             let pitfalls = setup.nccl_pitfalls(&plan, host, inside);
-            self.report.notes.extend(pitfalls);
+            self.report.note_once(pitfalls);
         }
         Ok(Fitted { plan, setup })
     }
@@ -64,8 +65,12 @@ impl<'a> Create<'a> {
         let report = &mut *self.report;
         report.sysfs = notes.sysfs.or(report.sysfs.take());
         report.settings = notes.settings.or(report.settings.take());
-        report.taken.extend(notes.taken);
-        report.notes.extend(notes.notes);
+        for taken in notes.taken {
+            if !report.taken.contains(&taken) {
+                report.taken.push(taken);
+            }
+        }
+        report.note_once(notes.notes);
     }
 
     fn setup_context(&self) -> Option<SetupContext<'a>> {
@@ -80,7 +85,7 @@ impl<'a> Create<'a> {
     /// For containers whose config.json this program did not edit. What they set there themselves,
     /// runc sets after its hooks.
     pub(super) fn lift_memlock(&mut self, recipient: &dyn Recipient) {
-        if self.hook.target.facts().is_none() || !self.request.host.lift_memlock {
+        if !self.hook.target.is_container() || !self.request.host.lift_memlock {
             return;
         }
         let done = recipient.lift_memlock();

@@ -57,6 +57,6 @@ impl Create<'_> {
             .ok()
             .flatten();
         let mode = self.request.network_mode(stored.as_ref());
-        self.hook.target.facts().is_some() && !mode.is_own()
+        self.hook.target.is_container() && !mode.is_own()
     }
 }

@@ -134,6 +134,7 @@ fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snap
     is.routes.extend(routes);
     is.rules.extend(rules);
     adopt_the_rest(was, is, host);
+    // Routes that the host has in the place of multipath ones until all their legs are back.
     held.stand_ins.extend(earlier.stand_ins.iter().cloned());
     // The manager may not run now: then the earlier record says who configures the NIC.
     held.managed.get_or_insert_with(|| managed.clone());
