@@ -96,15 +96,15 @@ impl Store {
     }
 
     /// Whether a pod's claim keeps the NICs, whether or not a container of it runs. One that cannot
-    /// be read does.
+    /// be read does. All claims of a record are of one pod: where one has ended, that has.
     pub fn claim_keeps_nics(&self, record: &Record) -> bool {
-        record.phase == Phase::Attached && record.claims.iter().any(|uid| self.is_open(uid, record))
-    }
-
-    fn is_open(&self, uid: &str, record: &Record) -> bool {
-        match self.binding(uid, &record.boot_id) {
-            Ok(binding) => binding.is_some_and(|b| !b.ended),
-            Err(_) => true,
-        }
+        let bindings: Vec<_> = record
+            .claims
+            .iter()
+            .filter_map(|uid| self.binding(uid, &record.boot_id).transpose())
+            .collect();
+        record.phase == Phase::Attached
+            && !bindings.is_empty()
+            && !bindings.iter().flatten().any(|binding| binding.ended)
     }
 }
