@@ -168,8 +168,8 @@ fn slice(metadata: Value, spec: &Value) -> Value {
     })
 }
 
-/// Wakes for each change of the node's slices, whoever makes it, and whenever one may have been
-/// missed.
+/// Sends a wake-up for each change of the node's slices, and whenever it begins to watch: a change
+/// before that may have been missed.
 pub fn follow(server: &ApiServer, node: &str, wakes: &SyncSender<()>) {
     let path = of_node(node);
     let mut pause = PAUSE.0;
