@@ -53,6 +53,8 @@ pub enum Word {
     Unnoticed,
     /// It would take the link, and has no profile that it activates by itself.
     Idle,
+    /// Someone has had it end what it had active on the link.
+    Ended,
     /// It has found the link configured, and watches it.
     External,
     /// It leaves the link to others.
@@ -197,6 +199,7 @@ impl Managers {
         match self.word(managed.by, link, since) {
             Word::Done if self.is_unaware(managed, link) => Word::Unaware,
             Word::Done if self.has_changed(managed, link) => Word::Changed,
+            Word::Idle if self.is_ended(managed, link) => Word::Ended,
             word => word,
         }
     }

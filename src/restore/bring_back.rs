@@ -217,8 +217,14 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let mut settled = settle(self.world, &mut self.managers, back, patience)?;
         let hcas = bare_hcas::move_again(self.world, &self.record)?;
         settled.drift.extend(hcas);
+        // Without their routes the legs that stayed are the host's own.
+        let held = self.record.held.iter_mut();
+        for ended in held.filter(|h| settled.ended.contains(h.name())) {
+            ended.stand_ins.clear();
+        }
         if planned.plan.stuck.is_empty() {
-            let complete = without_waiting(here, &settled.waiting);
+            let mut complete = without_waiting(here, &settled.waiting);
+            complete.retain(|h| !settled.ended.contains(h.name()));
             let stand_ins = delete_stand_ins(self.world, &complete)?;
             settled.drift.extend(stand_ins);
         }

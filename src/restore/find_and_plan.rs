@@ -116,7 +116,10 @@ pub(super) fn plan_now(
         }
     }
     let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
-    let given_up = record.held.iter().filter_map(|h| given_up(h, &host));
+    let given_up = record
+        .held
+        .iter()
+        .filter_map(|h| given_up(h, &words, &host));
     restore_plan.notes.extend(given_up);
     let bare = bare_hcas::of(record);
     restore_plan.steps.splice(

@@ -34,12 +34,14 @@ pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
     master.filter(|_| held.before.netdev.master.is_none())
 }
 
-pub fn given_up(held: &MovedNic, host: &Snapshot) -> Option<String> {
+pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<String> {
     let name = held.name();
-    let master = taken_into(held, host.netdev(name)?)?;
-    Some(format!(
-        "{name} belongs to {master} now: what it lacked is given up"
-    ))
+    let why = match taken_into(held, host.netdev(name)?) {
+        Some(master) => format!("belongs to {master} now"),
+        None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
+        None => return None,
+    };
+    Some(format!("{name} {why}: what it lacked is given up"))
 }
 
 pub fn is_taken(held: &MovedNic, host: &Snapshot) -> bool {
@@ -78,6 +80,11 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .addresses
             .retain(|a| !has_chosen_another(a, dev, now));
         owed.managed = None;
+        return owed;
+    }
+    if word == Some(Word::Ended) {
+        strip(before);
+        owed.stand_ins.clear();
         return owed;
     }
     // networkd deletes nothing any more when it has begun; whose is whose has to be known then.

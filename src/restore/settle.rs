@@ -54,6 +54,8 @@ pub struct Settled {
     pub notes: Vec<String>,
     /// NICs whose manager is not done.
     pub waiting: Vec<Waiting>,
+    /// NICs whose profile someone has ended.
+    pub ended: Vec<IfName>,
 }
 
 /// Waits until NICs do not change any more, and puts back what is missing.
@@ -329,14 +331,16 @@ impl Settling<'_> {
             )
         });
         let held = self.back.held.iter();
-        let taken = held.filter_map(|h| given_up(h, host));
+        let taken = held.filter_map(|h| given_up(h, words, host));
         let notes = self.device_notes.iter().flatten().cloned().chain(notes);
         let notes = notes.chain(taken);
+        let ended = words.iter().filter(|(_, word)| **word == Word::Ended);
         Settled {
             drift,
             fought,
             waiting,
             notes: notes.collect(),
+            ended: ended.map(|(name, _)| name.clone()).collect(),
         }
     }
 

@@ -793,6 +793,14 @@ def networkmanager_networking_off(h):
     activated_by_hand(h)
 
 
+@case("trixie", "bookworm", run=steps.ended_after_a_killed_stop)
+def networkmanager_profile_ended_after_a_killed_stop(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+
+
 def activated_by_hand(h):
     h.m0_by_hand()
     h.gateways()

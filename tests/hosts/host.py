@@ -507,10 +507,11 @@ class Container:
         self.process.wait()
         self.process.stdout.close()
 
-    def stop(self):
-        """Its process ends, and the runtime calls the stop hook."""
+    def stop(self, kill_after=None):
+        """Its process ends, and the runtime calls the stop hook; killed after that many seconds."""
         self.end()
-        return rdmaprep("hook", "poststop", given=self.state("stopped", False))
+        given = self.state("stopped", False)
+        return rdmaprep("hook", "poststop", given=given, kill_after=kill_after)
 
     def inside(self, command, check=False):
         inner = command.replace("'", "'\\''")

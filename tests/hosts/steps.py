@@ -1,5 +1,6 @@
 """What some cases do instead of, or beside, the judge's own steps."""
 
+import random
 import signal
 import time
 from pathlib import Path
@@ -85,6 +86,27 @@ def ended_while_a_nic_waits(judge):
         sh("nmcli device disconnect r0")
         judge.host.dhcp.start()
         judge.until_nothing_is_left()
+        judge.timer(step)
+        time.sleep(judge.hold)
+        if there := sh("ip -4 -br address show r0 | grep 198 || true").strip():
+            raise Failure(f"{step}: r0 was disconnected, and has an address: {there}")
+        sh("nmcli --wait 60 connection up r0")
+        judge.expect_back(step)
+
+
+def ended_after_a_killed_stop(judge):
+    """What an administrator ends on NICs that a killed stop left on the host stays ended."""
+    judge.prepare()
+    whole = judge.attach("a whole stop").stop().seconds
+    judge.expect_back("a whole stop")
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = attach_noticed(judge, step)
+        container.stop(kill_after=whole * random.uniform(0.1, 0.9))
+        # What is still in the namespace comes when that ends.
+        wait_for(lambda: "r0:connected" in sh("nmcli -g DEVICE,STATE device"), "r0 to be back", 20)
+        sh("nmcli device disconnect r0")
+        judge.expect_code(rdmaprep("restore", "--all"), 0, f"{step}: restore --all")
         judge.timer(step)
         time.sleep(judge.hold)
         if there := sh("ip -4 -br address show r0 | grep 198 || true").strip():

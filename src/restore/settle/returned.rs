@@ -103,7 +103,13 @@ pub(super) fn is_settled(word: Word) -> bool {
 pub fn is_last(word: Word) -> bool {
     matches!(
         word,
-        Word::Done | Word::Changed | Word::Stalled | Word::External | Word::GivenUp | Word::Absent
+        Word::Done
+            | Word::Changed
+            | Word::Stalled
+            | Word::External
+            | Word::Ended
+            | Word::GivenUp
+            | Word::Absent
     )
 }
 
