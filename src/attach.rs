@@ -7,7 +7,7 @@ mod stand_ins;
 
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::Nic;
+use rdma_model::nic::{Nic, learned};
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -19,7 +19,7 @@ use inside::inside_state;
 use leaving::{check_legs, check_routes_are_known, leaving_nic};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::snapshot::{Netdev, Snapshot, protocol_name};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };
@@ -70,6 +70,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         inside,
     ));
     notes.extend(host.strangers_gap.clone());
+    notes.extend(held.iter().filter_map(not_learned));
     stand_ins::choose(&mut held, host);
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);
@@ -100,6 +101,20 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
         true => Ok(Guarded::new()),
         false => protected_ifaces::in_use(plan.allow_bootstrap, &plan.job, host),
     }
+}
+
+/// A routing daemon learns its routes some seconds after a NIC is back.
+fn not_learned(held: &MovedNic) -> Option<String> {
+    let has = learned(&held.before);
+    let missing = held.nic.learned.difference(&has);
+    let names: Vec<String> = missing.map(|protocol| protocol_name(*protocol)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} has no route by {} now, as it had when it was prepared: the container goes without",
+            held.name(),
+            names.join(", ")
+        )
+    })
 }
 
 /// What would defeat their values, all links down, all moves, then each NIC's settings, then what

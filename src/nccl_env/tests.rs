@@ -28,6 +28,7 @@ pub(super) fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic
         numa: None,
         uverbs: None,
         addresses: Vec::new(),
+        learned: Default::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rdma_model::ids::HcaName;
-use rdma_model::nic::{Nic, identity};
+use rdma_model::nic::{Nic, identity, learned};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_model::upper_lower;
@@ -62,6 +62,7 @@ pub(super) fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
         gid: verdict.gid.clone().filter(|_| hca.is_some()),
         numa: verdict.numa,
         uverbs: hca.and_then(|h| h.uverbs.clone()),
+        learned: learned(&state),
         addresses: state.netdev.addresses,
     })
 }

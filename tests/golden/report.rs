@@ -170,6 +170,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
             gid: None,
             numa: None,
             uverbs: None,
+            learned: Default::default(),
             addresses: d.addresses.clone(),
         });
     let var = |name: &str, value: &str, why: &str| EnvVar {

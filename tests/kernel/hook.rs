@@ -680,6 +680,26 @@ fn notes_of_a_search_are_in_the_error() {
     });
 }
 
+/// A routing daemon learns its routes some seconds after a NIC is back.
+#[test]
+fn a_container_without_learned_routes_says_so() {
+    alone(|host| {
+        host.rails(2);
+        let learn = || sh("ip route add 198.51.100.0/24 dev r0 proto bgp metric 20");
+        learn();
+        host.prepare("r0,r1");
+        let said = "r0 has no route by bgp now, as it had when it was prepared";
+        for is_learned in [true, false] {
+            let mut c = Container::new(&format!("learned-{is_learned}"));
+            c.create(host).ok();
+            let notes = host.report(&format!("learned-{is_learned}"))["notes"].to_string();
+            assert_eq!(notes.contains(said), !is_learned, "{notes}");
+            assert!(!notes.contains("r1 has no route"), "{notes}");
+            c.stop(host).ok();
+        }
+    });
+}
+
 #[test]
 fn poststart_repeats_what_a_runtime_tore_down() {
     alone(|host| {

@@ -457,6 +457,27 @@ fn an_ipv4_gateway_that_is_not_on_the_link_any_more_comes_back() {
     alone(|host| comes_back_whole(host, lines, "true"));
 }
 
+/// The subnet of the leg that stays was renumbered.
+#[test]
+fn a_leg_stays_whose_gateway_is_not_on_the_link_any_more() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip address add 10.9.0.1/24 dev r1
+            ip route add 10.50.0.0/16 nexthop via 10.9.0.254 dev r1 nexthop via 10.0.0.254 dev r0
+            ip address delete 10.9.0.1/24 dev r1");
+        host.prepare("r0");
+        let (before, normal) = (printed(), host.normal());
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let stays = sh("ip route show 10.50.0.0/16");
+        assert!(stays.contains("via 10.9.0.254 dev r1"), "{stays}");
+        c.stop(host).ok();
+        same("the normal form", &normal, &host.normal());
+        is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// The line of `ip route show` with a value behind it.
 #[test]
 fn a_subnets_route_with_metrics_comes_along() {

@@ -1,8 +1,10 @@
 use crate::snapshot::Hca;
 use crate::step::NicState;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 use crate::ids::{BusId, Guid, HcaName, IfName, Mac};
+use crate::manager::is_daemon;
 use crate::snapshot::{Address, CharDevice, Gid};
 
 /// What identifies a NIC while names and indexes change around it.
@@ -45,6 +47,9 @@ pub struct Nic {
     pub uverbs: Option<CharDevice>,
     /// Addresses when the plan was made: a plan whose NIC has others by now is out of date.
     pub addresses: Vec<Address>,
+    /// Protocols of routing daemons that had routes over the NIC when the plan was made.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub learned: BTreeSet<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +63,12 @@ impl Nic {
     pub fn name(&self) -> &IfName {
         &self.identity.name
     }
+}
+
+/// Protocols of the routing daemons that have routes over a NIC.
+pub fn learned(state: &NicState) -> BTreeSet<u8> {
+    let protocols = state.routes.iter().map(|r| r.protocol);
+    protocols.filter(|p| is_daemon(*p)).collect()
 }
 
 pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {

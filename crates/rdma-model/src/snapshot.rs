@@ -19,6 +19,7 @@ mod pci;
 mod route;
 mod sysctls;
 
+pub use display::protocol_name;
 pub use hca::{Gid, GidKind, Hca, Port, Protocol, is_doubled};
 pub use netdev::{
     Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD,

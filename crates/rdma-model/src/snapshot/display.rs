@@ -98,6 +98,11 @@ fn named<T: Copy + PartialEq + Display>(number: T, names: Names<T>) -> String {
     name.unwrap_or_else(|| number.to_string())
 }
 
+/// The name of a route's protocol.
+pub fn protocol_name(protocol: u8) -> String {
+    named(protocol, PROTOCOLS)
+}
+
 /// `default` or the network, a host without its length.
 fn network(net: IpNet) -> String {
     match net.prefix_len() {

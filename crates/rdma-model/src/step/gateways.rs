@@ -44,7 +44,9 @@ pub fn links_to_gateways(step: &Step) -> Vec<(Side, Route)> {
         }
     };
     let side = match step {
-        Step::RouteAdd { side, route } if route.nexthop().is_none() => {
+        Step::RouteAdd { side, route } | Step::RoutePrepend { side, route }
+            if route.nexthop().is_none() =>
+        {
             for hop in &route.hops {
                 let second = if hop.flags & ONLINK == 0 {
                     TABLE_LOCAL

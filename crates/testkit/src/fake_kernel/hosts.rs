@@ -2,8 +2,7 @@
 //! step on the small kernel, so that only states come out that Linux can be in.
 
 use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
-use rdma_model::nic::Nic;
-use rdma_model::nic::identity;
+use rdma_model::nic::{Nic, identity, learned};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -946,6 +945,7 @@ impl Host {
                 gid,
                 numa: None,
                 uverbs: hca.and_then(|h| h.uverbs.clone()),
+                learned: learned(&state),
                 addresses: state.netdev.addresses,
             });
         }
@@ -1063,6 +1063,7 @@ pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
             gid: None,
             numa: None,
             uverbs: None,
+            learned: learned(&state),
             addresses: state.netdev.addresses,
         }
     };
