@@ -1176,8 +1176,8 @@ def stand_in_adds_rules_the_other_way_round(h):
 
 
 def stand_in(h, gone, back):
-    """Under networkd's name: does `gone` when r0 has left, `back` a little after its return, and
-    then gives networkd's sign."""
+    """Under networkd's name: does `gone` when r0 has left or is down, as a killed create leaves it,
+    `back` a little after it is up again, and then gives networkd's sign."""
     signs = " ".join(
         f"/run/systemd/netif/links/$(cat /sys/class/net/{nic}/ifindex)" for nic in h.rails
     )
@@ -1186,13 +1186,14 @@ def stand_in(h, gone, back):
         f"""
 signs="{signs}"
 configured() {{ for sign in $signs; do echo ADMIN_STATE=configured > $sign; done; }}
+up() {{ read flags 2> /dev/null < /sys/class/net/$1/flags && [ $((flags & 1)) = 1 ]; }}
 mkdir -p /run/systemd/netif/links
 configured
 while :; do
-  while [ -e /sys/class/net/r0 ]; do sleep 0.01; done
+  while up r0; do sleep 0.01; done
   rm -f $signs
   {gone}
-  for nic in {" ".join(h.rails)}; do until [ -e /sys/class/net/$nic ]; do sleep 0.01; done; done
+  for nic in {" ".join(h.rails)}; do until up $nic; do sleep 0.01; done; done
   sleep 0.04
   {back}
   configured
