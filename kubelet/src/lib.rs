@@ -8,7 +8,9 @@
 //!   service, preferred       the five calls of kubelet's; which rails belong together
 //!   api                      its messages
 //! dra                        rails that claims ask for
-//!   session, driver          sockets; the kubelet's calls
+//!   session, service         sockets; the kubelet's calls
+//!     driver, release        to prepare claims, and to end them
+//!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers
 //!   api_server, api          calls to the API server; the kubelet's messages

@@ -64,6 +64,10 @@ impl Binding {
     pub fn rails(&self) -> impl Iterator<Item = RailName> {
         self.rails.iter().map(|bound| bound.rail.clone())
     }
+
+    pub fn has(&self, rail: &str) -> bool {
+        self.rails.iter().any(|bound| bound.rail.as_str() == rail)
+    }
 }
 
 impl Store {

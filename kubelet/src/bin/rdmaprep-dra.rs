@@ -26,7 +26,8 @@ use rdmaprep_kubelet::dra::{session, slice};
 use rdmaprep_kubelet::node::Node;
 use rdmaprep_kubelet::program::{Machine, ended, say, stopped};
 
-const GARBAGE: Duration = Duration::from_secs(60);
+/// A pod that shares a claim waits for it that long.
+const ASK: Duration = Duration::from_secs(20);
 
 const EXAMPLE: &str = "\
 Example: the number of a rail is the same on all nodes, in /etc/rdmaprep/device-plugin.toml
@@ -108,6 +109,7 @@ fn run(args: &Args) -> Result<()> {
         patience: PATIENCE,
         wakes,
         published: publisher.published(),
+        asks: tokio::sync::Notify::new(),
     });
     publish(publisher, woken, &driver);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -136,7 +138,7 @@ async fn serve(args: &Args, driver: &Arc<Driver>) -> Result<()> {
         ended = session::run(driver, &args.kubelet_root) => ended,
         ended = args.machine.look(&driver.node) => ended,
         ended = pass_on(&driver.node, &driver.wakes) => ended,
-        ended = collect_garbage(driver) => ended,
+        ended = follow_claims(driver) => ended,
         ended = stopped() => ended,
     }
 }
@@ -151,12 +153,12 @@ async fn pass_on(node: &Node, wakes: &SyncSender<()>) -> Result<()> {
     }
 }
 
-async fn collect_garbage(driver: &Arc<Driver>) -> Result<()> {
+async fn follow_claims(driver: &Arc<Driver>) -> Result<()> {
     loop {
-        if let Err(e) = driver.collect_garbage().await {
-            log(&format!("looking for claims that are gone: {e:#}"));
+        if let Err(e) = driver.follow_claims().await {
+            log(&format!("asking for claims that are bound: {e:#}"));
         }
-        tokio::time::sleep(GARBAGE).await;
+        let _ = tokio::time::timeout(ASK, driver.asks.notified()).await;
     }
 }
 

@@ -93,6 +93,15 @@ impl Bindings {
         })
     }
 
+    /// It is the next pod's that shares the claim. The caller has the lock.
+    pub fn hand_over(&self, binding: &Binding, pod: &Named) -> Result<()> {
+        self.save(&Binding {
+            pod: Some(pod.clone()),
+            ended: false,
+            ..binding.clone()
+        })
+    }
+
     /// The binding before the file by which a container could ask for it. `devices` are those of
     /// rdmaprep's CDI file, by rail.
     pub fn write(&self, binding: &Binding, spec: &cdi::Spec) -> Result<()> {

@@ -78,7 +78,7 @@ impl Allocation {
             check_config(list(&allocation["devices"]["config"]))?;
         }
         Ok(Allocation {
-            pods: pods(list(&object["status"]["reservedFor"])),
+            pods: pods(object),
             devices,
         })
     }
@@ -100,8 +100,9 @@ fn check_config(configs: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// An entry may also be a group of pods.
-fn pods(reserved: &[Value]) -> Vec<Named> {
+/// For which a claim is reserved; an entry may also be a group of pods.
+pub fn pods(object: &Value) -> Vec<Named> {
+    let reserved = list(&object["status"]["reservedFor"]);
     let is_core = |r: &Value| r["apiGroup"].as_str().is_none_or(str::is_empty);
     let pods = reserved
         .iter()
@@ -111,21 +112,4 @@ fn pods(reserved: &[Value]) -> Vec<Named> {
         uid: r["uid"].as_str().unwrap_or_default().to_owned(),
     })
     .collect()
-}
-
-impl Allocation {
-    /// The pod that gets the rails: the one that was given them, also where another one waits for
-    /// the claim by now.
-    pub fn pod(&self, given: Option<&Named>) -> Result<Option<Named>> {
-        if let Some(pod) = given.filter(|pod| self.pods.contains(pod)) {
-            return Ok(Some(pod.clone()));
-        }
-        let names: Vec<&str> = self.pods.iter().map(|p| p.name.as_str()).collect();
-        ensure!(
-            names.len() < 2,
-            "the pods {} share it: a rail is given to one pod alone",
-            names.join(", ")
-        );
-        Ok(self.pods.first().cloned())
-    }
 }

@@ -3,28 +3,23 @@
 //! scheduler gives them to the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use rdmaprep::cdi::RailName;
 use rdmaprep::store::Store;
 use rdmaprep::store::claims::{Binding, Bound, Named, is_uid};
 use serde_json::Value;
-use tokio::sync::watch;
-use tonic::body::Body;
+use tokio::sync::{Notify, watch};
 
-use crate::dra::api_server::{ApiServer, is_status};
+use crate::dra::api_server::ApiServer;
 use crate::dra::binding::{self, Bindings};
 use crate::dra::claim::{self, Allocation};
 use crate::dra::slice::{self, Device};
-use crate::dra::{DRIVER, api};
-use crate::grpc;
+use crate::dra::{api, sharing};
 use crate::host;
 use crate::node::Node;
 use crate::rail::Rail;
@@ -33,7 +28,7 @@ use crate::rail::Rail;
 /// (kubernetes#139836), so what ends by itself is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Nothing says when another claim is released.
-const AGAIN: Duration = Duration::from_millis(500);
+pub const AGAIN: Duration = Duration::from_millis(500);
 
 pub struct Driver {
     pub node: Arc<Node>,
@@ -47,6 +42,8 @@ pub struct Driver {
     /// To the publisher, and what it has published.
     pub wakes: SyncSender<()>,
     pub published: watch::Receiver<Value>,
+    /// To those who ask what the API server says of claims that are bound.
+    pub asks: Notify,
 }
 
 /// Why a claim cannot have its rails now; and whether that may end by itself.
@@ -158,6 +155,7 @@ impl Driver {
         let (devices, _) = slice::devices(&shown);
         let mut new = Vec::new();
         let mut taken = BTreeSet::new();
+        let caller = caller(wanted, &known);
         for Wanted { claim, allocation } in wanted {
             if allocation.devices.is_empty() {
                 continue;
@@ -188,13 +186,17 @@ impl Driver {
                 name: claim.name.clone(),
                 uid: claim.uid.clone(),
             };
-            let given = own.and_then(|own| own.pod.as_ref());
-            let pod = allocation.pod(given).map_err(ForGood)?;
+            let given = own.filter(|own| !own.ended).and_then(|own| own.pod.clone());
+            let given = given.filter(|pod| allocation.pods.contains(pod));
+            let pod = given.or(caller.clone());
+            let pod = pod.or(allocation.pods.first().cloned());
             new.push(self.bindings.bind(&claim.namespace, named, pod, rails));
         }
         self.write(&new, &known).map_err(ForGood)?;
         let bounds = new.into_iter().map(|b| (b.claim.uid, b.rails));
         let _ = self.wakes.try_send(());
+        // The pod may also have claims that are prepared, of which the kubelet says nothing.
+        self.asks.notify_one();
         Ok(bounds.collect())
     }
 
@@ -216,138 +218,18 @@ impl Driver {
         }
         written
     }
+}
 
-    /// Each claim for itself: one that is released is released.
-    pub async fn unprepare(self: &Arc<Self>, asked: api::Claims) -> api::Unprepared {
-        let until = Instant::now() + self.patience;
-        let mut claims = BTreeMap::new();
-        for claim in asked.claims {
-            let released = self.release(&claim.uid, until).await;
-            let error = released.err().map(|e| format!("{e:#}")).unwrap_or_default();
-            if !error.is_empty() {
-                let (namespace, name) = (&claim.namespace, &claim.name);
-                (self.node.log)(&format!("claim {namespace}/{name}: {error}"));
-            }
-            claims.insert(claim.uid, api::UnpreparedClaim { error });
-        }
-        api::Unprepared { claims }
-    }
-
-    /// Only when its rails are back, or are offered to no one: when this has succeeded, the
-    /// scheduler gives them to the next pod.
-    async fn release(self: &Arc<Self>, uid: &str, until: Instant) -> Result<()> {
-        if !is_uid(uid) {
-            bail!("{uid:?} is no UID");
-        }
-        let mut seen = self.node.subscribe();
-        loop {
-            let Some(binding) = self.bindings.of(uid)? else {
-                break;
-            };
-            self.node.refresh().await?;
-            let away = self.still_away(&binding);
-            if away.is_some() && !binding.ended {
-                let at = self.clone();
-                blocking(move || {
-                    let _lock = at.store.lock(until)?;
-                    at.bindings.end(&binding)
-                })
-                .await?;
-                continue;
-            }
-            match away {
-                None => {
-                    self.wait_until_withdrawn(&binding, until).await?;
-                    break;
-                }
-                Some(why) if Instant::now() + AGAIN > until => bail!("{why}"),
-                Some(_) => drop(tokio::time::timeout(AGAIN, seen.changed()).await),
-            }
-        }
-        let (at, uid) = (self.clone(), uid.to_owned());
-        blocking(move || {
-            let _lock = at.store.lock(until)?;
-            at.bindings.remove(&uid)
-        })
-        .await?;
-        let _ = self.wakes.try_send(());
-        Ok(())
-    }
-
-    fn still_away(&self, binding: &Binding) -> Option<String> {
-        let shown = self.node.shown();
-        let mut rails = shown.iter().flat_map(|(_, rails)| rails);
-        let rail = rails.find(|rail| {
-            let is_its = binding
-                .rails
-                .iter()
-                .any(|bound| bound.rail.as_str() == rail.name);
-            is_its && rail.facts.is_away && !rail.facts.held_back
-        })?;
-        let name = &rail.name;
-        Some(format!("{name} is not back: see `rdmaprep status`"))
-    }
-
-    /// A rail that is not whole keeps no pod from ending, and no pod gets it.
-    async fn wait_until_withdrawn(&self, binding: &Binding, until: Instant) -> Result<()> {
-        let shown = self.node.shown();
-        let (devices, _) = slice::devices(&shown);
-        let its = |d: &&Device| {
-            binding
-                .rails
-                .iter()
-                .any(|bound| bound.rail.as_str() == d.rail.name)
-        };
-        let broken: Vec<&Device> = devices
-            .iter()
-            .filter(|d| d.rail.facts.held_back)
-            .filter(its)
-            .collect();
-        if broken.is_empty() {
-            return Ok(());
-        }
-        let _ = self.wakes.try_send(());
-        let mut published = self.published.clone();
-        let is_out = |spec: &Value| {
-            spec.is_object() && !broken.iter().any(|d| slice::is_offered(spec, &d.name))
-        };
-        let waited = tokio::time::timeout_at(until.into(), published.wait_for(is_out)).await;
-        waited.context("a rail is not whole, and the API server does not know it yet")??;
-        Ok(())
-    }
-
-    /// Releases what the kubelet has forgotten, as when its state was wiped: claims that do not
-    /// exist any more, or are allocated no more.
-    pub async fn collect_garbage(self: &Arc<Self>) -> Result<()> {
-        let at = self.clone();
-        let gone = blocking(move || at.garbage()).await?;
-        for uid in gone {
-            // Now or never: the next time comes in a minute.
-            match self.release(&uid, Instant::now()).await {
-                Ok(()) => (self.node.log)(&format!("released claim {uid}, which is gone")),
-                Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
-            }
-        }
-        Ok(())
-    }
-
-    fn garbage(&self) -> Result<Vec<String>> {
-        let mut gone = Vec::new();
-        for binding in self.bindings.all()? {
-            let claim = api::Claim {
-                namespace: binding.namespace,
-                uid: binding.claim.uid,
-                name: binding.claim.name,
-            };
-            match self.server.get(&claim::path(&claim)?) {
-                Ok(object) if claim::is_allocated(&claim, &object) => {}
-                Ok(_) => gone.push(claim.uid),
-                Err(e) if is_status(&e, 404) => gone.push(claim.uid),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(gone)
-    }
+/// One of their claims may have ended with the pod before.
+fn caller(wanted: &[Wanted], known: &[Binding]) -> Option<Named> {
+    let pods: Vec<&[Named]> = wanted
+        .iter()
+        .map(|w| w.allocation.pods.as_slice())
+        .collect();
+    let is_wanted = |b: &&Binding| wanted.iter().any(|w| w.claim.uid == b.claim.uid);
+    let ended = known.iter().filter(|b| b.ended).filter(is_wanted);
+    let ended: Vec<&Named> = ended.flat_map(|b| &b.pod).collect();
+    sharing::caller(&pods, &ended)
 }
 
 /// As a hook's argument has it.
@@ -360,9 +242,7 @@ fn rail_name(rail: &Rail) -> Result<RailName> {
 
 fn is_free(device: &Device, others: &[&Binding]) -> Result<()> {
     let (name, rail) = (&device.name, device.rail);
-    let holder = others
-        .iter()
-        .find(|b| b.rails.iter().any(|bound| bound.rail.as_str() == rail.name));
+    let holder = others.iter().find(|b| b.has(&rail.name));
     if let Some(holder) = holder {
         let (namespace, claim) = (&holder.namespace, &holder.claim.name);
         let pod = holder.pod.as_ref();
@@ -380,7 +260,7 @@ fn is_free(device: &Device, others: &[&Binding]) -> Result<()> {
     Ok(())
 }
 
-async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+pub async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
 where
     T: Send + 'static,
     E: Send + 'static,
@@ -388,74 +268,5 @@ where
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(e) => std::panic::resume_unwind(e.into_panic()),
-    }
-}
-
-/// Of both of our sockets.
-#[derive(Clone)]
-pub struct Service {
-    pub driver: Arc<Driver>,
-    /// Of the driver's socket.
-    pub endpoint: String,
-}
-
-impl tower::Service<http::Request<Body>> for Service {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(
-        &mut self,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Infallible>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let at = self.clone();
-        Box::pin(async move { Ok(at.answer(request).await) })
-    }
-}
-
-impl Service {
-    async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
-        let log = self.driver.node.log;
-        match request.uri().path() {
-            api::INFO => {
-                let info = api::Info {
-                    kind: api::TYPE.to_owned(),
-                    name: DRIVER.to_owned(),
-                    endpoint: self.endpoint.clone(),
-                    supported_versions: api::SERVICES.map(str::to_owned).to_vec(),
-                };
-                let answer = |_: grpc::Empty| std::future::ready(Ok(info.clone()));
-                grpc::unary(request, answer).await
-            }
-            api::STATUS => {
-                let answer = |status: api::RegistrationStatus| {
-                    match status.plugin_registered {
-                        true => log("the kubelet has registered the driver"),
-                        false => log(&format!("the kubelet refuses the driver: {}", status.error)),
-                    }
-                    std::future::ready(Ok(grpc::Empty {}))
-                };
-                grpc::unary(request, answer).await
-            }
-            api::PREPARE => {
-                grpc::unary(request, |asked| {
-                    let driver = self.driver.clone();
-                    async move { Ok(driver.prepare(asked).await) }
-                })
-                .await
-            }
-            api::UNPREPARE => {
-                grpc::unary(request, |asked| {
-                    let driver = self.driver.clone();
-                    async move { Ok(driver.unprepare(asked).await) }
-                })
-                .await
-            }
-            other => tonic::Status::unimplemented(format!("{other} is unknown")).into_http(),
-        }
     }
 }

@@ -7,7 +7,11 @@ pub mod binding;
 pub mod claim;
 pub mod driver;
 pub mod publish;
+mod release;
+mod reserved;
+pub mod service;
 pub mod session;
+pub mod sharing;
 pub mod slice;
 
 /// As slices, claims and the kubelet name it.

@@ -11,7 +11,8 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use tokio::sync::watch;
 
 use crate::dra::DRIVER;
-use crate::dra::driver::{Driver, Service};
+use crate::dra::driver::Driver;
+use crate::dra::service::Service;
 use crate::grpc;
 use crate::socket::Socket;
 use crate::watch::Wakes;

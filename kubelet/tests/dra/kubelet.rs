@@ -109,6 +109,7 @@ impl Machine {
             patience: self.patience,
             wakes,
             published,
+            asks: tokio::sync::Notify::new(),
         });
         let (at, folder) = (driver.clone(), self.folder.path().to_owned());
         let sockets = tokio::spawn(async move { session::run(&at, &folder).await });
@@ -136,11 +137,11 @@ impl Machine {
             json!({"request": "gpu", "driver": "gpu.example.com", "pool": "x",
             "device": "gpu-0"}),
         );
-        let reserved = json!([{"resource": "pods", "name": format!("pod-{name}"), "uid": "1"}]);
+        let reserved = reserved(&format!("pod-{name}"));
         let allocation = json!({"devices": {"results": results}});
         let object = json!({
             "metadata": {"name": name, "namespace": "jobs", "uid": uid},
-            "status": {"allocation": allocation, "reservedFor": reserved},
+            "status": {"allocation": allocation, "reservedFor": [reserved]},
         });
         self.server
             .state()
@@ -151,6 +152,20 @@ impl Machine {
             uid,
             name: name.to_owned(),
         }
+    }
+
+    /// The claim is reserved for these pods.
+    pub fn reserve(&self, name: &str, pods: &[&str]) {
+        let pods: Vec<Value> = pods.iter().map(|pod| reserved(pod)).collect();
+        self.change_claim(name, |c| c["status"]["reservedFor"] = json!(pods));
+    }
+
+    /// The pod that has the claim on this node.
+    pub fn pod_of(&self, claim: &api::Claim) -> String {
+        let path = self.path(&format!("run/claims/{}.json", claim.uid));
+        let binding: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert!(binding.get("ended").is_none(), "{binding}");
+        binding["pod"]["name"].as_str().unwrap().to_owned()
     }
 
     pub fn change_claim(&self, name: &str, how: impl FnOnce(&mut Value)) {
@@ -175,6 +190,11 @@ impl Machine {
         let path = format!("cdi/rdmaprep.io-claim-{}.json", claim.uid);
         serde_json::from_str(&std::fs::read_to_string(self.path(&path)).unwrap()).unwrap()
     }
+}
+
+/// An entry of `reservedFor`.
+pub fn reserved(pod: &str) -> Value {
+    json!({"resource": "pods", "name": pod, "uid": uid(pod)})
 }
 
 pub fn uid(name: &str) -> String {

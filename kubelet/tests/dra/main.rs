@@ -12,6 +12,7 @@ mod publish;
 mod rails;
 mod random;
 mod server;
+mod sharing;
 mod slice;
 mod tls;
 mod valid;

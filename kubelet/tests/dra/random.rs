@@ -102,7 +102,7 @@ impl Cluster {
             }
             false => {
                 let driver = &self.running.as_ref().unwrap().driver;
-                driver.collect_garbage().await.unwrap();
+                driver.follow_claims().await.unwrap();
             }
         }
         if !self.pods[&at].runs {

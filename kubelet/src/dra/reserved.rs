@@ -1,0 +1,110 @@
+//! What the API server says by now of the claims that are bound: for which pods they are reserved,
+//! and which of them are gone. The kubelet says neither.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use rdmaprep::store::claims::{Binding, Named};
+
+use crate::dra::api_server::is_status;
+use crate::dra::driver::{Driver, blocking};
+use crate::dra::sharing::{self, Shared};
+use crate::dra::{api, claim};
+
+/// By claim its pods; nothing where the claim is gone.
+type Said = BTreeMap<String, Option<Vec<Named>>>;
+
+impl Driver {
+    /// Releases what the kubelet has forgotten, as when its state was wiped: claims that do not
+    /// exist any more, or are allocated no more. And gives those that pods share to the next one.
+    pub async fn follow_claims(self: &Arc<Self>) -> Result<()> {
+        let at = self.clone();
+        let (said, failed) = blocking(move || at.ask()).await?;
+        let gone = said.iter().filter(|(_, pods)| pods.is_none());
+        for (uid, _) in gone {
+            // Now or never: the next time comes soon.
+            match self.release(uid, Instant::now()).await {
+                Ok(()) => (self.node.log)(&format!("released claim {uid}, which is gone")),
+                Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
+            }
+        }
+        let at = self.clone();
+        blocking(move || at.hand_over(&said)).await?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Of each claim that could be asked for, and the last error.
+    fn ask(&self) -> Result<(Said, Option<anyhow::Error>)> {
+        let (mut said, mut failed) = (Said::new(), None);
+        for binding in self.bindings.all()? {
+            match self.pods_of(&binding) {
+                Ok(pods) => drop(said.insert(binding.claim.uid, pods)),
+                Err(e) => failed = Some(e),
+            }
+        }
+        Ok((said, failed))
+    }
+
+    fn pods_of(&self, binding: &Binding) -> Result<Option<Vec<Named>>> {
+        let claim = api::Claim {
+            namespace: binding.namespace.clone(),
+            uid: binding.claim.uid.clone(),
+            name: binding.claim.name.clone(),
+        };
+        match self.server.get(&claim::path(&claim)?) {
+            Ok(object) if claim::is_allocated(&claim, &object) => Ok(Some(claim::pods(&object))),
+            Ok(_) => Ok(None),
+            Err(e) if is_status(&e, 404) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn hand_over(&self, said: &Said) -> Result<()> {
+        // Most often there is nothing to do, and a hook may have the lock.
+        if !self
+            .bindings
+            .all()?
+            .iter()
+            .any(|b| has_lost_its_pod(b, said))
+        {
+            return Ok(());
+        }
+        let _lock = self.store.lock(Instant::now() + self.patience)?;
+        let all = self.bindings.all()?.into_iter();
+        let all: Vec<Shared> = all.filter_map(|b| self.shared(b, said)).collect();
+        for (binding, pod) in sharing::turns(&all) {
+            self.bindings.hand_over(binding, pod)?;
+            let (namespace, claim) = (&binding.namespace, &binding.claim.name);
+            (self.node.log)(&format!(
+                "claim {namespace}/{claim} is pod {}'s now",
+                pod.name
+            ));
+        }
+        Ok(())
+    }
+
+    fn shared(&self, binding: Binding, said: &Said) -> Option<Shared> {
+        let pods = said.get(&binding.claim.uid)?.clone()?;
+        let shown = self.node.shown();
+        let mut away = shown
+            .iter()
+            .flat_map(|(_, rails)| rails)
+            .filter(|rail| rail.facts.is_away);
+        let is_used = away.any(|rail| binding.has(&rail.name));
+        Some(Shared {
+            binding,
+            pods,
+            is_used,
+        })
+    }
+}
+
+fn has_lost_its_pod(binding: &Binding, said: &Said) -> bool {
+    let Some(Some(pods)) = said.get(&binding.claim.uid) else {
+        return false;
+    };
+    let has_it = |pod: &Named| !binding.ended && pods.contains(pod);
+    !pods.is_empty() && !binding.pod.as_ref().is_some_and(has_it)
+}
