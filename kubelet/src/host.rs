@@ -25,6 +25,7 @@ use rdmaprep::record::Record;
 use rdmaprep::store::Store;
 use rdmaprep::store::records::Records;
 
+use crate::dra::away::record_has;
 use crate::node::Inventory;
 use crate::rail::{Facts, Rail};
 use crate::refusal::{asked, refused};
@@ -132,13 +133,6 @@ struct Held {
     nic: Option<Box<MovedNic>>,
     why: Option<String>,
     held_back: bool,
-}
-
-fn record_has(record: &Record, rail: &RailName) -> bool {
-    match rail {
-        RailName::Netdev(name) => record.held.iter().any(|h| h.name() == name),
-        RailName::Hca(name) => record.given.iter().any(|plan| plan.ib.contains(name)),
-    }
 }
 
 /// Whether a path of /proc/PID/cgroup is below the kubelet's root (`kubepods`, `kubepods.slice`),

@@ -38,6 +38,10 @@ impl Bindings {
         }
     }
 
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
     pub fn prepare(&self) -> Result<()> {
         files::private_dir(&self.store.claims())?;
         files::shared_dir(&self.cdi)

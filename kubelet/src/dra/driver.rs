@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use rdmaprep::cdi::RailName;
+use rdmaprep::disk::files::Lock;
 use rdmaprep::store::Store;
 use rdmaprep::store::claims::{Binding, Bound, Named, is_uid};
 use serde_json::Value;
@@ -128,12 +129,16 @@ impl Driver {
     ) -> Result<Bounds> {
         let mut seen = self.node.subscribe();
         loop {
-            // What was seen may be out of date; and a hook may hold the lock for long.
-            let refreshed = self.node.refresh().await;
             let (at, wanted) = (self.clone(), wanted.clone());
-            let bound = match refreshed {
-                Ok(()) => blocking(move || at.bind(&wanted, until)).await,
+            let bound = match self.lock_and_look(until).await {
                 Err(e) => Err(Refused::Now(e)),
+                Ok(lock) => {
+                    let bind = move || {
+                        let _lock = lock;
+                        at.bind(&wanted)
+                    };
+                    blocking(bind).await
+                }
             };
             let e = match bound {
                 Ok(bounds) => return Ok(bounds),
@@ -147,9 +152,17 @@ impl Driver {
         }
     }
 
-    fn bind(&self, wanted: &[Wanted], until: Instant) -> Result<Bounds, Refused> {
+    /// What is seen stays so while the lock is held: a hook may have had it for long.
+    pub(super) async fn lock_and_look(self: &Arc<Self>, until: Instant) -> Result<Lock> {
+        let at = self.clone();
+        let lock = blocking(move || at.store.lock(until)).await?;
+        self.node.refresh().await?;
+        Ok(lock)
+    }
+
+    /// The caller has the lock.
+    fn bind(&self, wanted: &[Wanted]) -> Result<Bounds, Refused> {
         use Refused::{ForGood, Now};
-        let _lock = self.store.lock(until).map_err(Now)?;
         let known = self.bindings.all().map_err(ForGood)?;
         let shown = self.node.shown();
         let (devices, _) = slice::devices(&shown);

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod api_server;
+pub mod away;
 pub mod binding;
 pub mod claim;
 pub mod driver;

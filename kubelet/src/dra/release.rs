@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use rdmaprep::store::claims::{Binding, is_uid};
+use anyhow::{Context, Result, bail, ensure};
+use rdmaprep::store::claims::is_uid;
 use serde_json::Value;
 
-use crate::dra::api;
+use crate::dra::away::{Its, why_away};
 use crate::dra::driver::{AGAIN, Driver, blocking};
-use crate::dra::slice::{self, Device};
+use crate::dra::{api, slice};
 
 impl Driver {
     /// Each claim for itself: one that is released is released.
@@ -36,69 +36,72 @@ impl Driver {
             bail!("{uid:?} is no UID");
         }
         let mut seen = self.node.subscribe();
+        let (mut has_ended, mut is_withdrawn) = (false, false);
         loop {
-            let Some(binding) = self.bindings.of(uid)? else {
-                break;
-            };
-            self.node.refresh().await?;
-            let away = self.still_away(&binding);
-            if away.is_some() && !binding.ended {
-                let at = self.clone();
-                blocking(move || {
-                    let _lock = at.store.lock(until)?;
-                    at.bindings.end(&binding)
-                })
-                .await?;
-                continue;
-            }
-            match away {
-                None => {
-                    self.wait_until_withdrawn(&binding, until).await?;
-                    break;
+            let lock = self.lock_and_look(until).await?;
+            let (at, uid) = (self.clone(), uid.to_owned());
+            let left = blocking(move || {
+                let _lock = lock;
+                at.try_release(&uid, has_ended, is_withdrawn)
+            });
+            match left.await? {
+                Left::Nothing => break,
+                Left::NotWhole(devices) => self.wait_until_withdrawn(&devices, until).await?,
+                Left::Away(why) if Instant::now() + AGAIN > until => bail!("{why}"),
+                Left::Away(_) => {
+                    has_ended = true;
+                    let _ = tokio::time::timeout(AGAIN, seen.changed()).await;
+                    continue;
                 }
-                Some(why) if Instant::now() + AGAIN > until => bail!("{why}"),
-                Some(_) => drop(tokio::time::timeout(AGAIN, seen.changed()).await),
             }
+            (has_ended, is_withdrawn) = (true, true);
         }
-        let (at, uid) = (self.clone(), uid.to_owned());
-        blocking(move || {
-            let _lock = at.store.lock(until)?;
-            at.bindings.remove(&uid)
-        })
-        .await?;
         let _ = self.wakes.try_send(());
         Ok(())
     }
 
-    fn still_away(&self, binding: &Binding) -> Option<String> {
+    /// With the lock: no hook gives a rail of it meanwhile, nor later, since it has ended.
+    fn try_release(&self, uid: &str, has_ended: bool, is_withdrawn: bool) -> Result<Left> {
+        let binding = self.bindings.of(uid)?;
+        if let Some(binding) = binding.as_ref().filter(|b| !b.ended) {
+            let pod = binding.pod.as_ref().map_or("another", |pod| &pod.name);
+            ensure!(!has_ended, "pod {pod} has the claim by now");
+            self.bindings.end(binding)?;
+        }
+        let binding = binding.as_ref();
+        let its = Its { uid, binding };
+        if let Some(why) = why_away(&self.store, self.bindings.boot_id(), &its)? {
+            return Ok(Left::Away(why));
+        }
         let shown = self.node.shown();
-        let mut rails = shown.iter().flat_map(|(_, rails)| rails);
-        let rail = rails
-            .find(|rail| binding.has(&rail.name) && rail.facts.is_away && !rail.facts.held_back)?;
-        let name = &rail.name;
-        Some(format!("{name} is not back: see `rdmaprep status`"))
+        let (devices, _) = slice::devices(&shown);
+        let broken = devices.iter().filter(|d| d.rail.facts.held_back);
+        let broken = broken.filter(|d| binding.is_some_and(|b| b.has(&d.rail.name)));
+        let names: Vec<String> = broken.map(|d| d.name.clone()).collect();
+        if !names.is_empty() && !is_withdrawn {
+            return Ok(Left::NotWhole(names));
+        }
+        self.bindings.remove(uid)?;
+        Ok(Left::Nothing)
     }
 
     /// A rail that is not whole keeps no pod from ending, and no pod gets it.
-    async fn wait_until_withdrawn(&self, binding: &Binding, until: Instant) -> Result<()> {
-        let shown = self.node.shown();
-        let (devices, _) = slice::devices(&shown);
-        let its = |d: &&Device| binding.has(&d.rail.name);
-        let broken: Vec<&Device> = devices
-            .iter()
-            .filter(|d| d.rail.facts.held_back)
-            .filter(its)
-            .collect();
-        if broken.is_empty() {
-            return Ok(());
-        }
+    async fn wait_until_withdrawn(&self, devices: &[String], until: Instant) -> Result<()> {
         let _ = self.wakes.try_send(());
         let mut published = self.published.clone();
-        let is_out = |spec: &Value| {
-            spec.is_object() && !broken.iter().any(|d| slice::is_offered(spec, &d.name))
-        };
+        let is_out =
+            |spec: &Value| spec.is_object() && !devices.iter().any(|d| slice::is_offered(spec, d));
         let waited = tokio::time::timeout_at(until.into(), published.wait_for(is_out)).await;
         waited.context("a rail is not whole, and the API server does not know it yet")??;
         Ok(())
     }
+}
+
+/// What keeps a claim from being released.
+enum Left {
+    Nothing,
+    /// Why its rails are away.
+    Away(String),
+    /// Devices that are back, but not as they were.
+    NotWhole(Vec<String>),
 }

@@ -120,9 +120,40 @@ impl Machine {
         how(&mut self.rails.0.lock().unwrap()[at]);
     }
 
-    /// As a container takes and returns it.
+    /// As a container takes and returns it: with a record where a claim has it.
     pub fn away(&self, at: usize, is_away: bool) {
         self.set(at, |rail| rail.facts.is_away = is_away);
+        if is_away {
+            self.record(1000 + at as u64, &self.claims_of(at));
+        } else {
+            let _ = std::fs::remove_file(self.record_path(1000 + at as u64));
+        }
+    }
+
+    fn claims_of(&self, at: usize) -> Vec<String> {
+        let rail = format!("rdma{at}");
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.path("run/claims")).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+            let binding: Value = serde_json::from_str(&text).unwrap_or_default();
+            let mut rails = binding["rails"].as_array().into_iter().flatten();
+            if rails.any(|r| r["rail"] == rail.as_str()) {
+                found.push(binding["claim"]["uid"].as_str().unwrap().to_owned());
+            }
+        }
+        found
+    }
+
+    pub fn record_path(&self, netns: u64) -> PathBuf {
+        self.path(&format!("run/records/{netns}.json"))
+    }
+
+    /// That these claims have NICs in that namespace.
+    pub fn record(&self, netns: u64, claims: &[String]) {
+        let record = json!({"schema": 2, "boot_id": BOOT, "netns": netns, "host_netns": 1,
+            "phase": "attached", "plan": "default", "members": [], "given": null,
+            "claims": claims, "held": []});
+        std::fs::write(self.record_path(netns), record.to_string()).unwrap();
     }
 
     /// A claim of that pod, with these rails allocated.

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod away;
 mod claims;
 mod kubelet;
 mod publish;
