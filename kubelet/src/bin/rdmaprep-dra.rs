@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -110,6 +110,7 @@ fn run(args: &Args) -> Result<()> {
         wakes,
         published: publisher.published(),
         asks: tokio::sync::Notify::new(),
+        gone: Mutex::default(),
     });
     publish(publisher, woken, &driver);
     let runtime = tokio::runtime::Builder::new_current_thread()

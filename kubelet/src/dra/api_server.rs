@@ -33,6 +33,9 @@ const MOST: u64 = 16 << 20;
 pub struct Refusal {
     pub status: u16,
     message: String,
+    reason: String,
+    /// Of the objects that it is about.
+    kind: String,
 }
 
 impl std::fmt::Display for Refusal {
@@ -52,6 +55,14 @@ pub fn is_status(error: &anyhow::Error, status: u16) -> bool {
     error
         .downcast_ref::<Refusal>()
         .is_some_and(|refusal| refusal.status == status)
+}
+
+/// Whether the server itself says that there is no such object. A proxy in between, or a server that
+/// does not know the kind (yet), answers with 404, too.
+pub fn is_missing(error: &anyhow::Error, kind: &str) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| {
+        refusal.status == 404 && refusal.reason == "NotFound" && refusal.kind == kind
+    })
 }
 
 #[derive(clap::Args)]
@@ -190,8 +201,14 @@ impl ApiServer {
             return serde_json::from_slice(&body).context("the API server's answer is no JSON");
         }
         let said: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = said["message"].as_str().unwrap_or_default().to_owned();
-        Err(Refusal { status, message }.into())
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let refusal = Refusal {
+            status,
+            message: text(&said["message"]),
+            reason: text(&said["reason"]),
+            kind: text(&said["details"]["kind"]),
+        };
+        Err(refusal.into())
     }
 }
 

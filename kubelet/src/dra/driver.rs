@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
@@ -45,6 +45,8 @@ pub struct Driver {
     pub published: watch::Receiver<Value>,
     /// To those who ask what the API server says of claims that are bound.
     pub asks: Notify,
+    /// Claims that were gone when that was last asked.
+    pub gone: Mutex<BTreeSet<String>>,
 }
 
 /// Why a claim cannot have its rails now; and whether that may end by itself.

@@ -1,14 +1,14 @@
 //! What the API server says by now of the claims that are bound: for which pods they are reserved,
 //! and which of them are gone. The kubelet says neither.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
 use rdmaprep::store::claims::{Binding, Named};
 
-use crate::dra::api_server::is_status;
+use crate::dra::api_server::is_missing;
 use crate::dra::driver::{Driver, blocking};
 use crate::dra::sharing::{self, Shared};
 use crate::dra::{api, claim};
@@ -22,10 +22,9 @@ impl Driver {
     pub async fn follow_claims(self: &Arc<Self>) -> Result<()> {
         let at = self.clone();
         let (said, failed) = blocking(move || at.ask()).await?;
-        let gone = said.iter().filter(|(_, pods)| pods.is_none());
-        for (uid, _) in gone {
+        for uid in self.gone_for_good(&said) {
             // Now or never: the next time comes soon.
-            match self.release(uid, Instant::now()).await {
+            match self.release(&uid, Instant::now()).await {
                 Ok(()) => (self.node.log)(&format!("released claim {uid}, which is gone")),
                 Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
             }
@@ -33,6 +32,17 @@ impl Driver {
         let at = self.clone();
         blocking(move || at.hand_over(&said)).await?;
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Those that were gone the last time, too: a server that is being restored from a backup, or
+    /// one behind the others, may lack what exists.
+    fn gone_for_good(&self, said: &Said) -> Vec<String> {
+        let missing = said.iter().filter(|(_, pods)| pods.is_none());
+        let missing: BTreeSet<String> = missing.map(|(uid, _)| uid.clone()).collect();
+        let mut last = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let twice = missing.intersection(&last).cloned().collect();
+        *last = missing;
+        twice
     }
 
     /// Of each claim that could be asked for, and the last error.
@@ -56,7 +66,7 @@ impl Driver {
         match self.server.get(&claim::path(&claim)?) {
             Ok(object) if claim::is_allocated(&claim, &object) => Ok(Some(claim::pods(&object))),
             Ok(_) => Ok(None),
-            Err(e) if is_status(&e, 404) => Ok(None),
+            Err(e) if is_missing(&e, "resourceclaims") => Ok(None),
             Err(e) => Err(e),
         }
     }

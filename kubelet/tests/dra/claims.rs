@@ -286,6 +286,12 @@ async fn claims_that_are_gone_are_released() {
     });
     machine.away(2, true);
     running.driver.follow_claims().await.unwrap();
+    assert_eq!(
+        machine.files().len(),
+        8,
+        "a server may lack for a moment what exists"
+    );
+    running.driver.follow_claims().await.unwrap();
     let left: Vec<String> = machine.files();
     let expected = [2, 3].map(|at| format!("rdmaprep.io-claim-{}.json", all[at].uid));
     assert_eq!(left[..2], expected);
@@ -293,6 +299,24 @@ async fn claims_that_are_gone_are_released() {
     machine.away(2, false);
     running.driver.follow_claims().await.unwrap_err();
     assert_eq!(machine.files(), left);
+}
+
+/// A proxy, or a server that does not know claims yet.
+#[tokio::test]
+async fn any_other_404_releases_nothing() {
+    let (machine, running, kubelet) = started().await;
+    kubelet.one(&machine.claim("a", &[0])).await.unwrap();
+    machine.server.state().refuses = Some((404, "404 page not found"));
+    for _ in 0..3 {
+        let why = running
+            .driver
+            .follow_claims()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("404 page not found"), "{why}");
+    }
+    assert_eq!(machine.files().len(), 2);
 }
 
 /// Which rails are taken is not known then.

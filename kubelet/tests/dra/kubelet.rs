@@ -110,6 +110,7 @@ impl Machine {
             wakes,
             published,
             asks: tokio::sync::Notify::new(),
+            gone: Mutex::default(),
         });
         let (at, folder) = (driver.clone(), self.folder.path().to_owned());
         let sockets = tokio::spawn(async move { session::run(&at, &folder).await });

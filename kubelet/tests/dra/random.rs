@@ -103,6 +103,7 @@ impl Cluster {
             false => {
                 let driver = &self.running.as_ref().unwrap().driver;
                 driver.follow_claims().await.unwrap();
+                driver.follow_claims().await.unwrap();
             }
         }
         if !self.pods[&at].runs {

@@ -173,6 +173,13 @@ fn watch(stream: &mut TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> 
     }
 }
 
+/// As the server says that an object is not there; of a path that it does not know, it says less.
+fn not_found(name: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
+        "message": format!("resourceclaims.resource.k8s.io \"{name}\" not found"), "code": 404,
+        "details": {"name": name, "group": "resource.k8s.io", "kind": "resourceclaims"}})
+}
+
 fn failure(message: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "message": message})
 }
@@ -189,7 +196,8 @@ impl State {
         if let Some(rest) = path.strip_prefix(CLAIMS) {
             let key = rest.replace("/resourceclaims/", "/");
             let claim = self.claims.get(&key).cloned();
-            return claim.map_or_else(missing, |claim| (200, claim));
+            let name = key.rsplit('/').next().unwrap_or_default();
+            return claim.map_or_else(|| (404, not_found(name)), |claim| (200, claim));
         }
         let Some(rest) = path.strip_prefix(SLICES) else {
             return missing();
