@@ -84,14 +84,19 @@ impl Host {
             let cgroup =
                 fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
             let is = record.hold.is_none() && is_kubernetes(&cgroup);
-            pods.insert(record.netns, is);
+            pods.insert(namespace(record), is);
             return is;
         }
-        pods.get(&record.netns).copied().unwrap_or(false)
+        pods.get(&namespace(record)).copied().unwrap_or(false)
     }
 
     fn held(&self, rail: &RailName, records: &Records) -> Option<Held> {
         let record = records.readable().find(|record| record_has(record, rail))?;
+        let is_counted = record.claims.is_empty() && self.is_pods(record);
+        // The create hook waits for the manager of a NIC that is back; no pod waits for it to end.
+        if record.is_back() && !is_counted {
+            return None;
+        }
         let nic = record
             .held
             .iter()
@@ -109,6 +114,7 @@ impl Host {
             }
         };
         Some(Held {
+            is_away: !record.is_back(),
             nic: nic.map(Box::new),
             why,
             held_back: !record.held_back.is_empty(),
@@ -129,7 +135,13 @@ pub fn spec(path: &Path) -> Result<Spec> {
         .map_err(|e| ErrorClass::of(&e).error(format!("{at}: {e:#}")))
 }
 
+/// That the record was written for: one of NICs that wait has a number of which these bits stay.
+fn namespace(record: &Record) -> u64 {
+    record.netns & u64::from(u32::MAX)
+}
+
 struct Held {
+    is_away: bool,
     nic: Option<Box<MovedNic>>,
     why: Option<String>,
     held_back: bool,
@@ -184,7 +196,7 @@ impl Inventory for Host {
             );
             rail.facts.place = place;
             match here.get(&rail.name) {
-                Some(known) if held.is_some() => rail.facts = known.while_away(rail.facts),
+                Some(known) if rail.facts.is_away => rail.facts = known.while_away(rail.facts),
                 _ => drop(here.insert(rail.name.clone(), rail.facts.clone())),
             }
             if held.is_none() && rail.unhealthy.is_none() {
@@ -196,7 +208,7 @@ impl Inventory for Host {
             rails.push(rail);
         }
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.retain(|netns, _| records.of_netns(*netns).is_some());
+        pods.retain(|netns, _| records.readable().any(|record| namespace(record) == *netns));
         Ok(rails)
     }
 }
@@ -257,7 +269,7 @@ fn rail(
     let link = netdev.or(nic.map(|n| &n.before.netdev));
     let function = pci.and_then(|at| levels.function(at));
     let facts = Facts {
-        is_away: held.is_some(),
+        is_away: held.is_some_and(|h| h.is_away),
         held_back: held.is_some_and(|h| h.held_back),
         is_hca: matches!(name, RailName::Hca(_)),
         netdev: link.map(|n| n.name.to_string()),
@@ -355,8 +367,43 @@ impl Facts {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::is_kubernetes;
+    use super::{Host, is_kubernetes};
+    use rdmaprep::cdi::RailName;
+    use rdmaprep::record::{Phase, Record};
+    use rdmaprep::store::Store;
+    use rdmaprep::store::records::Records;
+
+    /// What its manager has still to do keeps no pod from ending, nor the next one from starting.
+    #[test]
+    fn rail_that_waits_for_its_manager_is_not_away() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
+        store.prepare().unwrap();
+        let text = include_str!("../../tests/cases/record/current.json");
+        let mut record = Record::parse(text).unwrap();
+        record.claims = vec!["of-a-claim".to_owned()];
+        record.held_back.clear();
+        let host = Host::new(folder.path().join("cdi.json"), store.clone()).unwrap();
+        let rail = RailName::Netdev(record.held[0].name().clone());
+        let held = |record: &Record| {
+            store.save(record).unwrap();
+            let records = Records::read(&store, &record.boot_id).unwrap();
+            host.held(&rail, &records).map(|held| held.is_away)
+        };
+        record.phase = Phase::Attached;
+        assert_eq!(held(&record), Some(true));
+        record.phase = Phase::Awaiting;
+        assert_eq!(held(&record), None);
+        // The kubelet counts that of a pod without claims as healthy all the time.
+        record.claims.clear();
+        assert_eq!(held(&record), None);
+        host.pods.lock().unwrap().insert(record.netns, true);
+        record.netns += 1 << 32;
+        std::fs::remove_dir_all(folder.path().join("run/records")).unwrap();
+        assert_eq!(held(&record), Some(false));
+    }
 
     #[test]
     fn a_pods_cgroup() {

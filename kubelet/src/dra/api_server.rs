@@ -57,8 +57,8 @@ pub fn is_status(error: &anyhow::Error, status: u16) -> bool {
         .is_some_and(|refusal| refusal.status == status)
 }
 
-/// Whether the server itself says that there is no such object. A proxy in between, or a server that
-/// does not know the kind (yet), answers with 404, too.
+/// Whether the server itself says that there is no such object. A proxy in between, or a server
+/// that does not know the kind (yet), answers with 404, too.
 pub fn is_missing(error: &anyhow::Error, kind: &str) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| {
         refusal.status == 404 && refusal.reason == "NotFound" && refusal.kind == kind

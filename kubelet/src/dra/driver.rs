@@ -183,15 +183,18 @@ impl Driver {
                 let device = devices.iter().find(|d| d.name == *name);
                 let device = device
                     .ok_or_else(|| ForGood(anyhow!("this node has no rail {name} any more")))?;
+                let rail = rail_name(device.rail).map_err(ForGood)?;
+                let had = own.and_then(|own| own.rails.iter().find(|b| b.rail == rail));
+                if had.is_none() {
+                    is_free(device, &others).map_err(Now)?;
+                }
                 let bound = Bound {
                     request: allotted.request.clone(),
                     device: name.clone(),
-                    rail: rail_name(device.rail).map_err(ForGood)?,
-                    pci: device.rail.facts.pci,
+                    rail,
+                    // Not known of each rail that is away.
+                    pci: device.rail.facts.pci.or(had.and_then(|had| had.pci)),
                 };
-                if !own.is_some_and(|own| own.rails.contains(&bound)) {
-                    is_free(device, &others).map_err(Now)?;
-                }
                 if !taken.insert(name.clone()) {
                     return Err(ForGood(anyhow!("two claims of the pod have {name}")));
                 }

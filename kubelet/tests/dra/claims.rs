@@ -55,6 +55,8 @@ async fn prepared_again_the_files_are_written_again() {
     let first = kubelet.one(&claim).await.unwrap();
     // A container has it, and another pod waits for the same claim.
     machine.away(0, true);
+    // A driver that has started since does not know more of an HCA in a namespace.
+    machine.set(0, |rail| rail.facts.pci = None);
     machine.reserve("a", &["pod-a", "second"]);
     std::fs::remove_file(machine.path("cdi").join(&machine.files()[0])).unwrap();
     assert_eq!(kubelet.one(&claim).await.unwrap(), first);
