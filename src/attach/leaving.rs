@@ -25,11 +25,13 @@ pub(super) fn leaving_nic(
 ) -> Result<MovedNic> {
     let name = nic.name();
     let Some(before) = NicState::of(host, name) else {
-        return refuse(plan, format!("{name} is not on the host"));
+        let look = "see to its card, driver and name (lspci, dmesg, ip link), or leave it out";
+        return refuse(plan, format!("{name} is not on the host: {look}"));
     };
     let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
     if nic.hca.is_some() && hca.is_none() {
-        return refuse(plan, format!("the HCA of {name} has gone"));
+        let look = "see to its RDMA driver (rdma link, dmesg), or leave it out";
+        return refuse(plan, format!("the HCA of {name} has gone: {look}"));
     }
     let now = identity(&before, hca);
     if !same_nic(&now, &nic.identity) {

@@ -19,7 +19,6 @@ use super::{busy_nics, progress, recorded, warn};
 use crate::config::request::Request;
 use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
-use crate::doctor::collect::configuring;
 use crate::kernel::netns::Netns;
 use crate::kernel::sysfs::Survey;
 use crate::kernel::{Kernel, Observed, Scope, World};
@@ -217,7 +216,7 @@ impl<'a> DraftInputs<'a> {
         let (plan, mut selection) = plan_of_any(request, self.name, &self.seen, &busy, options)?;
         if self.live.is_some() {
             let mut managers = Managers::of(Path::new("/"));
-            selection.explain(|name| configuring(&mut managers, self.seen.netdev(name)?));
+            selection.explain(|name| managers.at_work(self.seen.netdev(name)?));
         }
         Ok((plan, selection))
     }

@@ -168,7 +168,7 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
         .collect();
     let links = snapshot.netdevs.iter();
     let at_work: Vec<(IfName, Configuring)> = links
-        .filter_map(|n| Some((n.name.clone(), configuring(&mut managers, n)?)))
+        .filter_map(|n| Some((n.name.clone(), managers.at_work(n)?)))
         .collect();
     let mut rules = snapshot.rules.iter();
     let deletes_rules = managers.may_delete_rules()
@@ -189,14 +189,6 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
         });
     }
     found
-}
-
-/// Who has still to configure a link.
-pub fn configuring(managers: &mut Managers, link: &Netdev) -> Option<Configuring> {
-    let by = managers.at_work(link)?;
-    // What is down has a file that cannot be read.
-    let carrier = text(&format!("/sys/class/net/{}/carrier", link.name)).is_ok_and(|t| t == "1\n");
-    Some(Configuring { by, carrier })
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc);

@@ -7,6 +7,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::link_managers::advice::{self, Present};
+use crate::select::Configuring;
 
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -153,11 +154,31 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
         let why = "it does nothing now; when the table has routes again, it decides the way of who \
             has that address by then";
         let seen = format!("{what}, and a rule leads there: {r}");
+        if let Some((name, at_work)) = unfinished(context, r) {
+            let (state, until) = (at_work.state(), at_work.until(name));
+            let seen = format!("{seen}; it may be for {name}: {state}");
+            let fix = format!("{until}; delete the rule only if the table is empty then");
+            let check = Check::OrphanedRules;
+            found.push(Finding::new(check, Severity::Unknown, seen, why, fix));
+            continue;
+        }
         let fix = "delete the rule, unless a program has yet to fill the table";
         let one = Finding::new(Check::OrphanedRules, Severity::Warning, seen, why, fix);
         found.push(one.run(format!("{family} delete {r}")));
     }
     found
+}
+
+/// A NIC that its manager has still to configure: the routes of a table come after an address. The
+/// one with the rule's source comes first.
+fn unfinished<'a>(context: &'a CheckContext, rule: &Rule) -> Option<(&'a IfName, &'a Configuring)> {
+    let source = rule.source?.addr();
+    let planned = context.of.plans.iter().flat_map(|plan| &plan.nics);
+    let mut owners = planned.filter(|n| n.addresses.iter().any(|a| a.address == source));
+    let owner = owners.next().map(|nic| nic.name());
+    let managers = context.of.machine?.managers.iter();
+    let all = managers.flat_map(|m| &m.at_work);
+    all.min_by_key(|(name, _)| Some(*name) != owner)
 }
 
 fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {

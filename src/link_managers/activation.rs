@@ -12,8 +12,9 @@ use rustbus::wire::unmarshal::traits::Variant;
 use super::Word;
 use super::bus::{Bus, Callee};
 use super::network_manager::{
-    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, MANAGER, NAME, PROFILE, Profile, device, flag,
-    is_external, number, object, object_in, path_in, profile_of, property, settings, string, word,
+    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, device,
+    flag, is_external, number, object, object_in, path_in, profile_of, property, settings, string,
+    word,
 };
 
 const PROFILES: Callee<'static> = Callee {
@@ -21,8 +22,6 @@ const PROFILES: Callee<'static> = Callee {
     path: "/org/freedesktop/NetworkManager/Settings",
     interface: "org.freedesktop.NetworkManager.Settings",
 };
-/// NM_SETTINGS_CONNECTION_FLAG_NM_GENERATED: it has made the profile itself.
-const GENERATED: u32 = 2;
 /// NM_DEVICE_STATE_REASON_USER_REQUESTED.
 const BY_USER: u32 = 39;
 

@@ -14,6 +14,7 @@ mod state_files;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use activation::is_ended;
 use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
 use rdma_model::ids::Hex;
@@ -23,6 +24,7 @@ use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
 use crate::disk::files;
+use crate::select::{Awaits, Configuring};
 use state_files::below;
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
@@ -218,15 +220,13 @@ impl Managers {
             return false;
         };
         let is_active = activation::uuid(bus, link).is_ok_and(|active| active == *uuid);
-        !is_active
-            && !activation::is_ended(bus, link)
-            && activation::activate(bus, link, uuid).is_ok()
+        !is_active && !is_ended(bus, link) && activation::activate(bus, link, uuid).is_ok()
     }
 
     /// Whether someone has ended what the manager of a link had active on it.
     pub fn is_ended(&mut self, managed: &Managed, link: &Netdev) -> bool {
         let bus = self.network_manager(managed.by);
-        bus.is_some_and(|bus| activation::is_ended(bus, link))
+        bus.is_some_and(|bus| is_ended(bus, link))
     }
 
     /// Which profiles it does not activate on a link that has none of them.
@@ -338,15 +338,40 @@ impl Managers {
     }
 
     /// Who has still to configure a link.
-    pub fn at_work(&mut self, link: &Netdev) -> Option<Manager> {
+    pub fn at_work(&mut self, link: &Netdev) -> Option<Configuring> {
         let mut managers = [Manager::Networkd, Manager::NetworkManager].into_iter();
-        managers.find(|by| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
+        managers.find_map(|by| {
+            let awaits = self.awaits(by, link)?;
+            Some(Configuring { by, awaits })
+        })
+    }
+
+    fn awaits(&mut self, by: Manager, link: &Netdev) -> Option<Awaits> {
+        let is_at_work = match self.word(by, link, SystemTime::UNIX_EPOCH) {
             Word::Configuring => true,
-            Word::Unseen => self.is_running(*by) == Some(true),
+            Word::Unseen => self.is_running(by) == Some(true),
             Word::Absent => {
-                present(&self.root).contains(by) && self.starts_within(*by, starting::PATIENCE)
+                present(&self.root).contains(&by) && self.starts_within(by, starting::PATIENCE)
+            }
+            // networkd takes away what it gave a link when the carrier goes, and calls it
+            // configured all the same (seen of 252 and 257).
+            Word::Done => by == Manager::Networkd && link.up && !link.running,
+            Word::Idle
+                if self
+                    .network_manager(by)
+                    .is_some_and(|bus| is_ended(bus, link)) =>
+            {
+                return Some(Awaits::Connection);
             }
             _ => false,
+        };
+        let is_off = self
+            .network_manager(by)
+            .is_some_and(network_manager::is_off);
+        is_at_work.then_some(match link.running {
+            _ if is_off => Awaits::Networking,
+            true => Awaits::Nothing,
+            false => Awaits::Carrier,
         })
     }
 

@@ -32,6 +32,8 @@ pub(super) const DISCONNECTED: u32 = 30;
 pub(super) const ACTIVATED: u32 = 100;
 /// Within this after its start it has decided what it does with a link.
 const START: Duration = Duration::from_secs(5);
+/// NM_SETTINGS_CONNECTION_FLAG_NM_GENERATED: it has made the profile itself.
+pub(super) const GENERATED: u32 = 2;
 /// From its preparation to secondary connections.
 const ACTIVATING: RangeInclusive<u32> = 40..=90;
 /// NM_ACTIVATION_STATE_FLAG_EXTERNAL: it has found the device configured, and touches nothing.
@@ -52,8 +54,7 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
         Ok(true) => {}
         // It takes the link when networking is on, or it has started.
         Ok(false) => {
-            let is_off = flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on);
-            return match is_off || is_starting(bus) {
+            return match is_off(bus) || is_starting(bus) {
                 true => Word::Unseen,
                 false => Word::GivenUp,
             };
@@ -72,6 +73,11 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
         DISCONNECTED => Word::Idle,
         _ => Word::Configuring,
     }
+}
+
+/// Whether an administrator has had it leave all links alone (`nmcli networking off`).
+pub fn is_off(bus: &mut Bus) -> bool {
+    flag(bus, ROOT, NAME, "NetworkingEnabled").is_ok_and(|on| !on)
 }
 
 /// Whether it runs, and has just started: as long as any link waits for a lease it calls itself

@@ -21,7 +21,7 @@ use crate::config::request::Request;
 use candidates::Context;
 pub use rules::names::{Unknown, check_listed, left_out, unknown, without_names, without_unknown};
 use rules::names::{by_regex, idle_exclusion};
-pub use selection::{BusyNic, Configuring, Drop, LeftOut, Selection, Verdict};
+pub use selection::{Awaits, BusyNic, Configuring, Drop, LeftOut, Selection, Verdict};
 
 /// Judges every NIC of the snapshot. An empty result is an error that tells every reason; so is one
 /// without a NIC that was named.

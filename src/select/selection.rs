@@ -73,28 +73,45 @@ pub struct BusyNic {
 #[serde(deny_unknown_fields)]
 pub struct Configuring {
     pub by: Manager,
-    pub carrier: bool,
+    pub awaits: Awaits,
+}
+
+/// What a manager waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Awaits {
+    /// Itself, or a lease.
+    Nothing,
+    Carrier,
+    /// Its networking is off.
+    Networking,
+    /// An administrator has disconnected the link.
+    Connection,
 }
 
 impl Configuring {
     pub fn state(&self) -> String {
         let by = self.by.name();
-        match self.carrier {
-            true => format!("{by} is still configuring it"),
-            false => format!("it has no carrier, for which {by} waits"),
+        match self.awaits {
+            Awaits::Nothing => format!("{by} is still configuring it"),
+            Awaits::Carrier => format!("it has no carrier, for which {by} waits"),
+            Awaits::Networking => format!("networking is off in {by}"),
+            Awaits::Connection => format!("someone has disconnected it in {by}"),
         }
     }
 
-    /// What to wait for.
+    /// What to wait for, or to do.
     pub fn until(&self, name: &IfName) -> String {
         let tool = match self.by {
             Manager::NetworkManager => "nmcli device show",
             _ => "networkctl status",
         };
         let how = format!("`{tool} {name}` says how far it is");
-        match self.carrier {
-            true => format!("wait until it is done: {how}"),
-            false => format!("see to the cable and the switch port of {name}: {how}"),
+        match self.awaits {
+            Awaits::Nothing => format!("wait until it is done: {how}"),
+            Awaits::Carrier => format!("see to the cable and the switch port of {name}: {how}"),
+            Awaits::Networking => "`nmcli networking on`".to_owned(),
+            Awaits::Connection => format!("`nmcli device connect {name}`"),
         }
     }
 }

@@ -479,6 +479,13 @@ def networkd_settings_changed_while_away(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", run=steps.said_without_carrier)
+def networkd_said_without_carrier(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
+
+
 # NetworkManager.
 
 
@@ -513,6 +520,13 @@ def networkmanager_static(i, more="", name=""):
         f" ipv6.routing-rules 'priority {3000 + i} from 2001:db8:{i + 1}::10 table {101 + i}'"
         f" {more}"
     )
+
+
+@case("trixie", "bookworm", run=steps.said_of_network_manager)
+def networkmanager_said_of_an_absent_address(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
 
 
 @case("trixie", "bookworm", run=steps.deleted_while_a_nic_waits)

@@ -423,3 +423,62 @@ def profile_that_only_tries(judge):
             )
     judge.until_nothing_is_left()
     judge.base = judge.settled()
+
+
+def absent_address(judge, treat, mend, *said):
+    """A NIC that lacks its address for the moment: `prepare`, a create and `doctor` say what helps,
+    and not to add an address, to prepare again or to delete the rules."""
+    treat()
+    wait_for(lambda: "198.18.0.10/24" not in sh("ip -o address show r0"), "r0 without its address")
+    time.sleep(judge.hold)
+    sh("ip rule add from 198.18.0.10 table 101 proto static priority 3999")
+    container = Container()
+    texts = {
+        "prepare": rdmaprep("prepare", "--dry-run", "--ifaces", "r0").text,
+        "create": container.create().text,
+        "doctor": rdmaprep("doctor").text,
+    }
+    container.end()
+    sh("ip rule delete priority 3999")
+    mend()
+    for of, text in texts.items():
+        text = " ".join(text.split())
+        if lacks := [words for words in said if words not in text]:
+            raise Failure(f"{of} does not say {lacks}: {text}")
+        # Of r1, which has what it needs, rdmaprep may say so.
+        wrong = ["add one", "out of date", "rule delete from 198.18.0.10 "]
+        if has := [words for words in wrong if words in text]:
+            raise Failure(f"{of} says {has}: {text}")
+    judge.expect_back("after that")
+
+
+def said_without_carrier(judge):
+    judge.prepare()
+    host = judge.host
+    [manager] = [type(manager).__name__ for manager in host.managers]
+    manager = {"Networkd": "systemd-networkd"}.get(manager, manager)
+    absent_address(
+        judge,
+        lambda: host.carrier("r0", False),
+        lambda: host.carrier("r0", True),
+        f"it has no carrier, for which {manager} waits",
+        "see to the cable",
+    )
+
+
+def said_of_network_manager(judge):
+    said_without_carrier(judge)
+    absent_address(
+        judge,
+        lambda: sh("nmcli networking off"),
+        lambda: sh("nmcli networking on"),
+        "networking is off in NetworkManager",
+        "`nmcli networking on`",
+    )
+    absent_address(
+        judge,
+        lambda: sh("nmcli device disconnect r0"),
+        lambda: sh("nmcli device connect r0"),
+        "someone has disconnected it in NetworkManager",
+        "`nmcli device connect r0`",
+    )

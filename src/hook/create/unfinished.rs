@@ -15,10 +15,12 @@ use crate::link_managers::Managers;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::nic_names;
+use crate::select::Awaits;
 use crate::store::records::Records;
 
 /// That every planned address is there, where a manager has yet to configure its NIC;
-/// [`ErrorClass::Locked`] says which one.
+/// [`ErrorClass::Locked`] says which one, [`ErrorClass::Refused`] that an administrator keeps
+/// it from that.
 pub(super) fn check_managers_are_done(
     plan: &Plan,
     host: &Snapshot,
@@ -31,13 +33,15 @@ pub(super) fn check_managers_are_done(
         let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
             continue;
         };
-        if let Some(by) = managers.at_work(&state.netdev) {
+        if let Some(at_work) = managers.at_work(&state.netdev) {
             let (name, address, prefix) = (nic.name(), missing.address, missing.prefix);
-            let text = format!(
-                "{name} has no {address}/{prefix} yet: {} is still configuring it",
-                by.name()
-            );
-            return Err(ErrorClass::Locked.error(text));
+            let (state, until) = (at_work.state(), at_work.until(name));
+            let class = match at_work.awaits {
+                Awaits::Connection => ErrorClass::Refused,
+                _ => ErrorClass::Locked,
+            };
+            let text = format!("{name} has no {address}/{prefix} yet: {state}; {until}");
+            return Err(class.error(text));
         }
     }
     Ok(())
