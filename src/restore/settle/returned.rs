@@ -124,15 +124,16 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         word if is_last(*word) => return None,
         Word::Idle => "has no profile that it activates by itself",
         Word::Unseen | Word::Unaware if managed.uuid.is_some() => {
-            "has not begun with it (`nmcli networking` says whether it may)"
+            "has not begun with it (if networking is off: `nmcli networking on`)"
         }
         Word::Unseen | Word::Unaware => "has not begun with it",
         Word::Unnoticed => "may not have noticed that it was away",
         _ => "is configuring it",
     };
-    let but = match has_carrier(host, name) {
-        true => "",
-        false => ", which has no carrier",
+    let but = match host.netdev(name) {
+        Some(dev) if dev.running => "",
+        Some(dev) if !dev.up => ", which is down",
+        _ => ", which has no carrier",
     };
     Some(Waiting {
         nic: name.clone(),
