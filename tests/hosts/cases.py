@@ -786,6 +786,13 @@ def defaults_and_rails_by_hand(h):
     reach_gateways(h)
 
 
+@case("trixie", "bookworm", managed=False, run=steps.said_of_external_settings)
+def networkmanager_said_of_external_settings(h):
+    defaults_and_rails_by_hand(h)
+    # Its profile goes with what is there, what it calls applied does not.
+    h.foreign("".join(f"ip address add 198.18.7{i}.1/24 dev r{i}\n" for i in range(2)))
+
+
 @case("bookworm", "trixie", quick=True)
 def networkmanager_activated_by_hand(h):
     """NetworkManager does not activate these profiles by itself. One is in memory alone."""

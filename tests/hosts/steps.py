@@ -482,3 +482,10 @@ def said_of_network_manager(judge):
         "someone has disconnected it in NetworkManager",
         "`nmcli device connect r0`",
     )
+
+
+def said_of_external_settings(judge):
+    """NetworkManager has made the profile of what it found: that differs from nothing."""
+    if "other settings" in (text := judge.prepare()):
+        raise Failure(f"prepare warns of a profile of no administrator: {text[:300]}")
+    judge.once()

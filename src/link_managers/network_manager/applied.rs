@@ -8,7 +8,7 @@ use rdma_model::snapshot::Netdev;
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::params::{Base, Container, Param};
 
-use super::{DEVICE, FAMILIES, NAME, device, profile_of, settings};
+use super::{DEVICE, FAMILIES, GENERATED, NAME, PROFILE, device, number, profile_of, settings};
 use crate::link_managers::bus::{Bus, Callee};
 
 type Value = Param<'static, 'static>;
@@ -20,6 +20,10 @@ type Values = BTreeMap<String, Value>;
 pub fn differences(bus: &mut Bus, link: &Netdev) -> Result<BTreeSet<String>> {
     let device = device(bus, link)?;
     let profile = profile_of(bus, &device)?;
+    // One that it has made itself is in no file, and changes with what it finds.
+    if number(bus, &profile, PROFILE, "Flags")? & GENERATED != 0 {
+        return Ok(BTreeSet::new());
+    }
     let profile = values(settings(bus, &profile)?)?;
     let callee = Callee {
         name: NAME,
