@@ -9,6 +9,7 @@ mod on_host;
 mod recipient;
 mod unfinished;
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -51,10 +52,9 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
         return Ok(());
     };
     report.plan = Some(name.to_string());
-    let of_pod = claimed::request_of_pod(hook, request)?;
     let mut create = Create {
         hook,
-        request: of_pod.as_ref().unwrap_or(request),
+        request: Cow::Borrowed(request),
         own: request,
         report,
     };
@@ -80,8 +80,8 @@ fn may_pass(e: &anyhow::Error) -> bool {
 
 struct Create<'a> {
     hook: &'a Hook<'a>,
-    request: &'a Request,
-    /// Of this container: where it has claims, the request is that of its pod.
+    /// Where the container has claims, that of its pod, as they are under the lock.
+    request: Cow<'a, Request>,
     own: &'a Request,
     report: &'a mut Report,
 }
@@ -161,6 +161,7 @@ impl<'a> Create<'a> {
         hook.store.prepare()?;
         let lock = hook.store.lock(hook.deadline)?;
         self.end_lap(Lap::Lock);
+        self.request = self.request_of_pod()?;
         let mut records = hook.read_records()?;
         let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);

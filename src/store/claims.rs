@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cdi::RailName;
 use crate::disk::files;
+use crate::oci::pod::is_uid;
 use crate::record::{Phase, Record};
 
 use super::Store;
@@ -43,14 +44,6 @@ pub struct Bound {
     pub device: String,
     pub rail: RailName,
     pub pci: Option<BusId>,
-}
-
-/// A UID is a part of a file's name.
-pub fn is_uid(text: &str) -> bool {
-    text.len() == 36
-        && text
-            .bytes()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'-'))
 }
 
 impl Binding {

@@ -14,21 +14,30 @@ fn path(host: &Host, uid: &str) -> PathBuf {
     host.run.join(format!("claims/{uid}.json"))
 }
 
+fn pod_uid(name: &str) -> String {
+    format!("{:0>8x}-0000-4000-8000-000000000000", name.len())
+}
+
 /// Prepares a claim of a pod.
 fn bind(host: &Host, uid: &str, pod: &str, rails: &[&str]) {
     let rail = |name: &&str| json!({"request": "nic", "device": name, "rail": name, "pci": null});
     let rails: Vec<Value> = rails.iter().map(rail).collect();
     let boot = sh("cat /proc/sys/kernel/random/boot_id");
     let binding = json!({"schema": 1, "boot_id": boot.trim(), "namespace": "jobs",
-        "claim": {"name": "c", "uid": uid}, "pod": {"name": pod, "uid": pod}, "rails": rails});
+        "claim": {"name": "c", "uid": uid}, "pod": {"name": pod, "uid": pod_uid(pod)},
+        "rails": rails});
     fs::create_dir_all(host.run.join("claims")).unwrap();
     fs::write(path(host, uid), binding.to_string()).unwrap();
 }
 
-fn end(host: &Host, uid: &str) {
+fn change(host: &Host, uid: &str, how: impl FnOnce(&mut Value)) {
     let mut binding: Value = serde_json::from_slice(&fs::read(path(host, uid)).unwrap()).unwrap();
-    binding["ended"] = json!(true);
+    how(&mut binding);
     fs::write(path(host, uid), binding.to_string()).unwrap();
+}
+
+fn end(host: &Host, uid: &str) {
+    change(host, uid, |binding| binding["ended"] = json!(true));
 }
 
 /// A container with devices of claims, as the engine edits its config.json.
@@ -38,6 +47,15 @@ struct Asks {
 }
 
 fn asks(host: &Host, container: Container, rails: &[(&str, &str)]) -> Asks {
+    let cgroup = format!(
+        "/kubepods/besteffort/pod{}/{}",
+        pod_uid("pod"),
+        container.id
+    );
+    asks_in(host, container, rails, &cgroup)
+}
+
+fn asks_in(host: &Host, container: Container, rails: &[(&str, &str)], cgroup: &str) -> Asks {
     let args = |(rail, uid): &(&str, &str)| -> Vec<String> {
         let words = [
             "hook",
@@ -60,7 +78,8 @@ fn asks(host: &Host, container: Container, rails: &[(&str, &str)]) -> Asks {
     };
     let hooks: Vec<Value> = rails.iter().map(hook).collect();
     let config = json!({"ociVersion": "1.0.2", "process": {"args": ["x"], "cwd": "/"},
-        "root": {"path": "/"}, "hooks": {"createRuntime": hooks}});
+        "root": {"path": "/"}, "linux": {"cgroupsPath": cgroup},
+        "hooks": {"createRuntime": hooks}});
     Asks {
         container: container.annotated(json!({})).bundled(host, &config),
         args: args(&rails[0]),
@@ -173,18 +192,80 @@ fn what_is_not_prepared_is_refused() {
         bind(host, B, "other", &["r1"]);
         fresh(&[("r0", A), ("r1", B)])
             .create(host)
-            .fails(3, &["of two pods"]);
+            .fails(9, &["is pod other's"]);
         fresh(&[("r0", "../../x")])
             .create(host)
             .fails(3, &["not prepared on this node"]);
         end(host, A);
         fresh(&[("r0", A)])
             .create(host)
-            .fails(3, &["not prepared on this node"]);
+            .fails(9, &["has ended, and has yet to return"]);
         fs::write(path(host, B), "{}").unwrap();
         fresh(&[("r0", A)])
             .create(host)
             .fails(1, &[B, "remove it once"]);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// It names the claim by the annotation of an engine, or shares it: until it is handed on.
+#[test]
+fn container_of_another_pod_gets_nothing_by_a_claim() {
+    alone(|host| {
+        let rails = host.rails(1);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        let slice = format!(
+            "kubepods-pod{}.slice:cri:1",
+            pod_uid("other").replace('-', "_")
+        );
+        let mut other = asks_in(host, Container::new("other"), &[("r0", A)], &slice);
+        let taken = "the claim jobs/c is pod pod's: one pod at a time";
+        other.create(host).fails(9, &[taken]);
+        let none = asks_in(host, Container::new("none"), &[("r0", A)], "/docker/1");
+        none.create(host).fails(3, &["names no pod"]);
+        let mut pod = asks(host, Container::new("c"), &[("r0", A)]);
+        pod.create(host).ok();
+        other.create(host).fails(9, &[taken]);
+        change(host, A, |b| {
+            b["pod"] = json!({"name": "other", "uid": pod_uid("other")})
+        });
+        other
+            .create(host)
+            .fails(9, &["another pod runs with this claim"]);
+        pod.container.kill();
+        other.create(host).ok();
+        assert!(has(&other.container, "r0"));
+        end(host, A);
+        other.container.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// The binding is released, or handed on, while a hook waits for the lock.
+#[test]
+fn binding_counts_as_it_is_under_the_lock() {
+    alone(|host| {
+        let rails = host.rails(1);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        let lock = fs::File::create(host.run.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let one = asks(host, Container::new("c"), &[("r0", A)]);
+        std::thread::scope(|scope| {
+            let created = scope.spawn(|| one.create(host));
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            fs::remove_file(path(host, A)).unwrap();
+            lock.unlock().unwrap();
+            created
+                .join()
+                .unwrap()
+                .fails(3, &["not prepared on this node"]);
+        });
         host.is_as(&before);
         host.is_clean();
     });

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use rdmaprep::cdi::RailName;
 use rdmaprep::disk::files::Lock;
+use rdmaprep::oci::pod::is_uid;
 use rdmaprep::store::Store;
-use rdmaprep::store::claims::{Binding, Bound, Named, is_uid};
+use rdmaprep::store::claims::{Binding, Bound, Named};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use rdmaprep::store::claims::is_uid;
+use rdmaprep::oci::pod::is_uid;
 use serde_json::Value;
 
 use crate::dra::away::{Its, why_away};

@@ -1,6 +1,6 @@
 //! A container with claims of Kubernetes: what its node has prepared, and no more.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -8,50 +8,29 @@ use rdma_model::snapshot::Snapshot;
 
 use crate::config::device_request::DeviceRequest;
 use crate::config::request::Request;
+use crate::oci::pod::pod_uid;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::run;
 use crate::store::claims::Binding;
 
-use super::{Attempt, Create, Hook};
+use super::{Attempt, Create};
 
-/// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
-/// Nothing where it has no claim.
-pub(super) fn request_of_pod(hook: &Hook, request: &Request) -> Result<Option<Request>> {
-    let devices = request.narrowing.devices.as_ref();
-    let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
-        return Ok(None);
-    };
-    let mut all = hook.store.bindings(hook.machine.boot_id())?;
-    all.retain(|binding| !binding.ended);
-    let own = own(&all, asked)?;
-    let mut pods: BTreeSet<&str> = BTreeSet::new();
-    pods.extend(own.iter().flat_map(|b| &b.pod).map(|pod| pod.uid.as_str()));
-    ensure!(
-        pods.len() < 2,
-        ErrorClass::Refused.error("the container has claims of two pods")
-    );
-    let mut given = DeviceRequest::default();
-    for binding in &all {
-        let pod = binding.pod.as_ref();
-        if own.contains(&binding) || pod.is_some_and(|pod| pods.contains(pod.uid.as_str())) {
-            given.extend(binding.rails());
-            given.claims.insert(binding.claim.uid.clone());
-        }
-    }
-    let mut request = request.clone();
-    request.narrowing.devices = Some(given);
-    Ok(Some(request))
-}
-
-/// The bindings of its own claims, which have all that it asks for.
-fn own<'b>(all: &'b [Binding], asked: &DeviceRequest) -> Result<Vec<&'b Binding>> {
+/// Its bindings, which have all that it asks for. [`ErrorClass::Locked`] names the pod that has one
+/// of them: the kubelet asks no one before it starts a second pod with a claim, and `rdmaprep-dra`
+/// hands it on when that has ended.
+fn own<'b>(
+    all: &'b [Binding],
+    asked: &DeviceRequest,
+    pod: Option<&str>,
+) -> Result<Vec<&'b Binding>> {
     let (mut own, mut given) = (Vec::new(), DeviceRequest::default());
     for uid in &asked.claims {
         let Some(binding) = all.iter().find(|b| b.claim.uid == *uid) else {
             let text = format!("claim {uid} is not prepared on this node");
             return Err(ErrorClass::Refused.error(text));
         };
+        check_pod(binding, pod)?;
         given.extend(binding.rails());
         own.push(binding);
     }
@@ -60,6 +39,57 @@ fn own<'b>(all: &'b [Binding], asked: &DeviceRequest) -> Result<Vec<&'b Binding>
         ErrorClass::Refused.error("the container names rails that its claims do not have")
     );
     Ok(own)
+}
+
+fn check_pod(binding: &Binding, pod: Option<&str>) -> Result<()> {
+    let (namespace, claim) = (&binding.namespace, &binding.claim.name);
+    let has = binding.pod.as_ref();
+    let name = has.map_or("", |has| &has.name);
+    if let (Some(_), None) = (has, pod) {
+        return Err(ErrorClass::Refused.error(format!(
+            "the claim {namespace}/{claim} is pod {name}'s, and linux.cgroupsPath of config.json \
+            names no pod"
+        )));
+    }
+    let is_its = has.is_none_or(|has| Some(has.uid.as_str()) == pod);
+    let text = match binding.ended {
+        true => {
+            format!("pod {name} has ended, and has yet to return the claim {namespace}/{claim}")
+        }
+        false => format!("the claim {namespace}/{claim} is pod {name}'s: one pod at a time"),
+    };
+    ensure!(is_its && !binding.ended, ErrorClass::Locked.error(text));
+    Ok(())
+}
+
+impl<'a> Create<'a> {
+    /// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
+    /// Its own request where it has no claim. The caller has the lock.
+    pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
+        let (hook, request) = (self.hook, self.own);
+        let devices = request.narrowing.devices.as_ref();
+        let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
+            return Ok(Cow::Borrowed(request));
+        };
+        let bundle = hook.target.facts().and_then(|facts| facts.bundle.as_ref());
+        let pod = bundle
+            .map(|bundle| pod_uid(&bundle.config))
+            .transpose()?
+            .flatten();
+        let all = hook.store.bindings(hook.machine.boot_id())?;
+        let own = own(&all, asked, pod.as_deref())?;
+        let mut given = DeviceRequest::default();
+        for binding in all.iter().filter(|binding| !binding.ended) {
+            let has = binding.pod.as_ref().map(|has| has.uid.as_str());
+            if own.contains(&binding) || has.is_some() && has == pod.as_deref() {
+                given.extend(binding.rails());
+                given.claims.insert(binding.claim.uid.clone());
+            }
+        }
+        let mut request = request.clone();
+        request.narrowing.devices = Some(given);
+        Ok(Cow::Owned(request))
+    }
 }
 
 impl Create<'_> {

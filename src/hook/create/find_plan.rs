@@ -35,7 +35,7 @@ impl Create<'_> {
         name: &PlanName,
         attempt: &mut Attempt,
     ) -> Result<PlanAndHost> {
-        let (hook, request) = (self.hook, self.request);
+        let (hook, request) = (self.hook, &*self.request);
         let policy = &request.host.policy;
         let busy = planner::busy_nics(&attempt.records, hook.machine);
         let world = &mut *attempt.world;
@@ -83,7 +83,7 @@ impl Create<'_> {
         if let Some(keeper) = self.hook.target.keeper() {
             return Ok(keeper.plan.clone());
         }
-        if let Some(plan) = planner::stored_plan(self.hook.store, self.request, name)? {
+        if let Some(plan) = planner::stored_plan(self.hook.store, &self.request, name)? {
             return Ok(plan);
         }
         // None is stored: it is made, of the NICs that the container's devices name, if they do.

@@ -62,7 +62,7 @@ impl Create<'_> {
 
     /// A namespace has one set of NICs for all of its containers.
     fn check_asks_for_same(&mut self, record: &Record) -> Result<()> {
-        let request = self.request;
+        let request = &self.request;
         if let Some(plan) = request
             .named_plan
             .as_ref()

@@ -53,7 +53,7 @@ impl Create<'_> {
 
     /// Whether the container asks for its plan without a move, or its plan is of that kind.
     fn is_for_host(&self, name: &PlanName) -> bool {
-        let stored = stored_plan(self.hook.store, self.request, name)
+        let stored = stored_plan(self.hook.store, &self.request, name)
             .ok()
             .flatten();
         let mode = self.request.network_mode(stored.as_ref());
