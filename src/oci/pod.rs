@@ -10,7 +10,7 @@ use crate::oci::config::Config;
 /// a node may be a pod itself.
 pub fn pod_uid(config: &Config) -> Result<Option<String>> {
     let path: Option<String> = config.part(&["linux", "cgroupsPath"])?;
-    Ok(path.and_then(|path| path.split(['/', ':']).filter_map(uid_in).last()))
+    Ok(path.and_then(|path| path.split(['/', ':']).filter_map(uid_in).next_back()))
 }
 
 fn uid_in(part: &str) -> Option<String> {
