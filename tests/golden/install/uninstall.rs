@@ -113,6 +113,7 @@ fn what_was_changed_is_no_failure_where_that_is_asked_for() {
     rdmaprep("install", root.path(), &["--crio"]).ok();
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
     put(root.path(), hook, "{}");
+    rdmaprep("uninstall", root.path(), &[]).fails(8, &["`rdmaprep uninstall --leave-changed`"]);
     let said = rdmaprep("uninstall", root.path(), &["--leave-changed"])
         .ok()
         .out;
