@@ -174,8 +174,19 @@ pub fn install(
     }
     done.forsake(tree)?;
     done.manifest.begin(manifest, tree);
+    done.notes.extend(restarts(&done.changes));
     done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
+}
+
+/// What is to be known of [`next`] before.
+fn restarts(changes: &[Change]) -> Option<String> {
+    let mut targets = changes.iter().map(|c| c.target);
+    targets.any(|t| t == Target::NetworkManagers).then(|| {
+        "`systemctl try-restart` of NetworkManager and of systemd-networkd has each go through the \
+        configuration of all its links, the uplink's as well"
+            .to_owned()
+    })
 }
 
 /// What makes those whose files changed read them again.
