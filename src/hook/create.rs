@@ -46,7 +46,8 @@ use unfinished::{
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
 /// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
-/// by the container's annotations. While another container has the NICs, it tries again.
+/// by the container's annotations. While another container has the NICs, it tries again, until
+/// its deadline at most.
 pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
     let Some(name) = request.plan_name() else {
         return Ok(());
@@ -63,6 +64,12 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
         match create.try_once(name) {
             Err(e) if may_pass(&e) && Instant::now() < hook.wait_until => {
                 create.report.note_once([format!("waited: {e:#}")]);
+            }
+            Err(e) if may_pass(&e) && hook.wait_until >= hook.deadline => {
+                return Err(ErrorClass::Locked.error(format!(
+                    "{e:#}; the wait ended with the hook's deadline, before that of --wait or \
+                    hook_wait_s: see --deadline, and the engine's timeout of hooks"
+                )));
             }
             done => return done,
         }

@@ -64,6 +64,25 @@ fn end(child: Child) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
+#[test]
+fn a_wait_that_the_deadline_ends_says_so() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let mut holder = Container::new("holder");
+        holder.create(host).ok();
+        let line = ["hook", "createRuntime", "--deadline", "1", "--wait"];
+        for (seconds, said) in [("60", true), ("0", false)] {
+            let args = [&line[..], &[seconds]].concat();
+            let failed = end(start(host, &args, &Container::new("next").state()));
+            assert_eq!(failed.err.contains("see --deadline"), said, "{failed:?}");
+            failed.fails(9, &["r0 is held by container holder"]);
+        }
+        holder.stop(host).ok();
+        host.is_clean();
+    });
+}
+
 /// The NICs of each record, as far as it can be read just now.
 fn records(run: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let Ok(entries) = fs::read_dir(run.join("records")) else {
