@@ -5,6 +5,7 @@
 //! containers that did not ask for a NIC.
 
 mod cdi;
+mod claims;
 mod cni;
 mod doctor;
 mod handle;
@@ -31,6 +32,7 @@ pub use crate::config::select_args::SelectArgs;
 use crate::config::select_args::{SelectArgsBut, Unused};
 use crate::nccl_env::format::Format;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
+pub use claims::{ClaimsArgs, ClaimsCommand, ClaimsReleaseArgs};
 pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use help::{command, complaint, manual};
@@ -125,6 +127,14 @@ pub enum Command {
   rdmaprep plan list
   rdmaprep plan delete train --dry-run")]
     Plan(PlanCommand),
+    /// List and release the claims of Kubernetes that are prepared on this node
+    ///
+    /// A prepared claim keeps its rails from all others, and its pod's NICs away while none of its
+    /// containers runs. rdmaprep-dra prepares and releases them. docs/kubernetes.md says how.
+    #[command(after_help = "Examples:
+  rdmaprep claims
+  rdmaprep claims release 0f1e2d3c-0123-4567-89ab-0123456789ab --dry-run")]
+    Claims(ClaimsArgs),
     /// Return the NICs that a container holds to the host
     ///
     /// Of an id that an engine made, the first 6 digits are enough. docs/recovery.md says when NICs

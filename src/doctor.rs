@@ -256,7 +256,9 @@ impl Check {
             Check::Numa => "the NUMA nodes of GPUs and of their NICs",
             Check::Nccl => "what NCCL makes of its settings",
             Check::Libraries => "HCAs that settings of libraries beside NCCL name",
-            Check::StaleRecords => "records of NICs whose container has ended",
+            Check::StaleRecords => {
+                "records of NICs whose container has ended, and claims that no container uses"
+            }
             Check::OrphanedRules => "policy routing rules that lead to no route",
             Check::RenameFights => "network managers that configure the same NICs",
             Check::PodAnnotations => {

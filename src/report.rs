@@ -2,6 +2,7 @@
 //! container; nothing of them reaches a terminal that could steer it.
 
 mod cdi;
+mod claims;
 mod doctor;
 mod install;
 mod lap;
@@ -26,6 +27,7 @@ use crate::oci::edit::Injected;
 use crate::plan::{Plan, rdma_mode};
 use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};
+pub use claims::{ReleasedClaim, claim_table, released_claim};
 pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use lap::{Lap, LapTime};

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use rdmaprep_kubelet::dra::binding::CDI_FOLDER;
+use rdmaprep::store::claims::CDI_FOLDER;
 use rdmaprep_kubelet::dra::session::KUBELET_DIR;
 use rdmaprep_kubelet::dra::{DRIVER, slice};
 use rdmaprep_kubelet::rail::{Facts, Rail};

@@ -25,6 +25,7 @@ use crate::kernel::{Kernel, ThisMachine, boot_id};
 use crate::plan::Plan;
 use crate::record::{Record, short_id};
 use crate::store::Store;
+use crate::store::records::Records;
 use crate::{install, planner, report};
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
@@ -94,7 +95,10 @@ fn host(request: &Request, wrong: Option<String>) -> Result<Diagnosis> {
             None
         });
     let unregistered = unregistered.map(|all| all.iter().map(ToString::to_string).collect());
+    let boot = boot_id()?;
+    let claims = store.prepared(&Records::read(&store, &boot)?, &boot)?;
     let machine = Machine {
+        claims,
         unread,
         unregistered,
         ..collect::of_host(&snapshot)?

@@ -2,6 +2,7 @@
 
 mod at_work;
 mod cdi;
+mod claims;
 mod cni;
 mod config_file;
 mod container_id;
@@ -76,6 +77,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Cdi(args) => cdi::run(global, args),
         Command::Plan(command) => plan::run(global, command),
+        Command::Claims(args) => claims::run(global, args),
         Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),

@@ -17,6 +17,7 @@ use crate::record::Record;
 use crate::report::{self, Lap, Report};
 use crate::restore::{SETTLE, nic_names, run};
 use crate::store::Store;
+use crate::store::claims::CDI_FOLDER;
 use crate::store::records::Records;
 
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
@@ -165,8 +166,10 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             continue;
         }
         done.attempt(Some(&record.clone()), |report| {
+            let claims = record.claims.clone();
             if args.how.forget {
-                return unrestorable::forget(machine, records, &path, &record, report);
+                unrestorable::forget(machine, records, &path, &record, report)?;
+                return forget_claims(records.store(), &claims);
             }
             let done = match args.how.stale {
                 true => run::restore_abandoned(machine, records, record),
@@ -174,10 +177,22 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             }?;
             report.steps_done = done.steps;
             report.notes = done.notes;
-            Ok(())
+            match args.how.stale {
+                true => Ok(()),
+                false => forget_claims(records.store(), &claims),
+            }
         });
     }
     done
+}
+
+/// Their NICs are back by an administrator's word. The timer leaves them: a claim that pods share
+/// may be the next one's.
+fn forget_claims(store: &Store, claims: &[String]) -> Result<()> {
+    let cdi = Path::new(CDI_FOLDER);
+    claims
+        .iter()
+        .try_for_each(|uid| store.remove_binding(uid, cdi))
 }
 
 /// What a user hears who waits for a restore.

@@ -36,6 +36,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     }
     let failures = Failed::recent(reports(&store)?, now().unwrap_or_default());
     let status = Status {
+        claims: store.prepared(&records, machine.boot_id())?,
         holders,
         failures,
         unread: records.damaged().count(),

@@ -216,6 +216,15 @@ pub fn open_folder(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
+/// How long a file has been as it is.
+pub fn age(path: &Path) -> Duration {
+    let written = fs::metadata(path).and_then(|m| m.modified()).ok();
+    // The clock may have been set back since.
+    written
+        .and_then(|written| written.elapsed().ok())
+        .unwrap_or(Duration::MAX)
+}
+
 /// Removes a file; one that is not there is fine.
 pub fn remove(path: &Path) -> Result<()> {
     let doing = doing("removing", path);

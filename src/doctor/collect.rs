@@ -103,6 +103,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
         unregistered: None,
+        claims: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ use rdma_model::ids::{BusId, IfName};
 use crate::container::userspace::Userspace;
 use crate::kernel::probe::access::NodeAccess;
 use crate::select::Configuring;
+use crate::store::claims::BoundClaim;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -59,6 +60,9 @@ pub struct Machine {
     /// rdmaprep; absent where one does.
     #[serde(default)]
     pub unregistered: Option<Vec<String>>,
+    /// Prepared claims of Kubernetes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<BoundClaim>,
 }
 
 impl Machine {

@@ -8,6 +8,7 @@ use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::link_managers::advice::{self, Present};
 use crate::select::Configuring;
+use crate::store::claims::{BoundClaim, State};
 
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -98,7 +99,45 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             ..Finding::new(Check::StaleRecords, severity, seen, why, fix)
         });
     }
+    let claims = context.of.machine.iter().flat_map(|m| &m.claims);
+    found.extend(claims.filter_map(claim));
     found
+}
+
+/// From the preparation of a claim to its pod's first container: images may be large.
+const STARTS: u64 = 30;
+
+/// A claim that keeps NICs from others, and that no container uses.
+fn claim(claim: &BoundClaim) -> Option<Finding> {
+    let rails = claim.rails.join(" ");
+    let of = claim.pod.as_deref().unwrap_or("an unknown pod");
+    let name = claim.claim.as_deref().unwrap_or(&claim.uid);
+    let release = "delete its pod; where rdmaprep-dra does not run, release the claim";
+    let alone = "no other container gets these NICs";
+    let (severity, seen, why, fix) = match (&claim.why, claim.state) {
+        (Some(why), _) => (
+            Severity::Breaks,
+            why.clone(),
+            "no container gets a NIC: which ones claims have is not known",
+            "release the claim once no pod of it runs",
+        ),
+        _ if claim.minutes < STARTS => return None,
+        (None, State::Ended) => {
+            let seen = format!("pod {of} has ended, and its claim {name} still keeps {rails}");
+            (Severity::Warning, seen, alone, release)
+        }
+        (None, State::Prepared) => {
+            let minutes = claim.minutes;
+            let seen = format!(
+                "the claim {name} of pod {of} keeps {rails} for {minutes} minutes, and no \
+                container of it has them"
+            );
+            (Severity::Warning, seen, alone, release)
+        }
+        _ => return None,
+    };
+    let run = format!("rdmaprep claims release {}", claim.uid);
+    Some(Finding::new(Check::StaleRecords, severity, seen, why, fix).run(run))
 }
 
 /// What is known of NICs that did not return whole: no other container gets them like that.

@@ -7,9 +7,10 @@ use rdma_model::ids::IfName;
 use serde::Serialize;
 
 use super::tables::bare;
-use super::{Report, printable, printable_lines};
+use super::{Report, claims, printable, printable_lines};
 use crate::handle::Handle;
 use crate::record;
+use crate::store::claims::{BoundClaim, State};
 
 /// How long a failure is shown, in seconds, and how many are.
 const RECENT: u64 = 3600;
@@ -18,6 +19,9 @@ const MAX_FAILURES: usize = 3;
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub holders: Vec<Holder>,
+    /// Prepared claims of Kubernetes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<BoundClaim>,
     /// The newest first.
     pub failures: Vec<Failed>,
     /// Records that cannot be read: a warning says of each what is known.
@@ -106,9 +110,12 @@ pub fn status_table(status: &Status) -> String {
         _ => "No record that can be read says that a container holds a NIC.",
     };
     let none = status.holders.is_empty().then(|| none.to_owned());
+    // Those of the others are among the holders.
+    let unused = status.claims.iter().filter(|c| c.state != State::InUse);
     let lines = none
         .into_iter()
         .chain(status.holders.iter().map(holder))
+        .chain(unused.map(claims::claim))
         .chain(status.failures.iter().map(failed));
     lines.collect::<Vec<_>>().join("\n")
 }

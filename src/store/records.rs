@@ -143,10 +143,7 @@ impl<'a> Records<'a> {
 
     /// How long it has been as it is.
     pub fn age(&self, record: &Record) -> Duration {
-        let written = std::fs::metadata(self.store.record_path(record)).and_then(|m| m.modified());
-        let age = written.ok().and_then(|written| written.elapsed().ok());
-        // The clock may have been set back since.
-        age.unwrap_or(Duration::MAX)
+        files::age(&self.store.record_path(record))
     }
 
     /// See [`Store::forget`].

@@ -47,6 +47,7 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
         "hold",
         "handle",
         "plan",
+        "claims",
         "restore",
         "status",
         "sysfs",

@@ -203,7 +203,7 @@ fn what_is_not_prepared_is_refused() {
         fs::write(path(host, B), "{}").unwrap();
         fresh(&[("r0", A)])
             .create(host)
-            .fails(1, &[B, "remove it once"]);
+            .fails(1, &[B, "rdmaprep claims release"]);
         host.is_as(&before);
         host.is_clean();
     });
@@ -320,6 +320,88 @@ fn rail_of_a_claim_is_no_other_containers() {
         fs::remove_file(path(host, A)).unwrap();
         other.create(host).ok();
         other.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+fn listed(host: &Host) -> Value {
+    serde_json::from_str(&host.rdmaprep(&["claims", "--json"]).ok().out).unwrap()
+}
+
+/// Without its driver, whatever state it is in.
+#[test]
+fn claim_without_its_driver_is_shown_and_released() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        assert_eq!(
+            host.rdmaprep(&["claims"]).ok().out,
+            "no claim is prepared here\n"
+        );
+        bind(host, A, "pod", &["r0"]);
+        bind(host, B, "other", &["r1"]);
+        let one = asks(host, Container::new("c"), &[("r0", A)]);
+        one.create(host).ok();
+        fs::write(path(host, B), "{").unwrap();
+        let all = listed(host);
+        assert_eq!(
+            (&all[0]["state"], &all[0]["claim"]),
+            (&json!("in_use"), &json!("jobs/c"))
+        );
+        assert_eq!(
+            (&all[1]["state"], &all[1]["uid"]),
+            (&json!("damaged"), &json!(B))
+        );
+        let shown = host.rdmaprep(&["status"]).ok().out;
+        assert!(
+            shown.contains(&format!("rdmaprep claims release {B}")),
+            "{shown}"
+        );
+        assert!(!shown.contains(A), "{shown}");
+        let release = |uid: &str| host.rdmaprep(&["claims", "release", uid]);
+        release(A).fails(3, &["container c runs with the claim"]);
+        release("x").fails(2, &["no claim with the UID x"]);
+        host.rdmaprep(&["claims", "release", B, "--dry-run"]).ok();
+        assert!(path(host, B).exists());
+        release(B).ok();
+        assert!(!path(host, B).exists());
+        let mut one = one;
+        one.container.kill();
+        let shown = host.rdmaprep(&["claims"]).ok().out;
+        assert!(shown.contains("in use"), "{shown}");
+        let done = host.rdmaprep(&["claims", "release", A, "--json"]).ok().out;
+        assert!(done.contains("\"released\": true"), "{done}");
+        assert_eq!(listed(host), json!([]));
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// By an administrator's word, not by the timer: a pod that shares the claim may be next.
+#[test]
+fn restore_releases_the_claims_of_what_it_returns() {
+    alone(|host| {
+        let rails = host.rails(1);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        let mut one = asks(host, Container::new("c"), &[("r0", A)]);
+        one.create(host).ok();
+        one.container.kill();
+        end(host, A);
+        let shown = host.rdmaprep(&["claims"]).ok().out;
+        assert!(shown.contains("ended"), "{shown}");
+        timer(host);
+        host.is_as(&before);
+        assert!(path(host, A).exists());
+        bind(host, A, "pod", &["r0"]);
+        let mut two = asks(host, Container::new("d"), &[("r0", A)]);
+        two.create(host).ok();
+        two.container.kill();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(!path(host, A).exists());
         host.is_as(&before);
         host.is_clean();
     });

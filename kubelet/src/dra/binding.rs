@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rdmaprep::cdi::{self, CdiDevice};
 use rdmaprep::disk::files;
-use rdmaprep::disk::replace::{self, Replacement};
+use rdmaprep::disk::replace::Replacement;
 use rdmaprep::store::Store;
-use rdmaprep::store::claims::{Binding, Bound, Named, SCHEMA};
+use rdmaprep::store::claims::{Binding, Bound, Named, SCHEMA, cdi_path};
 
-/// Where engines look for what is of this boot alone.
-pub const CDI_FOLDER: &str = "/var/run/cdi";
 const KIND: &str = "rdmaprep.io/claim";
 /// As the engine is asked for it.
 pub fn cdi_id(uid: &str, device: &str) -> String {
@@ -49,11 +47,6 @@ impl Bindings {
 
     fn path(&self, uid: &str) -> PathBuf {
         self.store.claims().join(format!("{uid}.json"))
-    }
-
-    /// The name has the UID: engines read a new file, and may not look again at one that they know.
-    fn cdi_path(&self, uid: &str) -> PathBuf {
-        self.cdi.join(format!("rdmaprep.io-claim-{uid}.json"))
     }
 
     pub fn bind(
@@ -133,15 +126,10 @@ impl Bindings {
         };
         let text = serde_json::to_string_pretty(&spec)?;
         let file = Replacement::with_mode(0o644).under_lock().unsynced();
-        file.write(&self.cdi_path(uid), format!("{text}\n").as_bytes())
+        file.write(&cdi_path(&self.cdi, uid), format!("{text}\n").as_bytes())
     }
 
-    /// The file by which a container could ask for it before the binding.
     pub fn remove(&self, uid: &str) -> Result<()> {
-        for path in [self.cdi_path(uid), self.path(uid)] {
-            replace::tidy(&path)?;
-            files::remove(&path)?;
-        }
-        Ok(())
+        self.store.remove_binding(uid, &self.cdi)
     }
 }

@@ -332,7 +332,7 @@ async fn binding_that_was_edited_stops_new_ones() {
         std::fs::write(&path, text).unwrap();
         let why = kubelet.one(&claim).await.unwrap_err();
         assert!(
-            why.contains(&uid("x")) && why.contains("remove it"),
+            why.contains(&uid("x")) && why.contains("claims release"),
             "{why}"
         );
     }
