@@ -117,8 +117,9 @@ fn not_learned(held: &MovedNic) -> Option<String> {
     })
 }
 
-/// What would defeat their values, all links down, all moves, then each NIC's settings, then what
-/// needs all of them: routes, rules, and the wait for GIDs. docs/internals.md has the reason.
+/// First what of conf/all inside would defeat the NICs' own values, stand-ins and groups; then all
+/// links down, all moves, each NIC's settings, and what needs all of them: routes, rules, the wait
+/// for GIDs. docs/internals.md has the reason.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled))
         .into_iter()
@@ -129,6 +130,7 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         held.iter()
             .flat_map(|h| leave_groups(Side::Host, &h.before.netdev)),
     );
+    // A bond does not move: it is deleted here, and made again inside once its members are there.
     let mut dissolved: Vec<&IfName> = Vec::new();
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {

@@ -87,8 +87,9 @@ impl<'a> Hook<'a> {
         Ok(answer)
     }
 
-    fn agreed(&self) -> Option<&'a str> {
-        self.target.facts()?.agreed.as_deref()
+    /// That of the agreement for which config.json was edited.
+    fn agreed_digest(&self) -> Option<&'a str> {
+        self.target.facts()?.agreed_digest.as_deref()
     }
 
     /// Whether a member is what this hook is called for: ids are unique only within a runtime, so

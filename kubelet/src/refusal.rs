@@ -64,7 +64,7 @@ pub fn refused(
         }
     };
     let plan = request.narrowed_plan(plan, Some(host));
-    request.check_devices(&plan)?;
+    request.check_has_all_asked(&plan)?;
     planner::check_damaged_records(records, 0, &plan, host)?;
     planner::check_free(&plan, busy)?;
     plan_attach(&plan, host, &Snapshot::default()).map(drop)

@@ -98,7 +98,7 @@ pub(super) fn leaving_nic(
         overruled,
         stand_ins,
         managed: None,
-        ended: Vec::new(),
+        ended_profiles: Vec::new(),
         beside,
     })
 }

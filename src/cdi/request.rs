@@ -26,7 +26,7 @@ impl Request {
         request
     }
 
-    /// What of a plan that was carried out already is for a container that joins: where devices
+    /// What of a plan that was carried out, or is about to be, is for one of its containers: where devices
     /// name its NICs, these alone, with the nodes that they have by now. `host` has the nodes of
     /// HCAs without a netdev: without such HCAs, it need not be observed. In exclusive mode the
     /// host has none of them any more, and could not say what to hide: then all of the plan, which
@@ -67,7 +67,7 @@ impl Request {
     /// That a plan, which was narrowed already, gives a container all that its devices name: the
     /// engine has given it all of their nodes. So only the devices can leave one out, not an
     /// annotation; else [`ErrorClass::Refused`].
-    pub fn check_devices(&self, plan: &Plan) -> Result<()> {
+    pub fn check_has_all_asked(&self, plan: &Plan) -> Result<()> {
         let lacking = self
             .narrowing
             .devices

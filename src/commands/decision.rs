@@ -301,10 +301,10 @@ pub(super) fn for_container(
     let mut live = Kernel::open(Netns::current()?, None)?;
     let scope = Scope {
         sysfs: mine.host.policy.asks_for_hardware(),
-        ..Scope::links()
+        ..Scope::network()
     };
     let seen = live.observe(Side::Host, &scope)?;
-    let unplanned = mine.unplanned(&plan);
+    let unplanned = mine.unplanned_note(&plan);
     let plan = mine.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(mine.nothing_left(&plan, unplanned));
@@ -386,7 +386,7 @@ fn pod(config: &str) -> Result<Option<Snapshot>> {
         return Ok(None);
     };
     let look =
-        || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
+        || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::network());
     Ok(look().ok())
 }
 

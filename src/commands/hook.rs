@@ -158,9 +158,9 @@ impl HookCall<'_> {
         if args.rail.is_empty() && !has_plan && !asks_itself(None, &state.annotations) {
             return Ok(None);
         }
-        let agreed = args.agreed.clone().filter(|digest| !digest.is_empty());
+        let agreed_digest = args.agreed.clone().filter(|digest| !digest.is_empty());
         let facts = ContainerFacts {
-            agreed,
+            agreed_digest,
             ..ContainerFacts::read(state)?
         };
         if let Some(bundle) = &facts.bundle {

@@ -57,13 +57,13 @@ pub(super) fn forget(
         ));
     }
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
-    let inside = world.observe_inside(&Scope::links())?;
+    let inside = world.observe_inside(&Scope::network())?;
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = world.observe(
         Side::Host,
         &Scope {
             sysfs: true,
-            ..Scope::links()
+            ..Scope::network()
         },
     )?;
     let way = plan_restore(&record.held, &host, inside.as_ref(), Goal::Exact);
@@ -197,7 +197,7 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
 /// hardware, and no container can have made that.
 fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
     let mut world = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
-    let inside = world.observe(Side::Inside, &Scope::links())?;
+    let inside = world.observe(Side::Inside, &Scope::network())?;
     // Tunnels of the kernel are in every namespace.
     let mut there: Vec<&Netdev> = inside.netdevs.iter().collect();
     there.retain(|d| {

@@ -21,7 +21,7 @@ pub struct ContainerFacts {
     /// annotations; nothing where the parent is not runsc.
     pub sandbox: Option<Sandbox>,
     /// The digest that config.json was edited for: all nodes agreed on it.
-    pub agreed: Option<String>,
+    pub agreed_digest: Option<String>,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl ContainerFacts {
         Ok(ContainerFacts {
             bundle: found_bundle([Some(PathBuf::from(&state.bundle)), named])?,
             sandbox: by_command.and(Sandbox::of_both(by_command, &state.annotations)),
-            agreed: None,
+            agreed_digest: None,
         })
     }
 }

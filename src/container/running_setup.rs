@@ -26,9 +26,9 @@ pub struct RunningSetup {
     done: Receiver<Result<Applied>>,
     /// What its image lacks.
     lacks: Receiver<Vec<String>>,
-    /// Its end lets the thread end: one that ends beside moves makes them slower
-    /// (docs/performance.md).
-    moves: Sender<()>,
+    /// Nothing is sent: its end lets the thread end, here or with a create that fails. One that
+    /// ends beside moves makes them slower (docs/performance.md).
+    until_moved: Sender<()>,
 }
 
 /// How long a container waits for a look at its libraries, which is for a note alone.
@@ -47,7 +47,7 @@ impl RunningSetup {
         let setup = Arc::new(setup);
         let (sender, done) = mpsc::sync_channel(1);
         let (lacking, lacks) = mpsc::sync_channel(1);
-        let (moves, ended) = mpsc::channel();
+        let (until_moved, ended) = mpsc::channel();
         let running = setup.clone();
         // Without it both channels are closed.
         let _ = Builder::new().spawn(move || {
@@ -59,7 +59,7 @@ impl RunningSetup {
             setup,
             done,
             lacks,
-            moves,
+            until_moved,
         }
     }
 
@@ -81,7 +81,7 @@ impl RunningSetup {
             ..SetupNotes::default()
         };
         // The look ends here at the latest.
-        drop(self.moves);
+        drop(self.until_moved);
         let result =
             applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
         (notes, result)

@@ -36,16 +36,18 @@ use crate::restore::run;
 use crate::store::records::Records;
 
 use super::Hook;
+use claimed::Share;
 use find_plan::PlanAndHost;
 use fit::Fitted;
 use recipient::{member, running_init};
 use unfinished::{
-    adopt_unfinished, check_managers_answer, check_managers_are_done, record_manager,
+    adopt_unfinished, check_managers_are_done, check_managers_are_known, record_manager,
     unfinished_objects,
 };
 
-/// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's
-/// NICs, all or none. `request` is what was asked by flags, variables and the config file, narrowed
+/// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD: the
+/// container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or
+/// none. `request` is what was asked by flags, variables and the config file, narrowed
 /// by the container's annotations. While another container has the NICs, it tries again, until
 /// its deadline at most.
 pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
@@ -56,7 +58,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     let mut create = Create {
         hook,
         request: Cow::Borrowed(request),
-        own: request,
+        own_request: request,
         report,
     };
     let mut pause = Duration::from_millis(25);
@@ -89,7 +91,7 @@ struct Create<'a> {
     hook: &'a Hook<'a>,
     /// Where the container has claims, that of its pod, as they are under the lock.
     request: Cow<'a, Request>,
-    own: &'a Request,
+    own_request: &'a Request,
     report: &'a mut Report,
 }
 
@@ -136,23 +138,22 @@ impl<'a> Create<'a> {
             run::restore(hook.machine, &mut attempt.records, record)?;
         }
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
-        let inside = attempt.world.observe(Side::Inside, &Scope::links())?;
+        let inside = attempt.world.observe(Side::Inside, &Scope::network())?;
         self.end_lap(Lap::Observe);
         let seen = Observations {
             host: Some(&host),
             inside: Some(&inside),
         };
-        // All that the pod has moves and is recorded; this container's part decides its setup
-        // alone. Each container is fitted by itself, the others as they join: what `fit` changes is
-        // what one of them sees. So the pod keeps a GID index that this container overrides.
-        let (part, of_pod) = self.part_of_pod(plan, &host);
-        let Fitted {
-            plan: fitted,
-            setup,
-        } = self.fit(part, seen, &mut attempt)?;
-        let plan = of_pod.unwrap_or(fitted);
-        let AttachPlan { steps, held, .. } = self.plan_steps(&plan, &host, &inside, &attempt)?;
-        let record = self.new_record(plan, host, held, &attempt)?;
+        let Share {
+            of_container,
+            whole_pod,
+        } = self.share(plan, &host);
+        let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
+        // What claims give a pod moves and is recorded whole, and not as fitted for one of its
+        // containers: each is fitted by itself, the others as they join.
+        let to_move = whole_pod.unwrap_or(plan);
+        let AttachPlan { steps, held, .. } = self.plan_steps(&to_move, &host, &inside, &attempt)?;
+        let record = self.new_record(to_move, host, held, &attempt)?;
         self.end_lap(Lap::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
@@ -196,15 +197,16 @@ impl<'a> Create<'a> {
         check_managers_are_done(plan, host, &mut managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
-        // One that starts says what it does with a NIC only when it has decided.
+        // A NetworkManager that starts says what it does with a NIC only when it has decided: a
+        // second at most.
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
-        // The steps are made; from here on only what a restore takes changes.
+        // The steps are made; from here on only what a restore needs changes.
         for held in &mut attach.held {
             record_manager(held, &moved, host, &mut managers);
             // Once the manager is recorded: what is adopted is not the manager's.
             adopt_unfinished(&attempt.records, held, host);
         }
-        check_managers_answer(&attach.held, &mut managers)?;
+        check_managers_are_known(&attach.held, &mut managers)?;
         self.report.note_once(attach.notes.drain(..));
         Ok(attach)
     }
@@ -224,6 +226,8 @@ impl<'a> Create<'a> {
         let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
+        // The host's own are recorded when the NICs return (restore/of_host.rs): here only what
+        // earlier restores owe.
         let host_objects = unfinished_objects(&attempt.records, &held, &host);
         Ok(Record {
             schema: SCHEMA,
@@ -235,17 +239,18 @@ impl<'a> Create<'a> {
             members: vec![member(self.hook, attempt.recipient)?],
             given: Some(Box::new(plan)),
             claims: self.claims().cloned().collect(),
+            host_objects,
+            hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
+            held,
+            precedence,
+            // What only a restore fills.
             held_back: Vec::new(),
             lost: std::collections::BTreeSet::new(),
             awaits: Vec::new(),
-            host_objects,
             due_until_back: Vec::new(),
             children_gone: false,
             rules_beside: None,
             searched: None,
-            hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
-            held,
-            precedence,
         })
     }
 

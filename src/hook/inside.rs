@@ -32,7 +32,7 @@ pub(super) fn put_in_order_inside(
     if precedence.is_empty() {
         return Ok(());
     }
-    let scope = Scope::links().with(RoutesOf::returning(&record.held, &precedence.routes));
+    let scope = Scope::network().with(RoutesOf::returning(&record.held, &precedence.routes));
     let now = world.observe(Side::Inside, &scope)?;
     let ordered = put_in_order(world, Side::Inside, &precedence, &now)?;
     report.steps_done += ordered.steps;

@@ -119,8 +119,8 @@ impl Sysctls {
 }
 
 impl Scope {
-    /// What netlink reports, and no sysctls.
-    pub fn links() -> Scope {
+    /// Links, routes and rules, and of sysctls those of conf/all that combine with a NIC's.
+    pub fn network() -> Scope {
         Scope::for_nics(Vec::new())
     }
 
@@ -128,7 +128,7 @@ impl Scope {
     pub fn only(depth: Depth) -> Scope {
         Scope {
             depth,
-            ..Scope::links()
+            ..Scope::network()
         }
     }
 
@@ -161,7 +161,7 @@ impl Scope {
         }
         Scope {
             sysctls: Sysctls::Named(named),
-            ..Scope::links()
+            ..Scope::network()
         }
     }
 
@@ -175,7 +175,7 @@ impl Scope {
             defaults: Defaults::All,
             sysfs: true,
             elsewhere: true,
-            ..Scope::links()
+            ..Scope::network()
         }
     }
 }

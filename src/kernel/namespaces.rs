@@ -75,7 +75,8 @@ pub trait Namespaces {
     }
 
     /// Whether a record's containers have all died, and no process is left in the namespace that
-    /// may use NICs: before the record says that they are attached, none was promised any.
+    /// may use NICs: before the record says that they are attached, none was promised any. So are
+    /// NICs that are back: all that is left is for their manager.
     fn is_abandoned(&self, record: &Record) -> bool {
         if record.is_back() {
             return true;

@@ -238,7 +238,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         if record.precedence.is_empty() {
             return Ok(Ordered::default());
         }
-        let scope = Scope::links().with(routes_of(record));
+        let scope = Scope::network().with(routes_of(record));
         let host = self.world.observe(Side::Host, &scope)?;
         let met = record.precedence.met(&host);
         let mut unsaved = None;
@@ -384,7 +384,7 @@ fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drif
     if held.iter().all(|h| h.stand_ins.is_empty()) {
         return Ok(Vec::new());
     }
-    let scope = Scope::links().with(RoutesOf::returning(held, []));
+    let scope = Scope::network().with(RoutesOf::returning(held, []));
     let host = world.observe(Side::Host, &scope)?;
     let again: Vec<Step> = superseded(held, &host).map(delete_on_host).collect();
     if again.is_empty() {

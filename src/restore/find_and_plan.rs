@@ -81,7 +81,7 @@ pub(super) fn plan_now(
     record: &Record,
 ) -> Result<Planned> {
     let inside = look_inside(world, &record.held)?;
-    let scope = Scope::links().with(routes_of(record));
+    let scope = Scope::network().with(routes_of(record));
     let host = world.observe(Side::Host, &scope)?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.

@@ -289,7 +289,7 @@ pub(super) fn absent_parts(
 ) -> Result<(AbsentParts, Vec<String>)> {
     let has_objects = record.held.iter().any(|h| !h.before.nexthops.is_empty());
     let scope = match (has_objects, record.has_routes_of_others()) {
-        (true, _) => Scope::links().with(RoutesOf::deviceless()),
+        (true, _) => Scope::network().with(RoutesOf::deviceless()),
         (false, false)
             if others.is_empty() && !record.held.iter().any(|h| gone::link_below(h).is_some()) =>
         {

@@ -39,7 +39,7 @@ pub fn record_objects(
     if !may_delete && record.host_objects.is_empty() {
         return Ok(());
     }
-    let scope = Scope::links().with(RoutesOf::deviceless());
+    let scope = Scope::network().with(RoutesOf::deviceless());
     let host = world.observe(Side::Host, &scope)?;
     let earlier = std::mem::take(&mut record.host_objects);
     if may_delete {

@@ -47,7 +47,7 @@ pub fn put_in_order(
     let again = if repairs.is_empty() {
         None
     } else {
-        Some(world.observe(side, &Scope::links())?)
+        Some(world.observe(side, &Scope::network())?)
     };
     ordered.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
     Ok(ordered)

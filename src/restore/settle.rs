@@ -277,7 +277,7 @@ impl Settling<'_> {
             let Some(link) = host.netdev(held.name()) else {
                 continue;
             };
-            let limit = match self.managers.keep_off(link, &held.ended) {
+            let limit = match self.managers.keep_off(link, &held.ended_profiles) {
                 Word::Unseen if link.running => NETWORKD,
                 Word::Unseen => NO_CARRIER,
                 // A profile is activated some ms later.

@@ -743,7 +743,7 @@ fn the_way_to_the_store_is_the_kernels_own_word() {
     alone(|host| {
         host.rails(3);
         let mut live = Kernel::open(Netns::current().unwrap(), None).unwrap();
-        let seen = live.observe(Side::Host, &Scope::links()).unwrap();
+        let seen = live.observe(Side::Host, &Scope::network()).unwrap();
         let index = |name: &str| {
             seen.netdevs
                 .iter()
@@ -756,7 +756,7 @@ fn the_way_to_the_store_is_the_kernels_own_word() {
         assert_eq!(way(), index("r0"));
         host.ip("rule add from 10.1.0.1 to 198.51.100.9 lookup 100 pref 90");
         assert_eq!(way(), index("r2"));
-        let seen = live.observe(Side::Host, &Scope::links()).unwrap();
+        let seen = live.observe(Side::Host, &Scope::network()).unwrap();
         let names = |over| {
             let way = StoreRoute { store, local, over };
             store_links(&way, &seen)

@@ -98,7 +98,7 @@ fn compare(world: &mut Kernel, side: Side, netns: &Netns, when: &str) {
         Scope::for_nics(names.clone()),
         Scope {
             sysctls: Sysctls::Named(keys),
-            ..Scope::links()
+            ..Scope::network()
         },
     ] {
         let seen = world.observe(side, &scope).unwrap();

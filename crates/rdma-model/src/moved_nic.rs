@@ -30,8 +30,8 @@ pub struct MovedNic {
     pub managed: Option<Managed>,
     /// UUIDs of NetworkManager's profiles that fit the NIC, and that an administrator keeps it from
     /// activating there.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<String>,
+    #[serde(default, alias = "ended", skip_serializing_if = "Vec::is_empty")]
+    pub ended_profiles: Vec<String>,
     /// Links of other namespaces that sat on the device below it before its container did anything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Stranger>,

@@ -16,10 +16,16 @@ use crate::store::claims::Binding;
 
 use super::{Attempt, Create};
 
+/// What of its pod's plan a container gets; and the whole of it, where other containers get more.
+pub(super) struct Share {
+    pub(super) of_container: Plan,
+    pub(super) whole_pod: Option<Plan>,
+}
+
 /// Its bindings, which have all that it asks for. [`ErrorClass::Locked`] names the pod that has one
 /// of them: the kubelet asks no one before it starts a second pod with a claim, and `rdmaprep-dra`
 /// hands it on when that has ended.
-fn own<'b>(
+fn own_bindings<'b>(
     all: &'b [Binding],
     asked: &DeviceRequest,
     pod: Option<&str>,
@@ -66,7 +72,7 @@ impl<'a> Create<'a> {
     /// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
     /// Its own request where it has no claim. The caller has the lock.
     pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
-        let (hook, request) = (self.hook, self.own);
+        let (hook, request) = (self.hook, self.own_request);
         let devices = request.narrowing.devices.as_ref();
         let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
             return Ok(Cow::Borrowed(request));
@@ -77,7 +83,7 @@ impl<'a> Create<'a> {
             .transpose()?
             .flatten();
         let all = hook.store.bindings(hook.machine.boot_id())?;
-        let own = own(&all, asked, pod.as_deref())?;
+        let own = own_bindings(&all, asked, pod.as_deref())?;
         let mut given = DeviceRequest::default();
         for binding in all.iter().filter(|binding| !binding.ended) {
             let has = binding.pod.as_ref().map(|has| has.uid.as_str());
@@ -120,11 +126,17 @@ impl Create<'_> {
         Ok(())
     }
 
-    /// This container's part of the plan; and the whole of it, where other containers have more.
-    pub(super) fn part_of_pod(&self, plan: Plan, host: &Snapshot) -> (Plan, Option<Plan>) {
-        match self.own.narrowing.devices == self.request.narrowing.devices {
-            true => (plan, None),
-            false => (self.own.part_of(&plan, Some(host)), Some(plan)),
+    pub(super) fn share(&self, plan: Plan, host: &Snapshot) -> Share {
+        let has_all = self.own_request.narrowing.devices == self.request.narrowing.devices;
+        match has_all {
+            true => Share {
+                of_container: plan,
+                whole_pod: None,
+            },
+            false => Share {
+                of_container: self.own_request.part_of(&plan, Some(host)),
+                whole_pod: Some(plan),
+            },
         }
     }
 
@@ -132,9 +144,9 @@ impl Create<'_> {
     /// there, as their claim keeps them. [`ErrorClass::Locked`]: another pod uses the claim; the
     /// kubelet asks no one before it starts a second one.
     pub(super) fn take_back_claimed(&self, attempt: &mut Attempt) -> Result<()> {
-        let own = attempt.recipient.netns();
+        let netns = attempt.recipient.netns();
         let away = attempt.records.readable().filter(|r| {
-            r.netns != own && !r.is_back() && self.claims().any(|uid| r.claims.contains(uid))
+            r.netns != netns && !r.is_back() && self.claims().any(|uid| r.claims.contains(uid))
         });
         let elsewhere: Vec<Record> = away.cloned().collect();
         for record in elsewhere {

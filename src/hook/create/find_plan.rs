@@ -40,24 +40,25 @@ impl Create<'_> {
         let busy = planner::busy_nics(&attempt.records, hook.machine);
         let world = &mut *attempt.world;
         let whole = self.whole_plan(name, world, &busy)?;
-        // Before the host is observed, where the policy asks for no hardware: a hook that only
-        // waits does not keep the lock.
+        // Which NICs are left is known before the host is observed, unless the policy judges
+        // hardware. Then here: who observes under the lock only to wait keeps it from others.
         let by_hardware = policy.asks_for_hardware();
         if !by_hardware {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
         }
         let host = world.observe(Side::Host, &self.scope_of(&whole))?;
-        let unplanned = request.unplanned(&whole);
+        let note = request.unplanned_note(&whole);
         let plan = request.narrowed_plan(whole, Some(&host));
-        request.check_devices(&plan)?;
+        request.check_has_all_asked(&plan)?;
         if plan.nics.is_empty() && plan.ib.is_empty() {
-            return Err(request.nothing_left(&plan, unplanned));
+            return Err(request.nothing_left(&plan, note));
         }
-        planner::check_agreed(&plan, hook.agreed())?;
+        planner::check_agreed(&plan, hook.agreed_digest())?;
         let has_own_network = attempt.recipient.netns() != attempt.host_netns;
         ensure!(
             plan.moves() == has_own_network,
-            // On the host's network only where the stored plan has changed since its mode was read.
+            // ON_HOST only if the stored plan has changed after `is_for_host` read it, without the
+            // lock.
             ErrorClass::Refused.error(if has_own_network { HAS_OWN } else { ON_HOST })
         );
         policy.check_limits(&plan)?;
@@ -69,7 +70,7 @@ impl Create<'_> {
         // now: `plan_attach` refuses to move those.
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
-        self.report.note_once(unplanned);
+        self.report.note_once(note);
         // Last: a NIC that has gone may be another container's, which `check_free` names.
         planner::check_damaged_records(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
         Ok(PlanAndHost {

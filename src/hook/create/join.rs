@@ -48,7 +48,8 @@ impl Create<'_> {
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
-        // Those of a pod whose claim keeps the NICs have ended without a word.
+        // Others that have ended have a stop hook yet to come, by which the NICs go home; where a
+        // claim keeps the NICs, none is awaited.
         let is_kept = self.hook.store.claim_keeps_nics(&record);
         for member in std::mem::take(&mut record.members) {
             let is_ended = is_kept && !self.hook.machine.is_alive(&record, &member);
@@ -80,14 +81,14 @@ impl Create<'_> {
         let Some(given) = &record.given else {
             return Ok(());
         };
-        planner::check_agreed(given, self.hook.agreed())?;
+        planner::check_agreed(given, self.hook.agreed_digest())?;
         let left = request.narrowed_plan(Plan::clone(given), None);
         if left.nics.len() < given.nics.len() {
             let note =
                 "it asks for fewer NICs, but a namespace has one set for all of its containers";
             self.report.notes.push(note.to_owned());
         }
-        request.check_devices(&left)
+        request.check_has_all_asked(&left)
     }
 
     /// A second container in a namespace has a /sys, an environment and device nodes of its own:
@@ -98,9 +99,9 @@ impl Create<'_> {
             // The plan has the nodes of NICs; which one an HCA without a netdev has, the host says.
             let host = match given.ib.is_empty() {
                 true => None,
-                false => Some(attempt.world.observe(Side::Host, &Scope::links())?),
+                false => Some(attempt.world.observe(Side::Host, &Scope::network())?),
             };
-            let plan = self.own.part_of(given, host.as_ref());
+            let plan = self.own_request.part_of(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {

@@ -36,7 +36,8 @@ impl Create<'_> {
             host: Some(&host),
             inside: None,
         };
-        let Fitted { plan, setup } = self.fit(plan, seen, &mut attempt)?;
+        let part = self.share(plan, &host).of_container;
+        let Fitted { plan, setup } = self.fit(part, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {

@@ -47,9 +47,10 @@ pub(super) fn check_managers_are_done(
     Ok(())
 }
 
-/// That it is known who configures the NICs: one whose manager was not asked would come back with
-/// its addresses, and the manager leaves such a one alone. [`ErrorClass::Locked`] says which.
-pub(super) fn check_managers_answer(held: &[MovedNic], managers: &mut Managers) -> Result<()> {
+/// That it is known who configures the NICs. Else a restore would put the addresses back itself,
+/// and NetworkManager takes such a NIC for one that others configure. [`ErrorClass::Locked`] says
+/// which.
+pub(super) fn check_managers_are_known(held: &[MovedNic], managers: &mut Managers) -> Result<()> {
     for MovedNic {
         before, managed, ..
     } in held
@@ -88,7 +89,7 @@ pub(super) fn record_manager(
     all.rules.extend(of_tables.iter().cloned());
     held.managed = managers.managed(&all);
     let Some(managed) = &held.managed else {
-        held.ended = managers.ended(&held.before.netdev);
+        held.ended_profiles = managers.ended(&held.before.netdev);
         return;
     };
     // What is not in `foreign` is the manager's; where it was not asked, what is static.
@@ -184,7 +185,9 @@ pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Resu
         if rest.len() == earlier.held.len() {
             continue;
         }
-        let smaller = earlier.reduced_to_waiting(earlier.netns, &rest, earlier.awaits.clone());
+        let mut awaits = earlier.awaits.clone();
+        awaits.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
+        let smaller = earlier.reduced_to_waiting(earlier.netns, &rest, awaits);
         if rest.is_empty() {
             records.forget(&earlier)?;
         } else {

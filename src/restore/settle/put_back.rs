@@ -124,7 +124,7 @@ impl Settling<'_> {
         if order.is_empty() {
             return Ok(!steps.is_empty());
         }
-        let scope = Scope::links().with(self.routes());
+        let scope = Scope::network().with(self.routes());
         let now = self.world.observe(Side::Host, &scope);
         let Ok(ordered) = now.and_then(|now| put_in_order(self.world, Side::Host, order, &now))
         else {

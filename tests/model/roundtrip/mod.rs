@@ -91,10 +91,10 @@ fn names(held: &[MovedNic]) -> Vec<IfName> {
 fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
     let inside = kernel
         .has_inside()
-        .then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
+        .then(|| kernel.observe(Side::Inside, &Scope::network()).unwrap());
     let home = plan_restore(
         held,
-        &kernel.observe(Side::Host, &Scope::links()).unwrap(),
+        &kernel.observe(Side::Host, &Scope::network()).unwrap(),
         inside.as_ref(),
         Goal::Exact,
     );
@@ -102,7 +102,7 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
         .iter()
         .for_each(|inside| assert_sweeps(&home.steps, inside));
     apply_all(&home.steps, kernel, soon());
-    let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
+    let now = kernel.observe(Side::Host, &Scope::network()).unwrap();
     let order = order.met(&now);
     put_in_order(kernel, Side::Host, &order, &now).unwrap();
     // This path has no files of a network manager.
@@ -511,7 +511,7 @@ fn an_equal_host_needs_nothing() {
         assert_eq!(texts(&restore_plan(&case.kernel, held).steps), [""; 0]);
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
-        let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
+        let look = kernel.observe(Side::Host, &Scope::network()).unwrap();
         let steps = plan_restore(held, &look, None, Goal::Exact).steps;
         let same = |s: &Step| match s {
             // One of these values decides whether the kernel makes link-local addresses, with their
