@@ -183,7 +183,8 @@ fn nothing_is_lost_or_double(items: &[Item], shift: u64) {
         let expected = same.map(|i| i.number + if i.is_own() { 10 * shift } else { 0 });
         let mut expected: Vec<u64> = expected.collect();
         expected.sort_unstable();
-        assert_eq!(numbers(item), expected, "{item:?} of {items:#?}");
+        let has = numbers(item);
+        assert_eq!(has, expected, "{item:?} of {items:#?}: {}", sh("ip rule"));
     }
     let rules = sh("ip rule | grep -c 198.51.100.0/24");
     assert_eq!(rules.trim(), "1");
