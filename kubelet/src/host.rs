@@ -23,6 +23,7 @@ use rdmaprep::kernel::{Kernel, Namespaces, ThisMachine};
 use rdmaprep::planner::{busy_nics, observe_host};
 use rdmaprep::record::Record;
 use rdmaprep::store::Store;
+use rdmaprep::store::claims::Binding;
 use rdmaprep::store::records::Records;
 
 use crate::dra::away::record_has;
@@ -115,6 +116,7 @@ impl Host {
         };
         Some(Held {
             is_away: !record.is_back(),
+            is_others: !record.is_back() && record.claims.is_empty(),
             nic: nic.map(Box::new),
             why,
             held_back: !record.held_back.is_empty(),
@@ -135,6 +137,16 @@ pub fn spec(path: &Path) -> Result<Spec> {
         .map_err(|e| ErrorClass::of(&e).error(format!("{at}: {e:#}")))
 }
 
+fn claim_of(rail: &RailName, bindings: &Result<Vec<Binding>>) -> Option<String> {
+    match bindings {
+        Err(e) => Some(format!("{e:#}")),
+        Ok(all) => {
+            let binding = all.iter().find(|b| b.rails().any(|bound| bound == *rail))?;
+            Some(format!("{}/{}", binding.namespace, binding.claim.name))
+        }
+    }
+}
+
 /// That the record was written for: one of NICs that wait has a number of which these bits stay.
 fn namespace(record: &Record) -> u64 {
     record.netns & u64::from(u32::MAX)
@@ -142,6 +154,7 @@ fn namespace(record: &Record) -> u64 {
 
 struct Held {
     is_away: bool,
+    is_others: bool,
     nic: Option<Box<MovedNic>>,
     why: Option<String>,
     held_back: bool,
@@ -167,6 +180,7 @@ impl Inventory for Host {
         // us.
         let records = Records::read(&self.store, self.machine.boot_id())?;
         let busy = busy_nics(&records, &self.machine);
+        let bindings = self.store.bindings(self.machine.boot_id());
         let devices = spec.devices.iter().filter(|d| d.name != ALL);
         let devices = devices.filter_map(|d| Some((d, d.rails().into_iter().next()?)));
         let devices: Vec<_> = devices
@@ -195,6 +209,7 @@ impl Inventory for Host {
                 &levels,
             );
             rail.facts.place = place;
+            rail.facts.claim = claim_of(&name, &bindings);
             match here.get(&rail.name) {
                 Some(known) if rail.facts.is_away => rail.facts = known.while_away(rail.facts),
                 _ => drop(here.insert(rail.name.clone(), rail.facts.clone())),
@@ -270,6 +285,7 @@ fn rail(
     let function = pci.and_then(|at| levels.function(at));
     let facts = Facts {
         is_away: held.is_some_and(|h| h.is_away),
+        is_others: held.is_some_and(|h| h.is_others),
         held_back: held.is_some_and(|h| h.held_back),
         is_hca: matches!(name, RailName::Hca(_)),
         netdev: link.map(|n| n.name.to_string()),
@@ -360,6 +376,8 @@ impl Facts {
         Facts {
             place: now.place,
             is_away: true,
+            is_others: now.is_others,
+            claim: now.claim,
             held_back: now.held_back,
             ..self.clone()
         }
@@ -369,7 +387,7 @@ impl Facts {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::{Host, is_kubernetes};
+    use super::{Host, claim_of, is_kubernetes};
     use rdmaprep::cdi::RailName;
     use rdmaprep::record::{Phase, Record};
     use rdmaprep::store::Store;
@@ -390,10 +408,11 @@ mod tests {
         let held = |record: &Record| {
             store.save(record).unwrap();
             let records = Records::read(&store, &record.boot_id).unwrap();
-            host.held(&rail, &records).map(|held| held.is_away)
+            host.held(&rail, &records)
+                .map(|held| (held.is_away, held.is_others))
         };
         record.phase = Phase::Attached;
-        assert_eq!(held(&record), Some(true));
+        assert_eq!(held(&record), Some((true, false)));
         record.phase = Phase::Awaiting;
         assert_eq!(held(&record), None);
         // The kubelet counts that of a pod without claims as healthy all the time.
@@ -402,7 +421,12 @@ mod tests {
         host.pods.lock().unwrap().insert(record.netns, true);
         record.netns += 1 << 32;
         std::fs::remove_dir_all(folder.path().join("run/records")).unwrap();
-        assert_eq!(held(&record), Some(false));
+        assert_eq!(held(&record), Some((false, false)));
+        record.phase = Phase::Attached;
+        assert_eq!(held(&record), Some((true, true)));
+        assert_eq!(claim_of(&rail, &Ok(Vec::new())), None);
+        let unread = Err(anyhow::anyhow!("damaged"));
+        assert_eq!(claim_of(&rail, &unread).as_deref(), Some("damaged"));
     }
 
     #[test]

@@ -107,8 +107,9 @@ impl Machine {
             .unwrap_or(Path::new("."))
             .to_owned();
         let config = Path::new(host::CONFIG).parent().map(Path::to_owned);
-        let folders = [run.join("records"), run.join("plans"), cdi];
-        Ok(folders.into_iter().chain(config).collect())
+        let own = ["records", "plans", "claims"].map(|name| run.join(name));
+        let folders = own.into_iter().chain([cdi]);
+        Ok(folders.chain(config).collect())
     }
 
     /// Looks at the rails whenever something may have changed them; returns only with an error.

@@ -34,6 +34,10 @@ pub struct Facts {
     pub number: Option<usize>,
     /// Whether a container has it.
     pub is_away: bool,
+    /// Whether that one has it by no claim.
+    pub is_others: bool,
+    /// The claim that it is prepared for, or why that is not known.
+    pub claim: Option<String>,
     /// Whether its return was tried, and it is not whole.
     pub held_back: bool,
     /// An HCA that no netdev moves with.
@@ -52,6 +56,27 @@ pub struct Facts {
     pub pci: Option<BusId>,
     /// `pci0000:15`.
     pub pcie_root: Option<String>,
+}
+
+impl Rail {
+    /// Why no pod can have it without a claim.
+    pub fn why_not_counted(&self) -> Option<String> {
+        let claimed = self
+            .facts
+            .claim
+            .as_ref()
+            .map(|claim| format!("claimed: {claim}"));
+        self.unhealthy.clone().or(claimed)
+    }
+
+    /// Why no claim can have it.
+    pub fn why_not_claimed(&self) -> Option<&str> {
+        let others = self
+            .facts
+            .is_others
+            .then_some("a container has it without a claim");
+        self.unhealthy.as_deref().or(others)
+    }
 }
 
 /// By resource, in the order of the config file, its rails in the order of rails.

@@ -108,13 +108,15 @@ fn table(shown: &Shown) -> String {
             .speed_gbps
             .map_or("-".to_owned(), |s| format!("{s} Gb/s"));
         let state = rail
-            .unhealthy
-            .as_ref()
+            .why_not_counted()
             .map_or("healthy".to_owned(), |why| format!("unhealthy: {why}"));
         format!("  {:<15}  NUMA {numa:<2}  {speed:<9}  {state}\n", rail.name)
     };
     let one = |(name, rails): &(String, Vec<Rail>)| {
-        let healthy = rails.iter().filter(|r| r.unhealthy.is_none()).count();
+        let healthy = rails
+            .iter()
+            .filter(|r| r.why_not_counted().is_none())
+            .count();
         format!(
             "{name}: {healthy} of {} healthy\n{}",
             rails.len(),

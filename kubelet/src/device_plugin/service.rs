@@ -161,7 +161,7 @@ impl Service {
             let rail = rail.ok_or_else(|| {
                 Status::not_found(format!("{id} is no rail of {}", self.resource))
             })?;
-            if let Some(why) = &rail.unhealthy {
+            if let Some(why) = rail.why_not_counted() {
                 return Err(Status::failed_precondition(format!("rail {id}: {why}")));
             }
             if !named.insert(id) {
@@ -180,7 +180,7 @@ impl Service {
 fn devices(shown: &Shown, resource: &str) -> api::Devices {
     let device = |rail: &Rail| api::Device {
         id: rail.name.clone(),
-        health: if rail.unhealthy.is_none() {
+        health: if rail.why_not_counted().is_none() {
             api::HEALTHY
         } else {
             api::UNHEALTHY

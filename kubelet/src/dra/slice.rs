@@ -87,13 +87,14 @@ pub fn of_node(node: &str, shown: &Shown, bindings: &Bindings, taints: bool) -> 
 
 /// The slice's `spec`. With `taints`, a rail that no container can have is tainted; without, as
 /// where the server does not know taints, it is left out. One of a prepared claim, or that a
-/// container has, stays, as a claim names it, unless it came back from there and is not whole.
+/// container has by one, stays, as a claim names it, unless it came back and is not whole.
 pub fn spec(node: &str, devices: &[Device], bound: &BTreeSet<String>, taints: bool) -> Value {
-    let is_taken = |d: &Device| d.rail.facts.is_away || bound.contains(&d.name);
+    let has_claim = |d: &Device| d.rail.facts.is_away && !d.rail.facts.is_others;
+    let is_taken = |d: &Device| has_claim(d) || bound.contains(&d.name);
     let is_given = |d: &Device| is_taken(d) && !d.rail.facts.held_back;
-    let stays = |d: &&Device| taints || d.rail.unhealthy.is_none() || is_given(d);
+    let stays = |d: &&Device| taints || d.rail.why_not_claimed().is_none() || is_given(d);
     let mut kept: Vec<&Device> = devices.iter().filter(stays).collect();
-    let tainted = taints && kept.iter().any(|d| d.rail.unhealthy.is_some());
+    let tainted = taints && kept.iter().any(|d| d.rail.why_not_claimed().is_some());
     if kept.len() > MOST_TAINTED && tainted {
         return spec(node, devices, bound, false);
     }
@@ -120,7 +121,7 @@ fn device(device: &Device, taints: bool) -> Value {
         "attributes": attributes(device),
         "capacity": {"bandwidth": {"value": quantity(rail.facts.speed_gbps.unwrap_or(0))}},
     });
-    if let Some(why) = rail.unhealthy.as_ref().filter(|_| taints) {
+    if let Some(why) = rail.why_not_claimed().filter(|_| taints) {
         value["taints"] = json!([{"key": TAINT, "value": label(why), "effect": "NoSchedule"}]);
     }
     value

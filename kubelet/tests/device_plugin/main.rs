@@ -75,6 +75,28 @@ async fn from_registration_to_cdi_devices() {
     assert_eq!(unknown.unwrap_err().code(), Code::Unimplemented);
 }
 
+/// A driver for claims runs beside it: it has no part in what the kubelet counts.
+#[tokio::test]
+async fn rail_of_a_claim_is_no_other_pods() {
+    let plugin = plugin("");
+    let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
+    let _run = plugin.run();
+    let (_, channel) = kubelet.plugin().await;
+    let mut stream = list(&channel).await;
+    next(&mut stream).await;
+    plugin
+        .fake
+        .claims
+        .lock()
+        .unwrap()
+        .insert("rdma3".into(), "jobs/a".into());
+    let refused = allocate(&channel, &names("3")).await.unwrap_err();
+    assert_eq!(refused.message(), "rail rdma3: claimed: jobs/a");
+    assert_eq!(next(&mut stream).await.1, names("3"));
+    plugin.fake.claims.lock().unwrap().clear();
+    allocate(&channel, &names("3")).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_rail_goes_away_and_comes_back() {
     let plugin = plugin("");

@@ -33,6 +33,8 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub struct Fake {
     unhealthy: Mutex<BTreeMap<String, Option<String>>>,
     speeds: Mutex<BTreeMap<String, Option<u32>>>,
+    /// By rail, the claim that is prepared.
+    pub claims: Mutex<BTreeMap<String, String>>,
 }
 
 impl Fake {
@@ -69,7 +71,15 @@ impl Inventory for Fake {
             distances: (0..4).map(|gpu| distance(at, gpu)).collect(),
             unhealthy: set.get(&format!("rdma{at}")).cloned().flatten(),
             unreported: false,
-            facts: Facts::default(),
+            facts: Facts {
+                claim: self
+                    .claims
+                    .lock()
+                    .unwrap()
+                    .get(&format!("rdma{at}"))
+                    .cloned(),
+                ..Facts::default()
+            },
         };
         Ok((0..8).map(rail).collect())
     }

@@ -149,6 +149,20 @@ fn without_taints_an_unhealthy_rail_is_left_out_unless_away() {
     assert_eq!(names(&published(&self::shown(broken), false)), ["rdma0"]);
 }
 
+/// By the device plugin, or an annotation: a claim would wait for its end.
+#[test]
+fn rail_that_a_container_has_without_a_claim_is_not_offered() {
+    let mut rails = [rail(0), rail(1)];
+    (rails[0].facts.is_away, rails[0].facts.is_others) = (true, true);
+    rails[1].facts.is_away = true;
+    let shown = shown(rails);
+    assert_eq!(names(&published(&shown, false)), ["rdma1"]);
+    let slice = published(&shown, true);
+    let value = "a-container-has-it-without-a-claim";
+    assert_eq!(slice["devices"][0]["taints"][0]["value"], value);
+    assert!(slice["devices"][1].get("taints").is_none());
+}
+
 /// The server allows 64 devices where one has a taint, else 128.
 #[test]
 fn many_rails_are_not_refused() {
