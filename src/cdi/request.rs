@@ -26,11 +26,11 @@ impl Request {
         request
     }
 
-    /// What of a plan that was carried out, or is about to be, is for one of its containers: where devices
-    /// name its NICs, these alone, with the nodes that they have by now. `host` has the nodes of
-    /// HCAs without a netdev: without such HCAs, it need not be observed. In exclusive mode the
-    /// host has none of them any more, and could not say what to hide: then all of the plan, which
-    /// is refused for a container that lacks a node.
+    /// What of a plan that was carried out, or is about to be, is for one of its containers: where
+    /// devices name its NICs, these alone, with the nodes that they have by now. `host` has the
+    /// nodes of HCAs without a netdev: without such HCAs, it need not be observed. In exclusive
+    /// mode the host has none of them any more, and could not say what to hide: then all of the
+    /// plan, which is refused for a container that lacks a node.
     pub fn part_of(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive

@@ -45,11 +45,11 @@ use unfinished::{
     unfinished_objects,
 };
 
-/// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD: the
-/// container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or
-/// none. `request` is what was asked by flags, variables and the config file, narrowed
-/// by the container's annotations. While another container has the NICs, it tries again, until
-/// its deadline at most.
+/// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD:
+/// the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all
+/// or none. `request` is what was asked by flags, variables and the config file, narrowed by the
+/// container's annotations. While another container has the NICs, it tries again, until its
+/// deadline at most.
 pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
     let Some(name) = request.plan_name() else {
         return Ok(());
