@@ -21,7 +21,7 @@ use crate::record::{Phase, Record};
 use crate::restore::bare_hcas;
 use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
 use crate::restore::forget::{close_record, owed_by_networkd};
-use crate::restore::legs::{absent_parts, hand_over, other_records};
+use crate::restore::legs::{hand_over, lasting_absent_parts, other_records};
 use crate::restore::links_beside::{self, LinksBeside};
 use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
@@ -43,7 +43,7 @@ pub(super) fn bring_back(
     record: Record,
     patience: Duration,
 ) -> Result<Restored> {
-    let mut back = BringBack::begin(machine, world, records, record)?;
+    let mut back = BringBack::begin(machine, world, records, record, patience)?;
     let mut beside = back.delete_links_beside()?;
     let planned = back.find_and_plan(patience)?;
     let mut ran = back.run_steps(&planned.plan.steps);
@@ -96,6 +96,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         world: &'a mut dyn World,
         records: &'a mut Records<'r>,
         mut record: Record,
+        patience: Duration,
     ) -> Result<BringBack<'a, 'r>> {
         let begun_at = SystemTime::now()
             .checked_sub(TICK)
@@ -107,7 +108,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
         let unsaved = records.save(&record).err();
         let others = other_records(records, &record);
-        let (absent, gone_notes) = absent_parts(world, records, &record, &others)?;
+        let (absent, gone_notes) =
+            lasting_absent_parts(world, records, &record, &others, patience)?;
         Ok(BringBack {
             machine,
             world,

@@ -6,6 +6,8 @@ mod gone;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
@@ -21,6 +23,10 @@ use crate::store::records::Records;
 #[derive(Debug, Default)]
 pub struct AbsentParts {
     devs: BTreeSet<IfName>,
+    /// Links over which no leg of an IPv6 route can be.
+    without_ipv6: BTreeSet<IfName>,
+    /// Whether some of `devs` are there, and may be up again in a moment.
+    are_down: bool,
     sources: HashSet<IpAddr>,
     objects: HashSet<u32>,
     /// Objects whose number another one has by now, and groups of these.
@@ -97,7 +103,9 @@ impl AbsentParts {
 
     fn can_be(&self, r: &Route, hop: &Hop) -> bool {
         let legs = r.nexthop().and_then(|id| self.legs.get(&id));
-        hop.dev.as_ref().is_none_or(|dev| !self.devs.contains(dev))
+        let is_dead =
+            |dev: &IfName| self.devs.contains(dev) || is_ipv6(r) && self.without_ipv6.contains(dev);
+        !hop.dev.as_ref().is_some_and(is_dead)
             && legs.is_none_or(|legs| legs.contains(&(hop.dev.clone(), hop.gateway)))
     }
 
@@ -265,6 +273,10 @@ pub(super) fn is_part(r: &Route, whole: &Route) -> bool {
         && r.hops.iter().all(|h| legs.contains(&(&h.dev, h.gateway)))
 }
 
+fn is_ipv6(r: &Route) -> bool {
+    r.destination.addr().is_ipv6()
+}
+
 fn key(r: &Route) -> impl PartialEq {
     let subnet = (r.destination, r.source, r.tos, r.nexthop());
     (subnet, r.table, r.metric, r.protocol)
@@ -297,7 +309,8 @@ pub(super) fn absent_parts(
         }
         (false, _) => Scope::only(Depth::Netdevs),
     };
-    let host = world.observe(Side::Host, &scope)?;
+    let sysctls = gone::whether_ipv6(record);
+    let host = world.observe(Side::Host, &Scope { sysctls, ..scope })?;
     let mut absent = AbsentParts::from_records(others.iter(), &host);
     let mut notes = absent.add_taken(record, &host);
     notes.extend(absent.add_mtus(record, &host));
@@ -306,6 +319,29 @@ pub(super) fn absent_parts(
         notes.extend(absent.add_gone(record, others, &host));
     }
     Ok((absent, notes))
+}
+
+/// How long a link that is down is waited for: one that is set up again, or whose card is reset,
+/// would lose its legs of routes for good.
+const DOWN: Duration = Duration::from_secs(3);
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// [`absent_parts`], once links that are down for a moment are up.
+pub(super) fn lasting_absent_parts(
+    world: &mut dyn World,
+    records: &Records,
+    record: &Record,
+    others: &[Record],
+    patience: Duration,
+) -> Result<(AbsentParts, Vec<String>)> {
+    let until = Instant::now() + patience.min(DOWN);
+    loop {
+        let (absent, notes) = absent_parts(world, records, record, others)?;
+        if !absent.are_down || Instant::now() >= until {
+            return Ok((absent, notes));
+        }
+        sleep(MOMENT);
+    }
 }
 
 /// Before the record goes: what it could not make whole goes to the records of those NICs that keep

@@ -229,6 +229,53 @@ route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd09::9 dev d0",
 }
 
 #[test]
+fn legs_over_a_link_that_is_down_for_a_moment_come_back() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip(
+            "link add d0 type veth peer name d1\nlink set d1 up\nlink set d0 up
+address add 10.9.0.1/24 dev d0
+route add 203.0.113.0/24 nexthop via 10.0.0.9 dev r0 nexthop via 10.9.0.9 dev d0",
+        );
+        host.prepare(&rails);
+        let before = host.look();
+        let mut c = Container::new("flap");
+        c.create(host).ok();
+        host.ip("link set d0 down");
+        let mut up = std::process::Command::new("sh")
+            .args(["-c", "sleep 1; ip link set d0 up"])
+            .spawn()
+            .unwrap();
+        c.stop(host).ok();
+        up.wait().unwrap();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn ipv6_legs_over_a_link_without_ipv6_are_left_out() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.ip(
+            "link add d0 type veth peer name d1\nlink set d1 up\nlink set d0 up
+address add fd09::1/64 dev d0 nodad\naddress add fd00::1/64 dev r0 nodad
+route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd09::9 dev d0",
+        );
+        host.prepare(&rails);
+        let mut c = Container::new("off");
+        c.create(host).ok();
+        sh("sysctl -qw net.ipv6.conf.d0.disable_ipv6=1");
+        c.stop(host).ok();
+        let notes = host.report("off")["notes"].to_string();
+        assert!(notes.contains("d0 is without IPv6"), "{notes}");
+        let routes = sh("ip -6 route");
+        assert!(routes.contains("fd13::/48 via fd00::9 dev r0"), "{routes}");
+        host.is_clean();
+    });
+}
+
+#[test]
 fn groups_come_back_without_members_that_were_deleted() {
     alone(|host| {
         host.rails(2);

@@ -8,10 +8,11 @@ use rdma_model::ids::IfName;
 use rdma_model::link_kind::LinkKind;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Nexthop, Snapshot};
+use rdma_model::snapshot::{Netdev, Nexthop, Snapshot};
 use rdma_model::upper_lower::is_ipoib;
 
-use super::AbsentParts;
+use super::{AbsentParts, is_ipv6};
+use crate::kernel::Sysctls;
 use crate::record::Record;
 
 impl AbsentParts {
@@ -39,12 +40,21 @@ impl AbsentParts {
         let mut notes = Vec::new();
         for route in record.held.iter().flat_map(|h| &h.before.routes) {
             for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+                let here = host.netdev(dev);
                 if !devs.contains(dev) && self.devs.insert(dev.clone()) {
-                    let what = match host.netdev(dev) {
+                    self.are_down |= here.is_some();
+                    let what = match here {
                         Some(_) => "is down",
                         None => "has gone",
                     };
                     notes.push(format!("{dev} {what}: its legs of routes are left out"));
+                } else if is_ipv6(route)
+                    && here.is_some_and(lacks_ipv6)
+                    && self.without_ipv6.insert(dev.clone())
+                {
+                    notes.push(format!(
+                        "{dev} is without IPv6: its legs of IPv6 routes are left out"
+                    ));
                 }
             }
             let source = route.prefsrc.filter(|ip| !addresses.contains(ip));
@@ -119,6 +129,23 @@ impl AbsentParts {
         }
         notes
     }
+}
+
+const DISABLED: &str = "ipv6/conf/disable_ipv6";
+
+/// fib6_nh_init() in net/ipv6/route.c takes no leg over such a link.
+fn lacks_ipv6(dev: &Netdev) -> bool {
+    dev.sysctls.get(DISABLED).is_some_and(|value| value == "1")
+}
+
+/// What says of links that are not the record's whether its IPv6 routes can lead over them.
+pub(super) fn whether_ipv6(record: &Record) -> Sysctls {
+    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let legs = routes.filter(|r| is_ipv6(r)).flat_map(|r| &r.hops);
+    let others = legs.filter_map(|hop| hop.dev.as_ref());
+    let others = others.filter(|dev| !record.names().any(|name| name == *dev));
+    let named = others.map(|dev| (dev.clone(), vec![DISABLED.to_owned()]));
+    Sysctls::Named(named.collect())
 }
 
 /// Which of a NIC on another link allows it no greater MTU than its own (macvlan_change_mtu(),
