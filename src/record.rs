@@ -216,7 +216,12 @@ impl Record {
             "the record has schema {schema}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep \
             that wrote it"
         );
-        record.map_err(|e| damage(&e))
+        let mut record = record.map_err(|e| damage(&e))?;
+        // Before [`Phase::Awaiting`] was there, the number alone said so.
+        if record.phase == Phase::Restoring && record.netns > LAST_NETNS {
+            record.phase = Phase::Awaiting;
+        }
+        Ok(record)
     }
 
     pub fn print(&self) -> Result<String> {
