@@ -10,6 +10,7 @@
 //! dra                        rails that claims ask for
 //!   session, service         sockets; the kubelet's calls
 //!     driver, release        to prepare claims, and to end them
+//!     health                 how rails are, for the status of pods
 //!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use prost::Message;
 
 /// What the registration names; no path has these.
-pub const SERVICES: [&str; 1] = ["v1.DRAPlugin"];
+pub const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 pub const TYPE: &str = "DRAPlugin";
 
 pub const INFO: &str = "/pluginregistration.Registration/GetInfo";
 pub const STATUS: &str = "/pluginregistration.Registration/NotifyRegistrationStatus";
 pub const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 pub const UNPREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources";
+pub const HEALTH: &str = "/v1alpha1.DRAResourceHealth/NodeWatchResources";
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Info {
@@ -89,4 +90,39 @@ pub struct Unprepared {
 pub struct UnpreparedClaim {
     #[prost(string, tag = "1")]
     pub error: String,
+}
+
+/// NodeWatchResourcesResponse: all devices of the node, each time.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Healths {
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<Health>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Health {
+    #[prost(message, optional, tag = "1")]
+    pub device: Option<Identifier>,
+    /// [`HEALTHY`] or [`UNHEALTHY`].
+    #[prost(int32, tag = "2")]
+    pub health: i32,
+    /// Seconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub last_updated_time: i64,
+    /// When what it says counts no more.
+    #[prost(int64, tag = "4")]
+    pub health_check_timeout_seconds: i64,
+    #[prost(string, tag = "5")]
+    pub message: String,
+}
+
+pub const HEALTHY: i32 = 1;
+pub const UNHEALTHY: i32 = 2;
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Identifier {
+    #[prost(string, tag = "1")]
+    pub pool_name: String,
+    #[prost(string, tag = "2")]
+    pub device_name: String,
 }

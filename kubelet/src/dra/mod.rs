@@ -7,6 +7,7 @@ pub mod away;
 pub mod binding;
 pub mod claim;
 pub mod driver;
+mod health;
 pub mod publish;
 mod release;
 mod reserved;

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tonic::body::Body;
 
 use crate::dra::driver::Driver;
-use crate::dra::{DRIVER, api};
+use crate::dra::{DRIVER, api, health};
 use crate::grpc;
 
 #[derive(Clone)]
@@ -16,6 +17,8 @@ pub struct Service {
     pub driver: Arc<Driver>,
     /// Of the driver's socket.
     pub endpoint: String,
+    /// Becomes true with the end of the sockets: streams end.
+    pub ended: watch::Receiver<bool>,
 }
 
 impl tower::Service<http::Request<Body>> for Service {
@@ -73,6 +76,11 @@ impl Service {
                     async move { Ok(driver.unprepare(asked).await) }
                 })
                 .await
+            }
+            api::HEALTH => {
+                let (node, name) = (&self.driver.node, &self.driver.name);
+                let health = health::stream(node, name, self.ended.clone());
+                grpc::streaming::<grpc::Empty, _, _>(request, health).await
             }
             other => tonic::Status::unimplemented(format!("{other} is unknown")).into_http(),
         }

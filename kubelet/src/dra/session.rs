@@ -38,6 +38,7 @@ pub async fn run(driver: &Arc<Driver>, kubelet: &Path) -> Result<()> {
         let service = Service {
             driver: driver.clone(),
             endpoint: endpoint.display().to_string(),
+            ended: end.subscribe(),
         };
         let (end, log) = (Ended(end), driver.node.log);
         // The kubelet calls as soon as it sees the second.

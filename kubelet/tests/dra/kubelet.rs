@@ -253,7 +253,8 @@ pub async fn find(folder: &Path) -> Kubelet {
         (info.kind.as_str(), info.name.as_str()),
         ("DRAPlugin", "rdmaprep.io")
     );
-    assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+    let services = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
+    assert_eq!(info.supported_versions, services);
     let status = api::RegistrationStatus {
         plugin_registered: true,
         error: String::new(),
@@ -297,6 +298,12 @@ impl Kubelet {
             .into_iter()
             .map(|(uid, c)| (uid, of(c)))
             .collect()
+    }
+
+    pub async fn health(&self) -> tonic::Streaming<api::Healths> {
+        grpc::call_streaming(&self.channel, api::HEALTH, grpc::Empty {})
+            .await
+            .unwrap()
     }
 
     pub async fn one(&self, claim: &api::Claim) -> Result<Vec<String>, String> {

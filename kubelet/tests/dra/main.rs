@@ -8,6 +8,7 @@
 
 mod away;
 mod claims;
+mod health;
 mod kubelet;
 mod publish;
 mod rails;
