@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
+use rdmaprep::disk::files::Lock;
 use rdmaprep::store::claims::{Binding, Named};
 
 use crate::dra::api_server::is_missing;
@@ -29,8 +30,17 @@ impl Driver {
                 Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
             }
         }
-        let at = self.clone();
-        blocking(move || at.hand_over(&said)).await?;
+        // Most often there is nothing to do, and a hook may have the lock.
+        if self
+            .bindings
+            .all()?
+            .iter()
+            .any(|b| has_lost_its_pod(b, &said))
+        {
+            let lock = self.lock_and_look(Instant::now() + self.patience).await?;
+            let at = self.clone();
+            blocking(move || at.hand_over(&said, &lock)).await?;
+        }
         failed.map_or(Ok(()), Err)
     }
 
@@ -71,17 +81,7 @@ impl Driver {
         }
     }
 
-    fn hand_over(&self, said: &Said) -> Result<()> {
-        // Most often there is nothing to do, and a hook may have the lock.
-        if !self
-            .bindings
-            .all()?
-            .iter()
-            .any(|b| has_lost_its_pod(b, said))
-        {
-            return Ok(());
-        }
-        let _lock = self.store.lock(Instant::now() + self.patience)?;
+    fn hand_over(&self, said: &Said, _lock: &Lock) -> Result<()> {
         let all = self.bindings.all()?.into_iter();
         let all: Vec<Shared> = all.filter_map(|b| self.shared(b, said)).collect();
         for (binding, pod) in sharing::turns(&all) {
