@@ -36,9 +36,9 @@ pub(super) fn part(wanted: &InstallRequest) -> Part {
     if let Some(file) = &wanted.rule_without_priority {
         text = text.replace(RULES_STAY, "");
         part.notes.push(format!(
-            "{} has a rule without Priority=, which systemd-networkd 257 would make once more at \
-            each of its starts if it left rules alone: so it deletes those of others, and a \
-            restore puts them back",
+            "{} has a rule without Priority=, which some releases of systemd-networkd, as 257, \
+            would make once more at each start if they left rules alone: so it deletes those of \
+            others, and a restore puts them back",
             file.display()
         ));
     }
