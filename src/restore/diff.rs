@@ -6,7 +6,7 @@ use super::link_diff::{device_differences, link_differences, qdisc_differences};
 use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, is_daemon};
-use rdma_model::snapshot::{Address, Netdev, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::snapshot::{Address, Hop, Netdev, Route, Rule, Snapshot, SysctlValues};
 use rdma_model::step::{
     NicState, Side, Step, configure, connect, derived, generated, is_temporary, kernel_address,
     kernel_made, prefix_route,
@@ -340,9 +340,9 @@ fn flushed(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> 
     flushed
 }
 
-/// When one leg of an IPv6 multipath route goes, the others stay, and keep the whole route from
-/// being added again (fib6_ifdown and ip6_route_multipath_add in net/ipv6). IPv4 drops the whole
-/// route.
+/// When one leg of an IPv6 multipath route goes, the others stay, also those over a link that is
+/// down, and keep the whole route from being added again (fib6_ifdown and ip6_route_multipath_add
+/// in net/ipv6). IPv4 drops the whole route.
 pub(super) fn remnants<'a>(
     side: Side,
     wanted: impl Iterator<Item = &'a Route>,
@@ -352,10 +352,17 @@ pub(super) fn remnants<'a>(
     wanted.retain(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none());
     let mut steps = Vec::new();
     for route in &observed.routes {
-        if wanted.iter().any(|w| is_part(route, w)) {
+        let mut alive = route.clone();
+        alive.hops.retain(|hop| !is_down(hop, observed));
+        if wanted.iter().any(|w| is_part(&alive, w)) {
             let route = route.clone();
             steps.push(Step::RouteDelete { side, route });
         }
     }
     steps
+}
+
+fn is_down(hop: &Hop, observed: &Snapshot) -> bool {
+    let dev = hop.dev.as_ref().and_then(|dev| observed.netdev(dev));
+    dev.is_some_and(|dev| !dev.up)
 }

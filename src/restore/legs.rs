@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
+use rdma_model::snapshot::{Hop, Member, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
@@ -33,13 +33,11 @@ pub struct AbsentParts {
     taken: HashSet<u32>,
     /// The host's routes through what has these numbers now.
     kept: Vec<Route>,
-    /// What still leads on, of groups that have lost a member for good.
-    legs: BTreeMap<u32, Vec<Leg>>,
+    /// What leads on, of groups of which a member has gone or leads elsewhere.
+    legs: BTreeMap<u32, Vec<Hop>>,
     /// The MTUs of NICs whose link below has a lower one by now.
     mtus: BTreeMap<IfName, u32>,
 }
-
-type Leg = (Option<IfName>, Option<IpAddr>);
 
 impl AbsentParts {
     /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses
@@ -68,6 +66,10 @@ impl AbsentParts {
         }
         for address in host.netdevs.iter().flat_map(|d| &d.addresses) {
             away.sources.remove(&address.address);
+        }
+        // Another one by now, which may be a member.
+        for object in &host.nexthops {
+            away.objects.remove(&object.id);
         }
         away
     }
@@ -106,7 +108,7 @@ impl AbsentParts {
         let is_dead =
             |dev: &IfName| self.devs.contains(dev) || is_ipv6(r) && self.without_ipv6.contains(dev);
         !hop.dev.as_ref().is_some_and(is_dead)
-            && legs.is_none_or(|legs| legs.contains(&(hop.dev.clone(), hop.gateway)))
+            && legs.is_none_or(|legs| legs.iter().any(|leg| is_same_leg(leg, hop)))
     }
 
     /// What of a route can be there: the legs that are here. Linux refuses a preferred source that
@@ -127,6 +129,9 @@ impl AbsentParts {
             return Some(r.clone());
         }
         let mut hops = r.hops.clone();
+        if let Some(legs) = r.nexthop().and_then(|id| self.legs.get(&id)) {
+            hops.clone_from(legs);
+        }
         hops.retain(|h| self.can_be(r, h));
         let gone = r.prefsrc.filter(|ip| self.sources.contains(ip));
         if hops.is_empty() || gone.is_some_and(|ip| ip.is_ipv4()) {
@@ -214,11 +219,10 @@ impl AbsentParts {
             };
             let before = (state.clone(), held.stand_ins.clone());
             state.routes.retain(|r| !gone.contains(r));
-            for route in from
-                .held
-                .iter()
-                .flat_map(|h| &h.before.routes)
-                .filter(|r| self.lacks(r) && its.lacks(r))
+            for route in
+                from.held.iter().flat_map(|h| &h.before.routes).filter(|r| {
+                    self.lacks(r) && its.lacks(r) && leads_by_its(r, from, &its.objects)
+                })
             {
                 state.routes.retain(|r| !is_part(r, route));
                 if !state.routes.contains(route) {
@@ -251,6 +255,16 @@ impl AbsentParts {
     }
 }
 
+/// Whether a route over a nexthop object has a member of these: else it leads there no more.
+fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
+    let Some(id) = r.nexthop() else {
+        return true;
+    };
+    let mut all = from.held.iter().flat_map(|h| &h.before.nexthops);
+    let is_in = |m: &Member| objects.contains(&m.id);
+    objects.contains(&id) || all.any(|n| n.id == id && n.group.iter().any(is_in))
+}
+
 fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
     let mut others = host.nexthops.iter();
     others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
@@ -271,6 +285,10 @@ pub(super) fn is_part(r: &Route, whole: &Route) -> bool {
     key(r) == key(whole)
         && r.hops.len() < legs.len()
         && r.hops.iter().all(|h| legs.contains(&(&h.dev, h.gateway)))
+}
+
+fn is_same_leg(a: &Hop, b: &Hop) -> bool {
+    (&a.dev, a.gateway) == (&b.dev, b.gateway)
 }
 
 fn is_ipv6(r: &Route) -> bool {
@@ -299,7 +317,11 @@ pub(super) fn absent_parts(
     record: &Record,
     others: &[Record],
 ) -> Result<(AbsentParts, Vec<String>)> {
-    let has_objects = record.held.iter().any(|h| !h.before.nexthops.is_empty());
+    // A route over a group may have been handed over without it.
+    let leads_by_objects = |state: &NicState| {
+        !state.nexthops.is_empty() || state.routes.iter().any(|r| r.nexthop().is_some())
+    };
+    let has_objects = record.held.iter().any(|h| leads_by_objects(&h.before));
     let scope = match (has_objects, record.has_routes_of_others()) {
         (true, _) => Scope::network().with(RoutesOf::deviceless()),
         (false, false)

@@ -298,6 +298,69 @@ route add 203.0.114.0/24 nhid 20",
     });
 }
 
+/// As in the group of a host whose NIC was never away.
+#[test]
+fn groups_lead_by_what_their_members_are_by_now() {
+    alone(|host| {
+        host.rails(3);
+        host.ip(
+            "nexthop add id 10 via 10.1.0.9 dev r1\nnexthop add id 11 via 10.0.0.9 dev r0
+nexthop add id 20 group 10/11\nroute add 203.0.114.0/24 nhid 20",
+        );
+        for (plan, nic) in [("zero", "r0"), ("one", "r1")] {
+            host.rdmaprep(&["prepare", "--plan", plan, "--ifaces", nic])
+                .ok();
+        }
+        let annotated =
+            |plan| Container::new(plan).annotated(serde_json::json!({"rdmaprep.io/plan": plan}));
+        let legs = || sh("ip route show 203.0.114.0/24 | tr -s ' \\n\\t' ' '");
+        // The member's NIC is here, then away when it changes.
+        for away in [false, true] {
+            let (mut zero, mut one) = (annotated("zero"), annotated("one"));
+            zero.create(host).ok();
+            sh("ip nexthop replace id 10 via 10.2.0.9 dev r2");
+            if away {
+                one.create(host).ok();
+            }
+            zero.stop(host).ok();
+            if away {
+                one.stop(host).ok();
+            }
+            host.is_clean();
+            let now = legs();
+            assert!(
+                now.contains("via 10.0.0.9 dev r0") && now.contains("10.2.0.9 dev r2"),
+                "{now}"
+            );
+            sh("ip nexthop replace id 10 via 10.1.0.9 dev r1");
+        }
+    });
+}
+
+/// The kernel keeps such a leg of an IPv6 route, dead.
+#[test]
+fn ipv6_routes_come_back_beside_a_dead_leg() {
+    alone(|host| {
+        host.rails(3);
+        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
+address add fd02::1/64 dev r2 nodad
+route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via fd02::9 dev r2");
+        host.prepare("r0");
+        let mut c = Container::new("dead");
+        c.create(host).ok();
+        sh("ip link set r2 down");
+        c.stop(host).ok();
+        let notes = host.report("dead")["notes"].to_string();
+        assert!(notes.contains("r2 is down"), "{notes}");
+        let routes = sh("ip -6 route show fd13::/48");
+        assert!(
+            routes.contains("dev r0") && routes.contains("dev r1"),
+            "{routes}"
+        );
+        host.is_clean();
+    });
+}
+
 /// With the address the kernel takes it from the IPv6 routes that are there, and keeps these.
 #[test]
 fn ipv6_routes_come_back_without_a_source_that_was_deleted() {

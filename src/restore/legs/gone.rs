@@ -8,10 +8,10 @@ use rdma_model::ids::IfName;
 use rdma_model::link_kind::LinkKind;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Netdev, Nexthop, Snapshot};
+use rdma_model::snapshot::{Hop, Member, Netdev, Nexthop, Route, Snapshot};
 use rdma_model::upper_lower::is_ipoib;
 
-use super::{AbsentParts, is_ipv6};
+use super::{AbsentParts, is_ipv6, is_same_leg};
 use crate::kernel::Sysctls;
 use crate::record::Record;
 
@@ -70,7 +70,8 @@ impl AbsentParts {
         notes
     }
 
-    /// Linux refuses a group with a member that is not there.
+    /// Linux refuses a group with a member that is not there, and leads by the others as they are by
+    /// now, whatever they were.
     fn add_gone_members(
         &mut self,
         record: &Record,
@@ -83,17 +84,33 @@ impl AbsentParts {
         let away = away.flat_map(|h| &h.before.nexthops);
         let known: HashSet<u32> = all.iter().copied().chain(away).map(|n| n.id).collect();
         let mut notes = Vec::new();
+        let routes = record.held.iter().flat_map(|h| &h.before.routes);
+        let named: HashSet<u32> = routes.filter_map(Route::nexthop).collect();
+        let is_own = |id: u32| own().any(|n| n.id == id);
+        // One that another record handed over, with what leads through it.
+        let handed = host.nexthops.iter();
+        let handed = handed.filter(|n| named.contains(&n.id) && !is_own(n.id));
         // A daemon's come back by the daemon.
-        for group in own().filter(|n| !is_daemon(n.protocol)) {
-            let gone: Vec<u32> = group.group.iter().map(|m| m.id).collect();
-            let gone: Vec<u32> = gone.into_iter().filter(|id| !known.contains(id)).collect();
-            if gone.is_empty() {
+        for group in own().chain(handed).filter(|n| !is_daemon(n.protocol)) {
+            let gone = group.group.iter().filter(|m| !known.contains(&m.id));
+            let gone: Vec<u32> = gone.map(|m| m.id).collect();
+            let is_changed = |m: &&Member| {
+                let leg = all.iter().find(|n| n.id == m.id).map(|n| leg(n, m));
+                leg.is_some_and(|leg| !has_leg(record, group.id, &leg))
+            };
+            let changed = group.group.iter().filter(is_changed);
+            let changed: Vec<u32> = changed.map(|m| m.id).collect();
+            if gone.is_empty() && changed.is_empty() {
                 continue;
             }
-            let is_left = |n: &&&Nexthop| group.group.iter().any(|m| m.id == n.id);
-            let left = all.iter().filter(is_left);
-            let legs = left.map(|n| (n.dev.clone(), n.gateway)).collect();
-            self.legs.insert(group.id, legs);
+            let legs = group.group.iter().filter_map(|m| {
+                let object = all.iter().find(|n| n.id == m.id);
+                object.map(|n| leg(n, m))
+            });
+            self.legs.insert(group.id, legs.collect());
+            notes.extend(changed.iter().map(|id| {
+                format!("nexthop object {id} leads elsewhere now, and so do groups with it")
+            }));
             for id in gone {
                 if self.objects.insert(id) {
                     notes.push(format!(
@@ -129,6 +146,24 @@ impl AbsentParts {
         }
         notes
     }
+}
+
+/// What a route over a group has of that member.
+fn leg(object: &Nexthop, member: &Member) -> Hop {
+    Hop {
+        dev: object.dev.clone(),
+        gateway: object.gateway,
+        flags: u8::try_from(object.flags).unwrap_or_default(),
+        weight: u8::try_from(member.weight.saturating_sub(1)).unwrap_or_default(),
+        ..Hop::default()
+    }
+}
+
+/// Whether no route of the record over that group lacks the leg.
+fn has_leg(record: &Record, group: u32, leg: &Hop) -> bool {
+    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let mut through = routes.filter(|r| r.nexthop() == Some(group));
+    through.all(|r| r.hops.iter().any(|hop| is_same_leg(hop, leg)))
 }
 
 const DISABLED: &str = "ipv6/conf/disable_ipv6";
