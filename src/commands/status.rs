@@ -178,8 +178,8 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
         let looks = match Path::new(TIMER).exists() {
             true => "nothing: the timer of `rdmaprep install --systemd` looks again",
             false => {
-                "`rdmaprep restore --all` when its manager has configured it: there is no timer of \
-                `rdmaprep install --systemd`"
+                "`rdmaprep restore --all --stale` when its manager has configured it: there is no \
+                timer of `rdmaprep install --systemd`"
             }
         };
         return format!(

@@ -10,13 +10,13 @@ use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
-use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect, kernel_address};
+use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect};
 
 use super::diff::additions;
 use super::forget::close_record;
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
-use super::owed::{Words, owed};
+use super::owed::{Words, is_strange, owed};
 use super::plan::{RestorePlan, delete_on_host, superseded};
 use super::settle::{Returned, Waiting, activate, last_words, waiting};
 use super::{Restored, SETTLE, nic_names};
@@ -138,10 +138,23 @@ pub fn preview(
     let steps = missing(record, &here, &words, &host);
     let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
     notes.extend(waiting.map(|w| w.why));
+    notes.extend(here.iter().filter_map(|held| due(held, &words)));
     Ok(RestorePlan {
         steps,
         notes,
         ..RestorePlan::default()
+    })
+}
+
+/// NetworkManager came back when all was there, and took it for another program's.
+fn due(held: &MovedNic, words: &Words) -> Option<String> {
+    let (name, managed) = (held.name(), held.managed.as_ref()?);
+    let is_due = managed.uuid.is_some() && words.get(name) == Some(&Word::External);
+    is_due.then(|| {
+        format!(
+            "{name} is back; the next look has its profile activated, and it lacks its addresses \
+            for a moment"
+        )
     })
 }
 
@@ -254,10 +267,7 @@ fn strange_address<'a>(
     if managed.as_ref().is_some_and(|m| m.foreign.is_none()) {
         return None;
     }
-    dev.addresses.iter().find(|a| {
-        a.valid_lft.is_none()
-            && !kernel_address(a, dev)
-            && !was.addresses.iter().any(|known| same_address(known, a))
-            && !managed.as_ref().is_some_and(|m| m.owns_address(a))
-    })
+    dev.addresses
+        .iter()
+        .find(|a| is_strange(a, was, dev) && !managed.as_ref().is_some_and(|m| m.owns_address(a)))
 }

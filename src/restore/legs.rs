@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Hop, Member, Nexthop, RTA_NH_ID, Route, Snapshot};
+use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
@@ -260,9 +260,9 @@ fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
     let Some(id) = r.nexthop() else {
         return true;
     };
-    let mut all = from.held.iter().flat_map(|h| &h.before.nexthops);
-    let is_in = |m: &Member| objects.contains(&m.id);
-    objects.contains(&id) || all.any(|n| n.id == id && n.group.iter().any(is_in))
+    let all = from.held.iter().flat_map(|h| &h.before.nexthops);
+    let group = all.filter(|n| n.id == id).flat_map(|n| &n.group);
+    objects.contains(&id) || group.map(|m| m.id).any(|member| objects.contains(&member))
 }
 
 fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
@@ -318,10 +318,9 @@ pub(super) fn absent_parts(
     others: &[Record],
 ) -> Result<(AbsentParts, Vec<String>)> {
     // A route over a group may have been handed over without it.
-    let leads_by_objects = |state: &NicState| {
-        !state.nexthops.is_empty() || state.routes.iter().any(|r| r.nexthop().is_some())
-    };
-    let has_objects = record.held.iter().any(|h| leads_by_objects(&h.before));
+    let has_objects = record.held.iter().any(|h| {
+        !h.before.nexthops.is_empty() || h.before.routes.iter().any(|r| r.nexthop().is_some())
+    });
     let scope = match (has_objects, record.has_routes_of_others()) {
         (true, _) => Scope::network().with(RoutesOf::deviceless()),
         (false, false)

@@ -3,15 +3,15 @@
 //! other owner comes after that. A routing daemon learns its routes again, or has lost them
 //! meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Netdev, Nexthop, Snapshot};
-use rdma_model::step::{NicState, chosen_by_manager};
+use rdma_model::snapshot::{Address, Netdev, Nexthop, Route, Snapshot};
+use rdma_model::step::{NicState, chosen_by_manager, kernel_address};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -21,9 +21,31 @@ pub type Words = BTreeMap<IfName, Word>;
 
 /// NICs with that part of their state which a restore puts back now.
 pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
-    held.iter()
-        .map(|h| owed_of(h, words.get(h.name()).copied(), host))
-        .collect()
+    let owed = held
+        .iter()
+        .map(|h| owed_of(h, words.get(h.name()).copied(), host));
+    let mut owed: Vec<MovedNic> = owed.collect();
+    let ended = words.iter().filter(|(_, word)| **word == Word::Ended);
+    let ended: BTreeSet<&IfName> = ended.map(|(name, _)| name).collect();
+    for nic in owed.iter_mut().filter(|_| !ended.is_empty()) {
+        nic.before.routes = without_legs(&nic.before.routes, &ended);
+    }
+    owed
+}
+
+/// Routes without what leads over these NICs.
+fn without_legs(routes: &[Route], nics: &BTreeSet<&IfName>) -> Vec<Route> {
+    routes.iter().filter_map(|r| without(r, nics)).collect()
+}
+
+/// Nothing where no other leg is left. What leads over a nexthop object is the object's.
+fn without(route: &Route, nics: &BTreeSet<&IfName>) -> Option<Route> {
+    let mut hops = route.hops.clone();
+    hops.retain(|hop| hop.dev.as_ref().is_none_or(|dev| !nics.contains(dev)));
+    match hops.len() == route.hops.len() || route.nexthop().is_some() {
+        true => Some(route.clone()),
+        false => (!hops.is_empty()).then(|| route.with(hops)),
+    }
 }
 
 /// What a NIC of the host belongs to, and did not before. A NIC leaves what its container put it
@@ -38,7 +60,9 @@ pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Strin
     let name = held.name();
     let why = match taken_into(held, host.netdev(name)?) {
         Some(master) => format!("belongs to {master} now"),
-        None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
+        None if words.get(name) == Some(&Word::Ended) => {
+            "has been disconnected, or set up otherwise".to_owned()
+        }
         None => return None,
     };
     Some(format!("{name} {why}: what it lacked is given up"))
@@ -197,6 +221,14 @@ fn has_equal_object(managed: &Managed, object: &Nexthop, host: &Snapshot) -> boo
         && object.group.is_empty()
         && !equal.is_empty()
         && equal.iter().all(|other| other.id != object.id)
+}
+
+/// Whether an address came by no record and not by the kernel, for good.
+pub fn is_strange(address: &Address, was: &Netdev, now: &Netdev) -> bool {
+    let mut known = was.addresses.iter();
+    address.valid_lft.is_none()
+        && !kernel_address(address, now)
+        && !known.any(|known| same_address(known, address))
 }
 
 /// Whether all that its manager gave a NIC for good is there: it has the same profile.

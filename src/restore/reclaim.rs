@@ -12,8 +12,8 @@ use crate::record::{Record, short_id};
 use crate::store::records::Records;
 
 /// Restores the NICs of containers that have died without a stop hook, other than those in `but`,
-/// a namespace; goes on with NICs that are back and await their manager; and drops pins without a record. Returns a sentence for each, and for each record
-/// that cannot be read.
+/// a namespace; goes on with NICs that are back and await their manager; and drops pins without a
+/// record. Returns a sentence for each, and for each record that cannot be read.
 pub fn reclaim(
     machine: &dyn Namespaces,
     records: &mut Records,

@@ -289,7 +289,7 @@ fn status_says_what_a_waiting_nic_waits_for_now() {
         for words in [
             "systemd-networkd is configuring it",
             "first",
-            "restore --all` when its manager",
+            "restore --all --stale` when its manager",
         ] {
             assert!(said.contains(words), "no {words:?} in {said}");
         }

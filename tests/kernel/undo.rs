@@ -342,9 +342,12 @@ nexthop add id 20 group 10/11\nroute add 203.0.114.0/24 nhid 20",
 fn ipv6_routes_come_back_beside_a_dead_leg() {
     alone(|host| {
         host.rails(3);
-        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
+        host.ip(
+            "address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
 address add fd02::1/64 dev r2 nodad
-route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via fd02::9 dev r2");
+route add fd13::/48 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 \
+        nexthop via fd02::9 dev r2",
+        );
         host.prepare("r0");
         let mut c = Container::new("dead");
         c.create(host).ok();

@@ -70,8 +70,8 @@ impl AbsentParts {
         notes
     }
 
-    /// Linux refuses a group with a member that is not there, and leads by the others as they are by
-    /// now, whatever they were.
+    /// Linux refuses a group with a member that is not there, and leads by the others as they are
+    /// by now, whatever they were.
     fn add_gone_members(
         &mut self,
         record: &Record,
@@ -84,29 +84,28 @@ impl AbsentParts {
         let away = away.flat_map(|h| &h.before.nexthops);
         let known: HashSet<u32> = all.iter().copied().chain(away).map(|n| n.id).collect();
         let mut notes = Vec::new();
+        // One that another record handed over, with what leads through it.
         let routes = record.held.iter().flat_map(|h| &h.before.routes);
         let named: HashSet<u32> = routes.filter_map(Route::nexthop).collect();
-        let is_own = |id: u32| own().any(|n| n.id == id);
-        // One that another record handed over, with what leads through it.
-        let handed = host.nexthops.iter();
-        let handed = handed.filter(|n| named.contains(&n.id) && !is_own(n.id));
+        let handed = host.nexthops.iter().filter(|n| named.contains(&n.id));
+        let handed = handed.filter(|n| own().all(|own| own.id != n.id));
         // A daemon's come back by the daemon.
         for group in own().chain(handed).filter(|n| !is_daemon(n.protocol)) {
             let gone = group.group.iter().filter(|m| !known.contains(&m.id));
             let gone: Vec<u32> = gone.map(|m| m.id).collect();
-            let is_changed = |m: &&Member| {
-                let leg = all.iter().find(|n| n.id == m.id).map(|n| leg(n, m));
-                leg.is_some_and(|leg| !has_leg(record, group.id, &leg))
-            };
-            let changed = group.group.iter().filter(is_changed);
-            let changed: Vec<u32> = changed.map(|m| m.id).collect();
+            let here = group.group.iter().filter_map(|m| {
+                let object = all.iter().find(|n| n.id == m.id);
+                object.map(|n| (m.id, leg(n, m)))
+            });
+            let here: Vec<(u32, Hop)> = here.collect();
+            let changed = here
+                .iter()
+                .filter(|(_, leg)| !has_leg(record, group.id, leg));
+            let changed: Vec<u32> = changed.map(|(id, _)| *id).collect();
             if gone.is_empty() && changed.is_empty() {
                 continue;
             }
-            let legs = group.group.iter().filter_map(|m| {
-                let object = all.iter().find(|n| n.id == m.id);
-                object.map(|n| leg(n, m))
-            });
+            let legs = here.into_iter().map(|(_, leg)| leg);
             self.legs.insert(group.id, legs.collect());
             notes.extend(changed.iter().map(|id| {
                 format!("nexthop object {id} leads elsewhere now, and so do groups with it")
