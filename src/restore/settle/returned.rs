@@ -6,6 +6,7 @@ use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
+use rdma_model::step::chosen_by_manager;
 
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
@@ -76,9 +77,10 @@ impl<'a> Returned<'a> {
     }
 }
 
+/// A link-local address may be one that the manager chose anew.
 fn is_set_up_otherwise(held: &MovedNic, link: &Netdev) -> bool {
     let mut addresses = link.addresses.iter();
-    addresses.any(|a| is_strange(a, &held.before.netdev, link))
+    addresses.any(|a| is_strange(a, &held.before.netdev, link) && !chosen_by_manager(a, link))
 }
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
