@@ -218,7 +218,7 @@ impl Installation {
         ensure!(
             piece.how != How::Own || base.is_none(),
             ErrorClass::Refused.error(format!(
-                "{} is there and is not rdmaprep's: move it away",
+                "{} is there, and is not as rdmaprep wrote it: move it away",
                 piece.path
             ))
         );

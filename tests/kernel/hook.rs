@@ -1103,6 +1103,14 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
             &c.state(),
         )
         .fails(4, &why);
+        sh("ip link set r1 down");
+        let why = [
+            "r1 has no IPv4 address, and is down",
+            "bring it up by what configures it",
+        ];
+        host.rdmaprep(&["prepare", "--ifaces", "r0 r1"])
+            .fails(4, &why);
+        sh("ip link set r1 up");
         host.is_as(&before);
         // What the container itself leaves out is not missed.
         let mut c = Container::new("c")

@@ -44,6 +44,14 @@ pub(super) fn no_address(context: &Context, candidate: &Candidate) -> Option<Dro
             "run it on the host itself: a captured /sys has no addresses",
         );
     }
+    if other.is_empty() && !netdev.up {
+        let fix = format!(
+            "bring it up by what configures it (`ifup {0}`, `networkctl up {0}`, `nmcli device \
+            connect {0}`), or by `ip link set {0} up`",
+            netdev.name
+        );
+        return because(DropCode::NoAddress, format!("{why}, and is down"), &fix);
+    }
     if other.is_empty() {
         return because(
             DropCode::NoAddress,
