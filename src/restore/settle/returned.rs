@@ -77,7 +77,7 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// A link-local address may be one that the manager chose anew.
+/// A manager may choose another link-local address.
 fn is_set_up_otherwise(held: &MovedNic, link: &Netdev) -> bool {
     let mut addresses = link.addresses.iter();
     addresses.any(|a| is_strange(a, &held.before.netdev, link) && !chosen_by_manager(a, link))
