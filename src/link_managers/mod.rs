@@ -25,7 +25,7 @@ use rdma_model::step::NicState;
 
 use crate::disk::files;
 use crate::select::{Awaits, Configuring};
-use state_files::below;
+use state_files::{awaits_udev, below};
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
 };
@@ -397,7 +397,11 @@ impl Managers {
                     false => word,
                 }
             }
-            (Manager::NetworkManager, Some(bus)) => network_manager::word(bus, link),
+            (Manager::NetworkManager, Some(bus)) => match network_manager::word(bus, link) {
+                // It takes no link before udev has set it up.
+                Word::GivenUp if awaits_udev(&self.root, link.ifindex) => Word::Unseen,
+                word => word,
+            },
             _ => Word::Unseen,
         }
     }

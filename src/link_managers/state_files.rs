@@ -89,6 +89,11 @@ pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static st
         .or(ifupdown)
 }
 
+/// Whether udev has yet to set a link up.
+pub fn awaits_udev(root: &Path, ifindex: u32) -> bool {
+    root.join("run/udev/control").exists() && !root.join(format!("{UDEV}{ifindex}")).exists()
+}
+
 /// Whether udev is at work on events: `udevadm settle` waits for this file to go
 /// (event_queue_insert() in systemd's udev-manager.c).
 pub fn busy(root: &Path) -> bool {

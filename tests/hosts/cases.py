@@ -814,6 +814,14 @@ def networkmanager_networking_off(h):
     activated_by_hand(h)
 
 
+@case("trixie", "bookworm", udev=True, run=steps.udev_late)
+def networkmanager_before_udev(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+
+
 @case("trixie", "bookworm", run=steps.ended_after_a_killed_stop)
 def networkmanager_profile_ended_after_a_killed_stop(h):
     h.m0_by_hand()

@@ -120,6 +120,21 @@ def ended_after_a_killed_stop(judge):
         judge.expect_back(step)
 
 
+def udev_late(judge):
+    """NetworkManager takes no link before udev has set it up: on a busy machine that is later."""
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        step = f"round {number + 1}"
+        container = attach_noticed(judge, step)
+        sh("udevadm settle; pkill -STOP udevd")
+        beside = judge.beside(lambda: sh("sleep 0.8; pkill -CONT udevd"))
+        ended = container.stop()
+        beside.join()
+        judge.expect_code(ended, 0, step)
+        judge.until_nothing_is_left()
+        judge.expect_back(step)
+
+
 def reconfigured_while_away(judge, drop, gone, back):
     """An administrator takes something out of a profile while its NIC is away: it does not return.
     `gone` prints it where it is."""
