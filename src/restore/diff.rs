@@ -1,5 +1,8 @@
 //! What makes NICs what they should be, out of what they are.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use super::legs::is_part;
 use super::link_diff::{device_differences, link_differences, qdisc_differences};
 
@@ -351,9 +354,13 @@ pub(super) fn remnants<'a>(
     let mut wanted: Vec<&Route> = wanted.collect();
     wanted.retain(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none());
     let mut steps = Vec::new();
+    if wanted.is_empty() {
+        return steps;
+    }
+    let down = observed.netdevs.iter().filter(|dev| !dev.up);
+    let down: BTreeSet<&IfName> = down.map(|dev| &dev.name).collect();
     for route in &observed.routes {
-        let mut alive = route.clone();
-        alive.hops.retain(|hop| !is_down(hop, observed));
+        let alive = alive(route, &down);
         if wanted.iter().any(|w| is_part(&alive, w)) {
             let route = route.clone();
             steps.push(Step::RouteDelete { side, route });
@@ -362,7 +369,13 @@ pub(super) fn remnants<'a>(
     steps
 }
 
-fn is_down(hop: &Hop, observed: &Snapshot) -> bool {
-    let dev = hop.dev.as_ref().and_then(|dev| observed.netdev(dev));
-    dev.is_some_and(|dev| !dev.up)
+/// A route without its dead legs.
+fn alive<'r>(route: &'r Route, down: &BTreeSet<&IfName>) -> Cow<'r, Route> {
+    let is_down = |hop: &Hop| hop.dev.as_ref().is_some_and(|dev| down.contains(dev));
+    if !route.hops.iter().any(is_down) {
+        return Cow::Borrowed(route);
+    }
+    let mut alive = route.clone();
+    alive.hops.retain(|hop| !is_down(hop));
+    Cow::Owned(alive)
 }

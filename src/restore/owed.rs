@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Nexthop, Route, Snapshot};
-use rdma_model::step::{NicState, chosen_by_manager, kernel_address};
+use rdma_model::step::{NicState, chosen_by_manager};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -60,9 +60,7 @@ pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Strin
     let name = held.name();
     let why = match taken_into(held, host.netdev(name)?) {
         Some(master) => format!("belongs to {master} now"),
-        None if words.get(name) == Some(&Word::Ended) => {
-            "has been disconnected, or set up otherwise".to_owned()
-        }
+        None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
         None => return None,
     };
     Some(format!("{name} {why}: what it lacked is given up"))
@@ -221,14 +219,6 @@ fn has_equal_object(managed: &Managed, object: &Nexthop, host: &Snapshot) -> boo
         && object.group.is_empty()
         && !equal.is_empty()
         && equal.iter().all(|other| other.id != object.id)
-}
-
-/// Whether an address came by no record and not by the kernel, for good.
-pub fn is_strange(address: &Address, was: &Netdev, now: &Netdev) -> bool {
-    let mut known = was.addresses.iter();
-    address.valid_lft.is_none()
-        && !kernel_address(address, now)
-        && !known.any(|known| same_address(known, address))
 }
 
 /// Whether all that its manager gave a NIC for good is there: it has the same profile.

@@ -6,11 +6,10 @@ use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
-use rdma_model::step::chosen_by_manager;
 
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
-use crate::restore::owed::{Words, has_its_own, is_strange};
+use crate::restore::owed::{Words, has_its_own};
 
 /// NICs that have come to the host.
 #[derive(Clone, Copy)]
@@ -57,30 +56,22 @@ impl<'a> Returned<'a> {
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
                 continue;
             };
-            let is_here = !self.arriving.contains(name);
-            let since = match is_here {
-                true => SystemTime::UNIX_EPOCH,
-                false => self.begun,
+            let since = if self.arriving.contains(name) {
+                self.begun
+            } else {
+                SystemTime::UNIX_EPOCH
             };
             let word = match managers.word_of(managed, link, since) {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => {
                     managers.begun_with(managed, link)
                 }
                 Word::Unaware if has_its_own(held, host) => Word::Unnoticed,
-                // Ended, and configured by hand since.
-                Word::External if is_here && is_set_up_otherwise(held, link) => Word::Ended,
                 word => word,
             };
             words.insert(name.clone(), word);
         }
         words
     }
-}
-
-/// A manager may choose another link-local address.
-fn is_set_up_otherwise(held: &MovedNic, link: &Netdev) -> bool {
-    let mut addresses = link.addresses.iter();
-    addresses.any(|a| is_strange(a, &held.before.netdev, link) && !chosen_by_manager(a, link))
 }
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
