@@ -15,6 +15,7 @@ use crate::kernel::process::capabilities;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
 use crate::report::{self, Lap, Report};
+use crate::restore::plan::Purpose;
 use crate::restore::{SETTLE, nic_names, run};
 use crate::store::Store;
 use crate::store::claims::CDI_FOLDER;
@@ -280,7 +281,7 @@ fn foretell(machine: &ThisMachine, records: &Records, found: &Found) -> Result<(
         .filter_map(|path| records.at(path)?.as_ref().ok())
     {
         let mut world = machine.open(record, &records.store().pin(record.netns))?;
-        let plan = run::preview(machine, &mut *world, records, record)?;
+        let plan = run::preview(machine, &mut *world, records, record, Purpose::Preview)?;
         plan.stuck
             .iter()
             .try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;

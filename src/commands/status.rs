@@ -18,6 +18,7 @@ use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
 use crate::record::{Hold, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
+use crate::restore::plan::Purpose;
 use crate::restore::run;
 use crate::store::Store;
 use crate::store::records::Records;
@@ -158,8 +159,9 @@ fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<Stri
     if !record.is_back() {
         return Vec::new();
     }
-    let next = open(machine, record, &records.store().pin(record.netns))
-        .and_then(|mut world| run::preview(machine, &mut *world, records, record).ok());
+    let next = open(machine, record, &records.store().pin(record.netns)).and_then(|mut world| {
+        run::preview(machine, &mut *world, records, record, Purpose::Preview).ok()
+    });
     match next {
         None => record.awaits.clone(),
         Some(next) if !next.notes.is_empty() => next.notes,

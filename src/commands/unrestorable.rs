@@ -16,7 +16,8 @@ use crate::record::{PartialRecord, Phase, Record};
 use crate::report::Report;
 use crate::restore::bare_hcas;
 use crate::restore::forget::release_netns;
-use crate::restore::plan::{Goal, RestorePlan, plan_restore};
+use crate::restore::plan::{Purpose, RestorePlan};
+use crate::restore::run;
 use crate::store::records::Records;
 
 const ARPHRD_ETHER: u16 = 1;
@@ -57,6 +58,7 @@ pub(super) fn forget(
         ));
     }
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
+    let mut way = run::preview(machine, &mut *world, records, record, Purpose::Forget)?;
     let inside = world.observe_inside(&Scope::network())?;
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = world.observe(
@@ -66,8 +68,9 @@ pub(super) fn forget(
             ..Scope::network()
         },
     )?;
-    let way = plan_restore(&record.held, &host, inside.as_ref(), Goal::Exact);
-    let hcas = rdma_mode::restore_hcas(bare_hcas::of(record).iter(), &host, inside.as_ref());
+    let bare = bare_hcas::of(record);
+    let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
+    way.missing -= rdma_mode::missing_everywhere(bare, &host, inside.as_ref()).len();
     let hope = hcas
         .first()
         .map(|step| format!("{step} is still possible"))
@@ -116,7 +119,7 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
         ));
     }
     let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
-    let whole = way.missing == 0 && way.steps.is_empty();
+    let whole = way.missing == 0 && way.steps.is_empty() && record.held_back.is_empty();
     let rest: Vec<&str> = rest.iter().map(|h| h.name().as_str()).collect();
     (untried || whole || way.steps.iter().any(takes_away))
         .then(|| format!("{} can still be restored", rest.join(" ")))

@@ -17,8 +17,8 @@ use super::forget::close_record;
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, owed};
-use super::plan::{RestorePlan, delete_on_host, superseded};
-use super::settle::{Returned, Waiting, activate, last_words, waiting};
+use super::plan::{Purpose, RestorePlan, delete_on_host, superseded};
+use super::settle::{Returned, Waiting, activate, last_words, made_by_managers, waiting};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
@@ -129,12 +129,16 @@ pub fn preview(
     world: &mut dyn World,
     record: &Record,
     age: Duration,
+    purpose: Purpose,
 ) -> Result<RestorePlan> {
     let mut managers = Managers::of(machine.root());
     let host = observe(world, record)?;
     let (here, mut notes) = waiting_still(record, &host, &mut managers);
     let mut words = words(&here, &host, &mut managers);
     forget_unnoticed(&mut words, age);
+    if purpose == Purpose::Forget {
+        made_by_managers(&mut words);
+    }
     let steps = missing(record, &here, &words, &host);
     let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
     notes.extend(waiting.map(|w| w.why));

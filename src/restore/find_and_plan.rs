@@ -12,8 +12,8 @@ use rdma_model::step::Side;
 use super::bare_hcas;
 use super::look_inside::look_inside;
 use super::owed::{given_up, leave_settings, owed, unseen};
-use super::plan::{Goal, RestorePlan, plan_restore};
-use super::settle::Returned;
+use super::plan::{Goal, Purpose, RestorePlan, plan_restore};
+use super::settle::{Returned, made_by_managers};
 use super::{nic_names, search_netns};
 use crate::kernel::{Namespaces, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -47,7 +47,7 @@ pub(super) fn find_and_plan(
     let mut has_searched = patience.is_zero();
     let mut searched = None;
     loop {
-        let planned = plan_now(world, managers, record)?;
+        let planned = plan_now(world, managers, record, Purpose::Restore)?;
         let plan = &planned.plan;
         let is_over = Instant::now() >= deadline;
         if plan.missing == 0 || is_over && has_searched {
@@ -79,9 +79,15 @@ pub(super) fn plan_now(
     world: &mut dyn World,
     managers: &mut Managers,
     record: &Record,
+    purpose: Purpose,
 ) -> Result<Planned> {
     let inside = look_inside(world, &record.held)?;
-    let scope = Scope::network().with(routes_of(record));
+    let scope = match purpose {
+        // To write a setting that is there takes less than to read all.
+        Purpose::Restore => Scope::network(),
+        Purpose::Preview | Purpose::Forget => Scope::for_nics(nic_names(&record.held)),
+    };
+    let scope = scope.with(routes_of(record));
     let host = world.observe(Side::Host, &scope)?;
     let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
@@ -105,6 +111,9 @@ pub(super) fn plan_now(
         };
     }
     words.extend(unseen(&arriving));
+    if purpose == Purpose::Forget {
+        made_by_managers(&mut words);
+    }
     let mut owed = owed(&record.held, &words, &host);
     for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {
         if nic

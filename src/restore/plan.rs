@@ -26,6 +26,16 @@ use rdma_model::step::{
 };
 use rdma_model::upper_lower;
 
+/// What a plan is for.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Purpose {
+    Restore,
+    /// To tell what a restore would do now.
+    Preview,
+    /// To tell what is lost without one: what managers make by themselves is not.
+    Forget,
+}
+
 #[derive(Debug, Default)]
 pub struct RestorePlan {
     /// In the order in which they are done.

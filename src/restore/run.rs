@@ -14,7 +14,7 @@ use crate::restore::awaited;
 use crate::restore::bring_back::bring_back;
 use crate::restore::find_and_plan::plan_now;
 use crate::restore::legs::{absent_parts, other_records};
-use crate::restore::plan::RestorePlan;
+use crate::restore::plan::{Purpose, RestorePlan};
 use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
 
@@ -83,20 +83,23 @@ pub fn restore_opened(
     })
 }
 
-/// What a restore would do now, while other containers have their NICs.
+/// What a restore would do now, or what is lost without one, while other containers have their
+/// NICs.
 pub fn preview(
     machine: &dyn Namespaces,
     world: &mut dyn World,
     records: &Records,
     record: &Record,
+    purpose: Purpose,
 ) -> Result<RestorePlan> {
     if record.is_back() {
-        return awaited::preview(machine, world, record, records.age(record));
+        let age = records.age(record);
+        return awaited::preview(machine, world, record, age, purpose);
     }
     let (absent, gone_notes) =
         absent_parts(world, records, record, &other_records(records, record))?;
     let mut managers = Managers::of(machine.root());
-    let plan = plan_now(world, &mut managers, &absent.view(record))?.plan;
+    let plan = plan_now(world, &mut managers, &absent.view(record), purpose)?.plan;
     Ok(RestorePlan {
         notes: plan
             .notes

@@ -22,7 +22,7 @@ use crate::link_managers::advice::{Outcome, Present, sentence};
 use crate::link_managers::{self, Managers, Word};
 use crate::restore::plan::devices;
 use crate::verify;
-pub use returned::{Returned, Waiting, activate, is_last, last_words, waiting};
+pub use returned::{Returned, Waiting, activate, is_last, last_words, made_by_managers, waiting};
 use returned::{has_carrier, is_settled};
 
 /// Between two observations that must be equal, where a link manager may be about to change what

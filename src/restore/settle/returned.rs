@@ -87,6 +87,12 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
     }
 }
 
+/// As when managers have made all that is their own.
+pub fn made_by_managers(words: &mut Words) {
+    let busy = words.values_mut().filter(|word| !is_last(**word));
+    busy.for_each(|word| *word = Word::Changed);
+}
+
 /// Has the profile of a NIC activated again. Whether that is under way.
 pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
     let link = host.netdev(held.name());
