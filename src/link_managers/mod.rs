@@ -178,10 +178,14 @@ impl Managers {
         Some(Hex(digest.finalize().to_vec()))
     }
 
-    /// Whether its files are not those by which a link was configured before.
+    /// Whether its files are not those by which a link was configured before. A profile that
+    /// NetworkManager makes of what it finds on a link is no other one.
     fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        let was = managed.profile.as_ref();
-        was.is_some_and(|was| {
+        let bus = self.network_manager(managed.by);
+        if bus.is_some_and(|bus| network_manager::finds_configured(bus, link)) {
+            return false;
+        }
+        managed.profile.as_ref().is_some_and(|was| {
             self.profile(managed.by, link)
                 .is_some_and(|now| now.digest != was.digest)
         })

@@ -47,6 +47,8 @@ const STATIC: u8 = 4;
 const TO_TABLE: u8 = 1;
 
 pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
+    // Asked first: it may end its start between two answers.
+    let is_starting = is_starting(bus);
     let Ok(path) = device(bus, link) else {
         return Word::Unseen;
     };
@@ -54,7 +56,7 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
         Ok(true) => {}
         // It takes the link when networking is on, or it has started.
         Ok(false) => {
-            return match is_off(bus) || is_starting(bus) {
+            return match is_starting || is_off(bus) {
                 true => Word::Unseen,
                 false => Word::GivenUp,
             };
@@ -63,8 +65,8 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     }
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
         // It has not decided yet.
-        DISCONNECTED if is_starting(bus) => Word::Unseen,
-        ACTIVATED if is_external(bus, &path) => match is_starting(bus) {
+        DISCONNECTED if is_starting => Word::Unseen,
+        ACTIVATED if is_external(bus, &path) => match is_starting {
             true => Word::Unseen,
             false => Word::External,
         },
@@ -162,6 +164,11 @@ pub(super) fn flag(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Re
 pub(super) fn string(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<String> {
     let answer = property(bus, path, interface, name)?;
     Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
+}
+
+/// Whether it has found the link configured, or is about to say so.
+pub fn finds_configured(bus: &mut Bus, link: &Netdev) -> bool {
+    device(bus, link).is_ok_and(|path| is_external(bus, &path))
 }
 
 pub(super) fn is_external(bus: &mut Bus, path: &str) -> bool {

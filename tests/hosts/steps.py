@@ -163,6 +163,9 @@ def manager_ended_while_away(judge):
         judge.expect_back(f"{step}, without its manager, a second time")
         for manager in judge.host.managers:
             manager.daemon.start()
+        # A manager that has just started says other things for some ms.
+        for _ in range(60):
+            judge.timer(step)
         judge.until_nothing_is_left()
         judge.expect_back(f"{step}, and then with its manager")
 
