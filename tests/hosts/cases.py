@@ -1205,8 +1205,9 @@ def stand_in_adds_rules_the_other_way_round(h):
 
 
 def stand_in(h, gone, back):
-    """Under networkd's name: does `gone` when r0 has left or is down, as a killed create leaves it,
-    `back` a little after it is up again, and then gives networkd's sign."""
+    """Under networkd's name: does `gone` when a rail has left or is down, as a killed create leaves
+    it, `back` a little after all are up again, and then gives networkd's sign. Like networkd, it
+    misses no event of the kernel's."""
     signs = " ".join(
         f"/run/systemd/netif/links/$(cat /sys/class/net/{nic}/ifindex)" for nic in h.rails
     )
@@ -1216,17 +1217,33 @@ def stand_in(h, gone, back):
 signs="{signs}"
 configured() {{ for sign in $signs; do echo ADMIN_STATE=configured > $sign; done; }}
 up() {{ read flags 2> /dev/null < /sys/class/net/$1/flags && [ $((flags & 1)) = 1 ]; }}
+all_up() {{ for nic in {" ".join(h.rails)}; do up $nic || return; done; }}
 mkdir -p /run/systemd/netif/links
-configured
-while :; do
-  while up r0; do sleep 0.01; done
-  rm -f $signs
-  {gone}
-  for nic in {" ".join(h.rails)}; do until up $nic; do sleep 0.01; done; done
-  sleep 0.04
-  {back}
+away=
+ip -o monitor link | {{
   configured
-done
+  while read -r event; do
+    case $event in
+      *[0-9]": "r[0-9]*) ;;
+      *) continue ;;
+    esac
+    case $event in
+      Deleted*) is_up= ;;
+      *,UP,* | *,UP\\>*) is_up=1 ;;
+      *) is_up= ;;
+    esac
+    if [ -z "$is_up" ]; then
+      away=1
+      rm -f $signs
+      {gone or ":"}
+    elif [ "$away" ] && all_up; then
+      sleep 0.04
+      {back}
+      configured
+      away=
+    fi
+  done
+}}
 """,
     )
     h.owns_name("org.freedesktop.network1")
