@@ -2,10 +2,12 @@
 
 use std::time::SystemTime;
 
+use rdma_model::effect::same_address;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
+use rdma_model::step::{chosen_by_manager, kernel_address};
 
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
@@ -56,22 +58,35 @@ impl<'a> Returned<'a> {
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else {
                 continue;
             };
-            let since = if self.arriving.contains(name) {
-                self.begun
-            } else {
-                SystemTime::UNIX_EPOCH
+            let is_arriving = self.arriving.contains(name);
+            let since = match is_arriving {
+                true => self.begun,
+                false => SystemTime::UNIX_EPOCH,
             };
             let word = match managers.word_of(managed, link, since) {
                 Word::Configuring | Word::Unseen if has_its_own(held, host) => {
                     managers.begun_with(managed, link)
                 }
                 Word::Unaware if has_its_own(held, host) => Word::Unnoticed,
+                Word::External if !is_arriving && has_unknown_address(held, link) => Word::Ended,
                 word => word,
             };
             words.insert(name.clone(), word);
         }
         words
     }
+}
+
+/// Whether someone has set up a NIC by hand since it is back. NetworkManager forgets then that they
+/// had it end the profile.
+fn has_unknown_address(held: &MovedNic, link: &Netdev) -> bool {
+    let known = &held.before.netdev.addresses;
+    link.addresses.iter().any(|a| {
+        a.valid_lft.is_none()
+            && !kernel_address(a, link)
+            && !chosen_by_manager(a, link)
+            && !known.iter().any(|k| same_address(k, a))
+    })
 }
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
