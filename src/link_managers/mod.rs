@@ -25,7 +25,7 @@ use rdma_model::step::NicState;
 
 use crate::disk::files;
 use crate::select::{Awaits, Configuring};
-use state_files::{awaits_udev, below};
+use state_files::{below, once_udev_is_done};
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
 };
@@ -243,7 +243,8 @@ impl Managers {
     /// Keeps a manager from a link that none had. What it says is as of [`Managers::word`].
     pub fn keep_off(&mut self, link: &Netdev, ended: &[String]) -> Word {
         let bus = self.running_network_manager();
-        bus.map_or(Word::Absent, |bus| activation::keep_off(bus, link, ended))
+        let word = bus.map_or(Word::Absent, |bus| activation::keep_off(bus, link, ended));
+        once_udev_is_done(word, &self.root, link.ifindex)
     }
 
     fn running_network_manager(&mut self) -> Option<&mut bus::Bus> {
@@ -401,11 +402,10 @@ impl Managers {
                     false => word,
                 }
             }
-            (Manager::NetworkManager, Some(bus)) => match network_manager::word(bus, link) {
-                // It takes no link before udev has set it up.
-                Word::GivenUp if awaits_udev(&self.root, link.ifindex) => Word::Unseen,
-                word => word,
-            },
+            (Manager::NetworkManager, Some(bus)) => {
+                let word = network_manager::word(bus, link);
+                once_udev_is_done(word, &self.root, link.ifindex)
+            }
             _ => Word::Unseen,
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rdma_model::ids::IfName;
 use rdma_model::manager::Manager;
 
-use super::networkd;
+use super::{Word, networkd};
 use crate::disk::files;
 
 /// What udev records of a link (udev_device_db in systemd: `n` and the link's number).
@@ -89,8 +89,16 @@ pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static st
         .or(ifupdown)
 }
 
+/// What NetworkManager means: it takes no link before udev has set it up.
+pub(super) fn once_udev_is_done(word: Word, root: &Path, ifindex: u32) -> Word {
+    match word {
+        Word::GivenUp if awaits_udev(root, ifindex) => Word::Unseen,
+        word => word,
+    }
+}
+
 /// Whether udev has yet to set a link up.
-pub fn awaits_udev(root: &Path, ifindex: u32) -> bool {
+fn awaits_udev(root: &Path, ifindex: u32) -> bool {
     root.join("run/udev/control").exists() && !root.join(format!("{UDEV}{ifindex}")).exists()
 }
 

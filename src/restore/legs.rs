@@ -99,7 +99,9 @@ impl AbsentParts {
     }
 
     fn lacks(&self, r: &Route) -> bool {
-        r.hops.iter().any(|h| !self.can_be(r, h))
+        // Its other legs may be equal to one that has gone.
+        r.nexthop().is_some_and(|id| self.legs.contains_key(&id))
+            || r.hops.iter().any(|h| !self.can_be(r, h))
             || r.prefsrc.is_some_and(|ip| self.sources.contains(&ip))
     }
 

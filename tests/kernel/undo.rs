@@ -305,7 +305,8 @@ fn groups_lead_by_what_their_members_are_by_now() {
         host.rails(3);
         host.ip(
             "nexthop add id 10 via 10.1.0.9 dev r1\nnexthop add id 11 via 10.0.0.9 dev r0
-nexthop add id 20 group 10/11\nroute add 203.0.114.0/24 nhid 20",
+nexthop add id 12 via 10.1.0.9 dev r1
+nexthop add id 20 group 10/11/12\nroute add 203.0.114.0/24 nhid 20",
         );
         for (plan, nic) in [("zero", "r0"), ("one", "r1")] {
             host.rdmaprep(&["prepare", "--plan", plan, "--ifaces", nic])
