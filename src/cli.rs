@@ -190,9 +190,11 @@ pub enum Command {
   rdmaprep install --podman
   rdmaprep install --network-managers --ifaces \"rdma0 rdma1\"")]
     Install(Box<InstallArgs>),
-    /// Remove what `install` wrote; of files edited since, only rdmaprep's keys
+    /// Remove what `install` wrote
     ///
-    /// Refused while containers hold NICs (exit code 9).
+    /// From an engine's file that was edited since, rdmaprep's keys go. A file of rdmaprep's own
+    /// that was edited since stays in force, with exit code 8: remove it, or --leave-changed leaves
+    /// it for good. Refused while containers hold NICs (exit code 9).
     Uninstall(UninstallArgs),
 }
 

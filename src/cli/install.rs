@@ -68,7 +68,7 @@ pub struct TargetArgs {
 
 #[derive(Debug, Default, Args)]
 pub struct UninstallArgs {
-    /// Keep files edited since, without failing
+    /// Leave later edits for good, without failing
     // A package's removal cannot wait for an administrator.
     #[arg(long, env = "RDMAPREP_LEAVE_CHANGED", value_parser = BoolishValueParser::new())]
     pub leave_changed: bool,

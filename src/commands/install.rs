@@ -122,8 +122,8 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
         return Ok(());
     }
     Err(ErrorClass::Incomplete.error(format!(
-        "changed since and left: {left}; take that out, and run this again; or leave it as it is, \
-        by `rdmaprep uninstall --leave-changed`"
+        "changed since and left: {left}; take that out, and run this again; or leave it as it is \
+        for good, by `rdmaprep uninstall --leave-changed`"
     )))
 }
 

@@ -206,7 +206,7 @@ impl Entry {
         else {
             return Ok(Undone {
                 content: Some(now.clone()),
-                left: vec!["the whole of it".to_owned()],
+                left: vec!["all of it, and in force".to_owned()],
             });
         };
         let (text, undo) = match self.how {
@@ -256,8 +256,10 @@ fn devices(tree: &dyn ReadTree) -> Option<Content> {
         .filter(|c| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok()))
 }
 
-/// What uninstalling changes. A file that can no longer be read as what it is counts as changed if
-/// `lenient`, else it is [`ErrorClass::Usage`]; [`ErrorClass::Refused`] where an engine has come to
+/// What uninstalling changes. What was changed since is the administrator's from then on, if
+/// `lenient`: the manifest tells of it no more. A file that can no longer be read as what it is
+/// counts as changed if `lenient`, else it is [`ErrorClass::Usage`], and may be mended: the
+/// manifest tells of it. [`ErrorClass::Refused`] where an engine has come to
 /// start containers by our runtime alone.
 pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Result<Removal> {
     let ground = Ground { tree, manifest };
@@ -298,7 +300,9 @@ pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Res
             removal
                 .left
                 .push(format!("{} ({})", entry.path, undone.left.join(", ")));
-            removal.done.manifest.entries.insert(0, entry.clone());
+            if !lenient {
+                removal.done.manifest.entries.insert(0, entry.clone());
+            }
         }
         if undone.content != before {
             let (path, target) = (entry.path.clone(), entry.target);

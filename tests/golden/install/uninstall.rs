@@ -127,7 +127,53 @@ fn what_was_changed_is_no_failure_where_that_is_asked_for() {
         files(root.path()).into_keys().collect::<Vec<_>>(),
         [PathBuf::from(hook)]
     );
-    rdmaprep("uninstall", root.path(), &[]).fails(8, &[hook]);
+    let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
+    assert!(!said.contains("hooks.d"), "{said}");
+    assert!(root.path().join(hook).exists());
+    rdmaprep("install", root.path(), &["--crio"]).fails(3, &[hook, "move it away"]);
+}
+
+/// Every way on from a failure ends it.
+#[test]
+fn an_edited_file_fails_no_uninstall_once_it_is_settled() {
+    let root = TempDir::new().unwrap();
+    let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
+    rdmaprep("install", root.path(), &["--crio"]).ok();
+    let ours = fs::read_to_string(root.path().join(hook)).unwrap();
+    for settle in ["removed", "as it was", "left"] {
+        rdmaprep("install", root.path(), &["--crio"]).ok();
+        put(root.path(), hook, "{}");
+        for _ in 0..2 {
+            let words = [hook, "all of it, and in force", "--leave-changed"];
+            rdmaprep("uninstall", root.path(), &[]).fails(8, &words);
+        }
+        match settle {
+            "removed" => fs::remove_file(root.path().join(hook)).unwrap(),
+            "as it was" => put(root.path(), hook, &ours),
+            _ => drop(rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok()),
+        }
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        let left = files(root.path()).into_keys().collect::<Vec<_>>();
+        let stays = (settle == "left").then(|| PathBuf::from(hook));
+        assert_eq!(left, Vec::from_iter(stays), "{settle}");
+    }
+}
+
+/// An engine's file that is mended after that is still cleared of our keys.
+#[test]
+fn a_file_that_could_not_be_read_is_undone_when_it_is_mended() {
+    let root = TempDir::new().unwrap();
+    let daemon = "etc/docker/daemon.json";
+    put(root.path(), daemon, "{\"debug\": true}\n");
+    rdmaprep("install", root.path(), &["--docker"]).ok();
+    let ours = fs::read_to_string(root.path().join(daemon)).unwrap();
+    put(root.path(), daemon, "{\"runtimes\": ");
+    rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok();
+    put(root.path(), daemon, &ours.replace("true", "false"));
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    let now = fs::read_to_string(root.path().join(daemon)).unwrap();
+    assert_eq!(now, "{\"debug\": false}\n");
 }
 
 const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
