@@ -4,6 +4,7 @@
 mod cdi;
 mod claims;
 mod doctor;
+mod foretold;
 mod install;
 mod lap;
 mod nccl;
@@ -29,6 +30,7 @@ use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};
 pub use claims::{ReleasedClaim, claim_table, released_claim};
 pub use doctor::diagnosis_table;
+pub use foretold::Foretold;
 pub use install::Installed;
 pub use lap::{Lap, LapTime};
 pub use nccl::{call, explanation_table, tried, wait};

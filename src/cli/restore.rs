@@ -33,14 +33,14 @@ pub struct RestoreHow {
     #[arg(long, conflicts_with = "id")]
     pub stale: bool,
     /// Archive a record whose NICs are gone for good, and show what is lost
-    #[arg(long, conflicts_with_all = ["all", "plan", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["all", "plan"])]
     pub forget: bool,
 }
 
 /// Apart from [`RestoreArgs`], as its group demands exactly one choice of containers.
 #[derive(Debug, Args)]
 pub struct RestoreOutput {
-    /// Change nothing; show the steps
+    /// Change nothing; show the steps, or what is lost
     #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
     /// Print JSON

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
+use rdma_model::step::Step;
 
 use super::container_id::whole_id;
 use super::{config_for_return, say, store, unrestorable, warn, with_progress};
@@ -14,7 +15,7 @@ use crate::config::host::Host;
 use crate::kernel::process::capabilities;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
-use crate::report::{self, Lap, Report};
+use crate::report::{self, Foretold, Lap, Report};
 use crate::restore::plan::Purpose;
 use crate::restore::{SETTLE, nic_names, run};
 use crate::store::Store;
@@ -38,7 +39,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
         .transpose()?;
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     if args.output.dry_run {
-        return foretell(&machine, &records, &found);
+        return foretell(&machine, &records, args, &found);
     }
     // A timer that finds no record does not wait for the lock. It only removes the settings of
     // gVisor's containers that have ended.
@@ -273,24 +274,55 @@ impl Found {
     }
 }
 
-fn foretell(machine: &ThisMachine, records: &Records, found: &Found) -> Result<()> {
-    found.damaged.iter().try_for_each(|(_, why)| say(why))?;
+fn foretell(
+    machine: &ThisMachine,
+    records: &Records,
+    args: &RestoreArgs,
+    found: &Found,
+) -> Result<()> {
+    let mut all = Vec::new();
+    for (path, why) in &found.damaged {
+        let mut foretold = Foretold::new(None);
+        match args.how.forget {
+            true => foretold.notes = unrestorable::unread(records.store(), path)?,
+            false => foretold.stuck.push(why.clone()),
+        }
+        all.push(foretold);
+    }
     for record in found
         .now
         .iter()
         .filter_map(|path| records.at(path)?.as_ref().ok())
     {
-        let mut world = machine.open(record, &records.store().pin(record.netns))?;
-        let plan = run::preview(machine, &mut *world, records, record, Purpose::Preview)?;
-        plan.stuck
-            .iter()
-            .try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
-        plan.steps
-            .iter()
-            .try_for_each(|step| say(&step.to_string()))?;
-        plan.notes
-            .iter()
-            .try_for_each(|note| say(&format!("note: {note}")))?;
+        let mut foretold = Foretold::new(Some(record));
+        match args.how.forget {
+            true => foretold.notes = unrestorable::losses(machine, records, record)?,
+            false => will_do(machine, records, record, &mut foretold)?,
+        }
+        all.push(foretold);
     }
+    if args.output.json {
+        return say(&report::json(&all)?);
+    }
+    if all.is_empty() {
+        return nothing(args);
+    }
+    all.iter().try_for_each(|foretold| say(&foretold.text()))
+}
+
+fn will_do(
+    machine: &ThisMachine,
+    records: &Records,
+    record: &Record,
+    foretold: &mut Foretold,
+) -> Result<()> {
+    let mut world = machine.open(record, &records.store().pin(record.netns))?;
+    let plan = run::preview(machine, &mut *world, records, record, Purpose::Preview)?;
+    let stuck = plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}"));
+    foretold.stuck.extend(stuck);
+    foretold
+        .steps
+        .extend(plan.steps.iter().map(Step::to_string));
+    foretold.notes = plan.notes;
     Ok(())
 }

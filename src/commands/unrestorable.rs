@@ -18,6 +18,7 @@ use crate::restore::bare_hcas;
 use crate::restore::forget::release_netns;
 use crate::restore::plan::{Purpose, RestorePlan};
 use crate::restore::run;
+use crate::store::Store;
 use crate::store::records::Records;
 
 const ARPHRD_ETHER: u16 = 1;
@@ -45,6 +46,17 @@ pub(super) fn forget(
     record: &Record,
     report: &mut Report,
 ) -> Result<()> {
+    report.notes.extend(losses(machine, records, record)?);
+    release_netns(machine, records.store(), record)?;
+    put_aside(records, path, Some(&record.boot_id), report)
+}
+
+/// What is lost with a record, a sentence for each; an error where it is too early to give up.
+pub(super) fn losses(
+    machine: &dyn Namespaces,
+    records: &Records,
+    record: &Record,
+) -> Result<Vec<String>> {
     if let Some(member) = record.members.iter().find(|m| machine.is_alive(record, m)) {
         return Err(ErrorClass::Refused.error(format!(
             "container {} still runs and may use its NICs: stop the container first",
@@ -81,24 +93,11 @@ pub(super) fn forget(
             ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `{restore}`"))
         );
     }
-    report.notes.extend(
-        record
-            .held
-            .iter()
-            .filter(|held| is_stuck(&way, held))
-            .map(lost),
-    );
-    report
-        .notes
-        .extend(way.steps.iter().map(|step| format!("not done: {step}")));
-    report.notes.extend(
-        record
-            .held_back
-            .iter()
-            .map(|why| format!("not restored: {why}")),
-    );
-    release_netns(machine, records.store(), record)?;
-    put_aside(records, path, Some(&record.boot_id), report)
+    let stuck = record.held.iter().filter(|held| is_stuck(&way, held));
+    let steps = way.steps.iter().map(|step| format!("not done: {step}"));
+    let held_back = record.held_back.iter();
+    let held_back = held_back.map(|why| format!("not restored: {why}"));
+    Ok(stuck.map(lost).chain(steps).chain(held_back).collect())
 }
 
 /// Why it is too early to give up.
@@ -163,37 +162,46 @@ fn lost(held: &MovedNic) -> String {
     )
 }
 
-/// Gives up what a record has that cannot be read: whatever is still in its namespace is to be
-/// taken out by hand first, since a namespace that ends destroys what is no hardware.
+/// Gives up what a record has that cannot be read.
 pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Report) -> Result<()> {
     let store = records.store();
     let remains = store.remains(path);
+    let lost = unread(store, path)?;
     if let Some(netns) = store.netns_of(path) {
         let pin = store.pin(netns);
-        let place = pins::place(&pin, netns);
-        if let Some(place) = &place {
-            is_empty(netns, place, &remains)?;
+        if pins::place(&pin, netns).is_some() {
             // While the pin is there, its number is no other namespace's.
             remains
                 .places
                 .iter()
                 .try_for_each(|place| pins::withdraw(place, netns))?;
-        }
-        report.notes.extend(
-            pins::names(netns)
-                .iter()
-                .filter(|name| place.is_some() || remains.places.contains(name))
-                .map(|name| still_named(name)),
-        );
-        if place.is_some() {
             pins::unpin(&pin)?;
         }
     }
-    report.notes.push(format!(
+    report.notes.extend(lost);
+    put_aside(records, path, remains.boot_id.as_deref(), report)
+}
+
+/// What is lost with a record that cannot be read: whatever is still in its namespace is to be
+/// taken out by hand first, since a namespace that ends destroys what is no hardware.
+pub(super) fn unread(store: &Store, path: &Path) -> Result<Vec<String>> {
+    let remains = store.remains(path);
+    let mut lost = Vec::new();
+    if let Some(netns) = store.netns_of(path) {
+        let place = pins::place(&store.pin(netns), netns);
+        if let Some(place) = &place {
+            is_empty(netns, place, &remains)?;
+        }
+        let mut names = pins::names(netns);
+        // With the pin go those that the record has.
+        names.retain(|name| place.is_some() != remains.places.contains(name));
+        lost.extend(names.iter().map(|name| still_named(name)));
+    }
+    lost.push(format!(
         "what cannot be read is given up: {}",
         remains.describe()
     ));
-    put_aside(records, path, remains.boot_id.as_deref(), report)
+    Ok(lost)
 }
 
 /// Whether nothing that a record names, or no link at all, is in its namespace. What has no kind is

@@ -5,7 +5,7 @@ use std::fs;
 use crate::alone;
 use serde_json::Value;
 
-use crate::managed::{away, index, says, state_file, stop_beside, stop_beside_work, tell_owner};
+use crate::managed::{away, index, says, state_file, stop_beside, stop_beside_work};
 use testkit::{Container, Host, sh};
 
 fn stale(host: &Host) -> String {
@@ -13,7 +13,7 @@ fn stale(host: &Host) -> String {
 }
 
 /// r0 is back, and its manager has not configured it.
-fn waiting(host: &Host) {
+pub fn waiting(host: &Host) {
     let (mut c, _) = away(host, "first");
     stop_beside(host, &mut c, "configuring");
     assert_eq!(host.records().len(), 1);
@@ -297,37 +297,6 @@ fn status_says_what_a_waiting_nic_waits_for_now() {
         let said = status();
         assert!(said.contains("is put back at the next look"), "{said}");
         host.rdmaprep(&["restore", "--all"]).ok();
-        host.is_clean();
-    });
-}
-
-/// What its manager makes by itself is not lost, and what the NIC has is there.
-#[test]
-fn forgetting_a_waiting_nic_lists_what_no_one_puts_back() {
-    alone(|host| {
-        let (mut c, _) = away(host, "first");
-        tell_owner(host, |one| one["destination"] == "10.20.0.0/16");
-        stop_beside(host, &mut c, "configuring");
-        host.ip("route delete 10.20.0.0/16");
-        let said = host.rdmaprep(&["restore", "first", "--forget"]).ok().out;
-        for words in ["not done", "10.20.0.0/16"] {
-            assert!(said.contains(words), "no {words:?} in {said}");
-        }
-        for words in ["sysctls", "10.21.0.0/16", "10.0.0.1", "priority 1000"] {
-            assert!(!said.contains(words), "{words:?} in {said}");
-        }
-        host.is_clean();
-    });
-}
-
-#[test]
-fn forgetting_a_nic_that_lacks_nothing_lists_nothing() {
-    alone(|host| {
-        let (mut c, _) = away(host, "first");
-        tell_owner(host, |_| false);
-        stop_beside(host, &mut c, "configuring");
-        let said = host.rdmaprep(&["restore", "first", "--forget"]).ok().out;
-        assert!(!said.contains("not done"), "{said}");
         host.is_clean();
     });
 }

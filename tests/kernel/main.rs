@@ -17,6 +17,7 @@ mod cni;
 mod container_setup;
 mod device;
 mod doctor;
+mod foretold;
 mod gvisor;
 mod handle;
 mod hold;
