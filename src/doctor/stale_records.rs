@@ -180,9 +180,14 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
         .iter()
         .flat_map(|t| t.tables.clone())
         .collect();
+    let mut managers = context.of.machine.iter().flat_map(|m| &m.managers);
+    let has_manager = managers.next().is_some();
     let mut found = Vec::new();
     for r in &snapshot.rules {
-        let Some(what) = orphaned(r, snapshot).filter(|_| !lent.contains(&r.table)) else {
+        // It is in a profile, and goes with that.
+        let is_managers = has_manager && r.is_static();
+        let Some(what) = orphaned(r, snapshot).filter(|_| !is_managers && !lent.contains(&r.table))
+        else {
             continue;
         };
         let family = if r.family == 6 {
