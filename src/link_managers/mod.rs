@@ -4,6 +4,7 @@
 mod activation;
 pub mod advice;
 mod bus;
+mod lease;
 mod network_manager;
 mod networkd;
 pub mod networkd_config;
@@ -14,7 +15,6 @@ mod state_files;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use activation::is_ended;
 use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
 use rdma_model::ids::Hex;
@@ -205,7 +205,7 @@ impl Managers {
         match self.word(managed.by, link, since) {
             Word::Done if self.is_unaware(managed, link) => Word::Unaware,
             Word::Done if self.has_changed(managed, link) => Word::Changed,
-            Word::Idle if self.is_ended(managed, link) => Word::Ended,
+            Word::Idle if self.is_ended(managed.by, link) => Word::Ended,
             word => word,
         }
     }
@@ -224,13 +224,15 @@ impl Managers {
             return false;
         };
         let is_active = activation::uuid(bus, link).is_ok_and(|active| active == *uuid);
-        !is_active && !is_ended(bus, link) && activation::activate(bus, link, uuid).is_ok()
+        !is_active
+            && !activation::is_ended(bus, link)
+            && activation::activate(bus, link, uuid).is_ok()
     }
 
     /// Whether someone has ended what the manager of a link had active on it.
-    pub fn is_ended(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        let bus = self.network_manager(managed.by);
-        bus.is_some_and(|bus| is_ended(bus, link))
+    pub fn is_ended(&mut self, by: Manager, link: &Netdev) -> bool {
+        let bus = self.network_manager(by);
+        bus.is_some_and(|bus| activation::is_ended(bus, link))
     }
 
     /// Which profiles it does not activate on a link that has none of them.
@@ -361,20 +363,14 @@ impl Managers {
             // networkd takes away what it gave a link when the carrier goes, and calls it
             // configured all the same (seen of 252 and 257).
             Word::Done => by == Manager::Networkd && link.up && !link.running,
-            Word::Idle
-                if self
-                    .network_manager(by)
-                    .is_some_and(|bus| is_ended(bus, link)) =>
-            {
-                return Some(Awaits::Connection);
-            }
+            Word::Idle if self.is_ended(by, link) => return Some(Awaits::Connection),
             _ => false,
         };
-        let is_off = self
-            .network_manager(by)
-            .is_some_and(network_manager::is_off);
-        is_at_work.then_some(match link.running {
+        let mut bus = self.bus.as_mut().filter(|_| by == Manager::NetworkManager);
+        let is_off = bus.as_deref_mut().is_some_and(network_manager::is_off);
+        is_at_work.then(|| match link.running {
             _ if is_off => Awaits::Networking,
+            true if lease::is_due(&self.root, bus, link) => Awaits::Lease,
             true => Awaits::Nothing,
             false => Awaits::Carrier,
         })

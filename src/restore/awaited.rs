@@ -251,7 +251,7 @@ fn taken_up(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option
         return Some("is down now".to_owned());
     }
     let managed = held.managed.as_ref();
-    if managed.is_some_and(|managed| managers.is_ended(managed, dev)) {
+    if managed.is_some_and(|managed| managers.is_ended(managed.by, dev)) {
         return Some("has been disconnected".to_owned());
     }
     let unknown = strange_address(was, dev, host, managers)?;

@@ -80,8 +80,10 @@ pub struct Configuring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Awaits {
-    /// Itself, or a lease.
+    /// Itself, or a router.
     Nothing,
+    /// A DHCP server.
+    Lease,
     Carrier,
     /// Its networking is off.
     Networking,
@@ -94,6 +96,7 @@ impl Configuring {
         let by = self.by.name();
         match self.awaits {
             Awaits::Nothing => format!("{by} is still configuring it"),
+            Awaits::Lease => format!("{by} waits for a lease of DHCP"),
             Awaits::Carrier => format!("it has no carrier, for which {by} waits"),
             Awaits::Networking => format!("networking is off in {by}"),
             Awaits::Connection => format!("someone has disconnected it in {by}"),
@@ -109,6 +112,7 @@ impl Configuring {
         let how = format!("`{tool} {name}` says how far it is");
         match self.awaits {
             Awaits::Nothing => format!("wait until it is done: {how}"),
+            Awaits::Lease => format!("wait for the lease, or see to the DHCP server: {how}"),
             Awaits::Carrier => format!("see to the cable and the switch port of {name}: {how}"),
             Awaits::Networking => "`nmcli networking on`".to_owned(),
             Awaits::Connection => format!("`nmcli device connect {name}`"),

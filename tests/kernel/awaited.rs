@@ -300,3 +300,32 @@ fn status_says_what_a_waiting_nic_waits_for_now() {
         host.is_clean();
     });
 }
+
+/// A server that does not answer, and not the manager, is what to look at.
+#[test]
+fn prepare_names_the_lease_that_a_manager_waits_for() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address flush dev r0 scope global");
+        let file = "/run/systemd/network/10-r0.network";
+        let drop_ins = format!("{file}.d");
+        fs::create_dir_all(&drop_ins).unwrap();
+        fs::write(file, "[Match]\nName=r0\n[Network]\nDHCP = ipv4\n").unwrap();
+        says("1", "unmanaged");
+        says(&index(), &format!("configuring\nNETWORK_FILE={file}"));
+        let said = || {
+            let said = host.rdmaprep(&["prepare", "--dry-run", "--ifaces", "r0"]);
+            said.err.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let lease = said();
+        for words in [
+            "systemd-networkd waits for a lease of DHCP",
+            "wait for the lease, or see to the DHCP server: `networkctl status r0`",
+        ] {
+            assert!(lease.contains(words), "no {words:?} in {lease}");
+        }
+        fs::write(format!("{drop_ins}/no.conf"), "[Network]\nDHCP=no\n").unwrap();
+        let no_lease = said();
+        assert!(no_lease.contains("is still configuring it"), "{no_lease}");
+    });
+}
