@@ -106,10 +106,10 @@ fn uuid_of(bus: &mut Bus, profile: &str) -> Result<String> {
 /// Keeps it from a link for which it has no profile but those that had been ended. It makes one of
 /// its own, which asks for a lease and deletes all that is there when none comes
 /// (`no-auto-default` in NetworkManager.conf(5)).
-/// [`Word::Unseen`] until it has decided, [`Word::Configuring`] until it has let go.
+/// [`Word::NotBegun`] until it has decided, [`Word::Configuring`] until it has let go.
 pub fn keep_off(bus: &mut Bus, link: &Netdev, ended: &[String]) -> Word {
     let Ok(path) = device(bus, link) else {
-        return Word::Unseen;
+        return Word::NotBegun;
     };
     let callee = Callee {
         name: NAME,
@@ -130,7 +130,7 @@ pub fn keep_off(bus: &mut Bus, link: &Netdev, ended: &[String]) -> Word {
             Word::Configuring
         }
         Some(false) => Word::GivenUp,
-        None => Word::Unseen,
+        None => Word::NotBegun,
     }
 }
 

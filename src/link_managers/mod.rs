@@ -46,13 +46,13 @@ pub enum Word {
     /// It has been at that for long, and there is no bus to ask what it waits for.
     Stalled,
     /// It has not begun with the link, and may yet.
-    Unseen,
+    NotBegun,
     /// It says that it is done, and means the link before it left: a NIC that returns within some
     /// ms may never be missed (NetworkManager on a busy machine).
-    Unaware,
+    DoneBefore,
     /// It has not noticed for some time that the link left, and all of its own is there: it may
     /// notice yet, and then takes it for configured by others.
-    Unnoticed,
+    NeverMissedIt,
     /// It would take the link, and has no profile that it activates by itself.
     Idle,
     /// Someone has had it end what it had active on the link.
@@ -68,7 +68,7 @@ pub enum Word {
 impl Word {
     /// Whether what the manager takes for foreign is gone by now.
     pub fn has_begun(self) -> bool {
-        !matches!(self, Word::Unseen | Word::Unaware | Word::Idle)
+        !matches!(self, Word::NotBegun | Word::DoneBefore | Word::Idle)
     }
 }
 
@@ -203,7 +203,7 @@ impl Managers {
     /// What the manager of a NIC says that came to the host at `since`.
     pub fn word_of(&mut self, managed: &Managed, link: &Netdev, since: SystemTime) -> Word {
         match self.word(managed.by, link, since) {
-            Word::Done if self.is_unaware(managed, link) => Word::Unaware,
+            Word::Done if self.is_unaware(managed, link) => Word::DoneBefore,
             Word::Done if self.has_changed(managed, link) => Word::Changed,
             Word::Idle if self.is_ended(managed.by, link) => Word::Ended,
             word => word,
@@ -356,7 +356,7 @@ impl Managers {
     fn awaits(&mut self, by: Manager, link: &Netdev) -> Option<Awaits> {
         let is_at_work = match self.word(by, link, SystemTime::UNIX_EPOCH) {
             Word::Configuring => true,
-            Word::Unseen => self.is_running(by) == Some(true),
+            Word::NotBegun => self.is_running(by) == Some(true),
             Word::Absent => {
                 present(&self.root).contains(&by) && self.starts_within(by, starting::PATIENCE)
             }
@@ -383,7 +383,7 @@ impl Managers {
             && self.is_running(Manager::Networkd) != Some(false)
     }
 
-    /// What the manager says of a link that came to the host at `since`; [`Word::Unseen`], too,
+    /// What the manager says of a link that came to the host at `since`; [`Word::NotBegun`], too,
     /// where it cannot be asked.
     pub fn word(&mut self, by: Manager, link: &Netdev, since: SystemTime) -> Word {
         if self.is_running(by) == Some(false) {
@@ -402,7 +402,7 @@ impl Managers {
                 let word = network_manager::word(bus, link);
                 once_udev_is_done(word, &self.root, link.ifindex)
             }
-            _ => Word::Unseen,
+            _ => Word::NotBegun,
         }
     }
 }

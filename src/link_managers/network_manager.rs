@@ -50,28 +50,28 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     // Asked first: it may end its start between two answers.
     let is_starting = is_starting(bus);
     let Ok(path) = device(bus, link) else {
-        return Word::Unseen;
+        return Word::NotBegun;
     };
     match flag(bus, &path, DEVICE, "Managed") {
         Ok(true) => {}
         // It takes the link when networking is on, or it has started.
         Ok(false) => {
             return match is_starting || is_off(bus) {
-                true => Word::Unseen,
+                true => Word::NotBegun,
                 false => Word::GivenUp,
             };
         }
-        Err(_) => return Word::Unseen,
+        Err(_) => return Word::NotBegun,
     }
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
         // It has not decided yet.
-        DISCONNECTED if is_starting => Word::Unseen,
+        DISCONNECTED if is_starting => Word::NotBegun,
         ACTIVATED if is_external(bus, &path) => match is_starting {
-            true => Word::Unseen,
+            true => Word::NotBegun,
             false => Word::External,
         },
         ACTIVATED => Word::Done,
-        UNAVAILABLE => Word::Unseen,
+        UNAVAILABLE => Word::NotBegun,
         DISCONNECTED => Word::Idle,
         _ => Word::Configuring,
     }
@@ -95,7 +95,7 @@ pub fn has_come_to(bus: &mut Bus, link: &Netdev) -> bool {
 
 /// Whether it has not said yet what it does with a link.
 pub fn is_undecided(bus: &mut Bus, link: &Netdev) -> bool {
-    is_new(bus) && word(bus, link) == Word::Unseen
+    is_new(bus) && word(bus, link) == Word::NotBegun
 }
 
 /// Whether it has not decided about all links yet; one that does not answer has not.

@@ -80,11 +80,11 @@ pub fn word(root: &Path, ifindex: u32, since: SystemTime) -> Word {
         .filter(|_| written.is_ok_and(|at| at >= since))
         .as_deref()
     {
-        None => Word::Unseen,
+        None => Word::NotBegun,
         Some("configured") => Word::Done,
         Some("failed" | "unmanaged" | "linger") => Word::GivenUp,
         Some("configuring") => Word::Configuring,
-        Some(_) => Word::Unseen,
+        Some(_) => Word::NotBegun,
     }
 }
 

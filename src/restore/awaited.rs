@@ -18,12 +18,13 @@ use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, owed};
 use super::plan::{Purpose, RestorePlan, delete_on_host, superseded};
-use super::settle::{Returned, Waiting, activate, last_words, made_by_managers, waiting};
+use super::settle::{
+    Waiting, activate, assume_managers_done, last_words, waiting, words_of_earlier,
+};
 use super::{Restored, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
-use crate::precedence::Precedence;
 use crate::record::Record;
 use crate::store::records::Records;
 
@@ -51,15 +52,19 @@ pub fn resume(
         let host = observe(world, record)?;
         let (here, mut notes) = waiting_still(record, &host, &mut managers);
         let is_over = Instant::now() >= deadline;
-        let mut words = words(&here, &host, &mut managers);
-        let mut of_nics = (&here[..], &mut words, &mut asked);
-        activate_again(Word::External, &mut of_nics, &host, &mut managers);
+        let mut words = words_of_earlier(&here, &mut managers, &host);
+        let mut nics = NicsOfManagers {
+            here: &here,
+            words: &mut words,
+            asked: &mut asked,
+        };
+        nics.activate_again(Word::External, &host, &mut managers);
         if is_over {
-            activate_again(Word::Idle, &mut of_nics, &host, &mut managers);
+            nics.activate_again(Word::Idle, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
         forget_unnoticed(&mut words, records.age(record));
-        let missing = missing(record, &here, &words, &host);
+        let missing = steps_to_add(record, &here, &words, &host);
         let errors = apply_all(&missing, world, Instant::now() + SETTLE);
         steps += missing.len() - errors.len();
         let unsettled: Vec<Waiting> = here
@@ -68,7 +73,7 @@ pub fn resume(
             .collect();
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
-            notes.extend(here.iter().filter_map(|held| stalled(held, &words)));
+            notes.extend(here.iter().filter_map(|held| stalled_note(held, &words)));
             close_record(machine, records, record, &unsettled)?;
             let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
             notes.extend(awaits.iter().cloned());
@@ -85,34 +90,38 @@ pub fn resume(
 
 /// Of what a manager has not noticed after some time, nothing more comes.
 fn forget_unnoticed(words: &mut Words, age: Duration) {
-    let unnoticed = words.values_mut().filter(|w| **w == Word::Unnoticed);
+    let unnoticed = words.values_mut().filter(|w| **w == Word::NeverMissedIt);
     for word in unnoticed.filter(|_| age >= NOTICE) {
         *word = Word::Done;
     }
 }
 
-/// A profile that failed is tried again, as NetworkManager does with those that it activates by
-/// itself; so is one that it could not take as it started, since all was there.
-fn activate_again(
-    due: Word,
-    (here, words, asked): &mut (&[MovedNic], &mut Words, &mut BTreeSet<IfName>),
-    host: &Snapshot,
-    managers: &mut Managers,
-) {
-    for held in *here {
-        let name = held.name();
-        let word = words.get_mut(name);
-        let is_asked = asked.contains(name);
-        let due = word.filter(|word| **word == due);
-        if let Some(word) = due.filter(|_| is_asked || activate(held, managers, host)) {
-            *word = Word::Configuring;
-            asked.insert(name.clone());
+struct NicsOfManagers<'a> {
+    here: &'a [MovedNic],
+    words: &'a mut Words,
+    /// Those whose profile has been activated again.
+    asked: &'a mut BTreeSet<IfName>,
+}
+
+impl NicsOfManagers<'_> {
+    /// A profile that failed is tried again, as NetworkManager does with those that it activates by
+    /// itself; so is one that it could not take as it started, since all was there.
+    fn activate_again(&mut self, which: Word, host: &Snapshot, managers: &mut Managers) {
+        for held in self.here {
+            let name = held.name();
+            let Some(word) = self.words.get_mut(name).filter(|word| **word == which) else {
+                continue;
+            };
+            if self.asked.contains(name) || activate(held, managers, host) {
+                *word = Word::Configuring;
+                self.asked.insert(name.clone());
+            }
         }
     }
 }
 
 /// A NIC that is not waited for any longer.
-fn stalled(held: &MovedNic, words: &Words) -> Option<String> {
+fn stalled_note(held: &MovedNic, words: &Words) -> Option<String> {
     let name = held.name();
     let by = held.managed.as_ref()?.by.name();
     (words.get(name) == Some(&Word::Stalled)).then(|| {
@@ -134,15 +143,18 @@ pub fn preview(
     let mut managers = Managers::of(machine.root());
     let host = observe(world, record)?;
     let (here, mut notes) = waiting_still(record, &host, &mut managers);
-    let mut words = words(&here, &host, &mut managers);
+    let mut words = words_of_earlier(&here, &mut managers, &host);
     forget_unnoticed(&mut words, age);
     if purpose == Purpose::Forget {
-        made_by_managers(&mut words);
+        assume_managers_done(&mut words);
     }
-    let steps = missing(record, &here, &words, &host);
+    let steps = steps_to_add(record, &here, &words, &host);
     let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
     notes.extend(waiting.map(|w| w.why));
-    notes.extend(here.iter().filter_map(|held| due(held, &words)));
+    notes.extend(
+        here.iter()
+            .filter_map(|held| reactivation_note(held, &words)),
+    );
     Ok(RestorePlan {
         steps,
         notes,
@@ -151,7 +163,7 @@ pub fn preview(
 }
 
 /// NetworkManager came back when all was there, and took it for another program's.
-fn due(held: &MovedNic, words: &Words) -> Option<String> {
+fn reactivation_note(held: &MovedNic, words: &Words) -> Option<String> {
     let (name, managed) = (held.name(), held.managed.as_ref()?);
     let is_due = managed.uuid.is_some() && words.get(name) == Some(&Word::External);
     is_due.then(|| {
@@ -170,12 +182,8 @@ fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
     world.observe(Side::Host, &scope.with(routes))
 }
 
-fn words(here: &[MovedNic], host: &Snapshot, managers: &mut Managers) -> Words {
-    Returned::earlier(here, &Precedence::default()).words(managers, host)
-}
-
 /// The steps that add what is missing: nothing of a NIC whose manager has not begun.
-fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<Step> {
+fn steps_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<Step> {
     let owed = owed(here, words, host);
     let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = owed
         .iter()
@@ -185,7 +193,10 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     steps.extend(superseded(&owed, host).map(delete_on_host));
-    steps.extend(here.iter().flat_map(|held| replaced(held, words, host)));
+    steps.extend(
+        here.iter()
+            .flat_map(|held| delete_replaced(held, words, host)),
+    );
     // What networkd takes for foreign is gone when it has begun with the last of its own.
     let mut networkds = here.iter().filter(|h| is_networkds(h));
     if networkds.all(|h| {
@@ -199,7 +210,7 @@ fn missing(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -
 
 /// Deletes the link-local address that was put back of a manager which had not noticed that its NIC
 /// was away, and has chosen another one since (NetworkManager 1.42, after six such times).
-fn replaced(held: &MovedNic, words: &Words, host: &Snapshot) -> Vec<Step> {
+fn delete_replaced(held: &MovedNic, words: &Words, host: &Snapshot) -> Vec<Step> {
     let (name, was) = (held.name(), &held.before.netdev);
     let Some(now) = host.netdev(name) else {
         return Vec::new();

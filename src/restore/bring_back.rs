@@ -21,12 +21,12 @@ use crate::record::{Phase, Record};
 use crate::restore::bare_hcas;
 use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
 use crate::restore::forget::{close_record, owed_by_networkd};
-use crate::restore::legs::{hand_over, lasting_absent_parts, other_records};
+use crate::restore::legs::{await_absent_parts, hand_over, other_records};
 use crate::restore::links_beside::{self, LinksBeside};
 use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
-use crate::restore::owed::{order_of, owed, unseen};
+use crate::restore::owed::{not_begun, order_of, owed};
 use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
 use crate::restore::{Restored, SETTLE};
@@ -44,6 +44,8 @@ pub(super) fn bring_back(
     patience: Duration,
 ) -> Result<Restored> {
     let mut back = BringBack::begin(machine, world, records, record, patience)?;
+    // Beside: on the device below a NIC that is no hardware. On: on the NICs themselves. Both by
+    // the container, wherever they are now.
     let mut beside = back.delete_links_beside()?;
     let planned = back.find_and_plan(patience)?;
     let mut ran = back.run_steps(&planned.plan.steps);
@@ -108,8 +110,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
         let unsaved = records.save(&record).err();
         let others = other_records(records, &record);
-        let (absent, gone_notes) =
-            lasting_absent_parts(world, records, &record, &others, patience)?;
+        let (absent, gone_notes) = await_absent_parts(world, records, &record, &others, patience)?;
         Ok(BringBack {
             machine,
             world,
@@ -151,7 +152,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
     }
 
     fn find_and_plan(&mut self, patience: Duration) -> Result<Planned> {
-        let possible = self.absent.view(&self.record);
+        let possible = self.absent.possible(&self.record);
         let managers = &mut self.managers;
         let planned = find_and_plan(self.machine, self.world, managers, &possible, patience)?;
         self.record.searched = planned.searched;
@@ -185,7 +186,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
 
     /// The NICs that the plan brings to the host.
     fn nics_here(&self, plan: &RestorePlan) -> Vec<MovedNic> {
-        let mut here = self.absent.view(&self.record).held;
+        let mut here = self.absent.possible(&self.record).held;
         for (name, _) in &plan.stuck {
             here.retain(|h| h.name() != name);
         }
@@ -193,6 +194,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
     }
 
     fn delete_links_on(&mut self, plan: &RestorePlan, here: &[MovedNic]) -> Result<LinksOn> {
+        // While it was attaching, nothing of the container's could make links.
         let is_first_try = self.was == Phase::Attached;
         let owned = links_on::nics_of_container_alone(&plan.steps, &self.record.held, is_first_try);
         let on_nics = links_on::delete(self.world, here, &owned, &self.record)?;
@@ -207,7 +209,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         here: &[MovedNic],
         patience: Duration,
     ) -> Result<Settled> {
-        let order = self.absent.view(&self.record).precedence;
+        let order = self.absent.possible(&self.record).precedence;
         let back = Returned {
             held: here,
             order: &order,
@@ -219,7 +221,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let mut settled = settle(self.world, &mut self.managers, back, patience)?;
         let hcas = bare_hcas::move_again(self.world, &self.record)?;
         settled.drift.extend(hcas);
-        // Without their routes the legs that stayed are the host's own.
+        // The routes of a NIC whose profile someone has ended do not come back: what stood in for
+        // them is the host's own now, and stays.
         let held = self.record.held.iter_mut();
         for ended in held.filter(|h| settled.ended.contains(h.name())) {
             ended.stand_ins.clear();
@@ -236,24 +239,25 @@ impl<'a, 'r> BringBack<'a, 'r> {
     /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are
     /// recorded first: they may be on their way to another place when a crash comes.
     fn put_in_order(&mut self) -> Result<Ordered> {
-        let record = &mut self.record;
-        if record.precedence.is_empty() {
+        if self.record.precedence.is_empty() {
             return Ok(Ordered::default());
         }
-        let scope = Scope::network().with(routes_of(record));
+        let scope = Scope::network().with(routes_of(&self.record));
         let host = self.world.observe(Side::Host, &scope)?;
-        let met = record.precedence.met(&host);
-        let mut unsaved = None;
-        if met != record.precedence {
-            record.precedence = met;
-            unsaved = self.records.save(record).err();
+        let met = self.record.precedence.met(&host);
+        if met != self.record.precedence {
+            self.record.precedence = met;
+            self.save();
         }
+        let record = &self.record;
         // A manager's own come in the order that it chooses, and not yet.
-        let first = owed(&record.held, &unseen(&record.held), &host);
-        let order = order_of(&self.absent.view(record).precedence, &record.held, &first);
-        let mut ordered = put_in_order(self.world, Side::Host, &order, &host)?;
-        ordered.errors.extend(unsaved);
-        Ok(ordered)
+        let first = owed(&record.held, &not_begun(&record.held), &host);
+        let order = order_of(
+            &self.absent.possible(record).precedence,
+            &record.held,
+            &first,
+        );
+        put_in_order(self.world, Side::Host, &order, &host)
     }
 
     fn finish(

@@ -11,9 +11,9 @@ use rdma_model::step::Side;
 
 use super::bare_hcas;
 use super::look_inside::look_inside;
-use super::owed::{given_up, leave_settings, owed, unseen};
+use super::owed::{given_up, leave_settings, not_begun, owed};
 use super::plan::{Goal, Purpose, RestorePlan, plan_restore};
-use super::settle::{Returned, made_by_managers};
+use super::settle::{assume_managers_done, words_of_earlier};
 use super::{nic_names, search_netns};
 use crate::kernel::{Namespaces, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -62,7 +62,7 @@ pub(super) fn find_and_plan(
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| name == h.name());
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                let owed = owed(&missing, &unseen(&missing), &Snapshot::default());
+                let owed = owed(&missing, &not_begun(&missing), &Snapshot::default());
                 let fetched = search_netns::fetch(machine, record, &owed);
                 notes.extend(fetched.notes);
                 searched = fetched.searched;
@@ -89,7 +89,6 @@ pub(super) fn plan_now(
     };
     let scope = scope.with(routes_of(record));
     let host = world.observe(Side::Host, &scope)?;
-    let here = Returned::earlier(&record.held, &record.precedence);
     // One that was set down, and did not leave, is a new one for its manager as well.
     let is_down_or_absent = |h: &MovedNic| {
         host.netdev(h.name())
@@ -101,18 +100,19 @@ pub(super) fn plan_now(
         .filter(|h| is_down_or_absent(h))
         .cloned()
         .collect();
-    let mut words = here.words(managers, &host);
+    let mut words = words_of_earlier(&record.held, managers, &host);
     for word in words.values_mut() {
         *word = match *word {
-            Word::Absent => Word::Unseen,
+            // It may be restarting: nothing is put back yet that it would take for another's.
+            Word::Absent => Word::NotBegun,
             // What else it has is the manager's or an administrator's.
-            Word::Unnoticed => Word::Done,
+            Word::NeverMissedIt => Word::Done,
             word => word,
         };
     }
-    words.extend(unseen(&arriving));
+    words.extend(not_begun(&arriving));
     if purpose == Purpose::Forget {
-        made_by_managers(&mut words);
+        assume_managers_done(&mut words);
     }
     let mut owed = owed(&record.held, &words, &host);
     for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {

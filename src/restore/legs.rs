@@ -22,18 +22,21 @@ use crate::store::records::Records;
 /// What other records keep from the host, and what has gone from it.
 #[derive(Debug, Default)]
 pub struct AbsentParts {
+    /// Netdevs over which no leg can be: away, gone or down.
     devs: BTreeSet<IfName>,
     /// Links over which no leg of an IPv6 route can be.
     without_ipv6: BTreeSet<IfName>,
     /// Whether some of `devs` are there, and may be up again in a moment.
     are_down: bool,
+    /// Addresses that the host does not have.
     sources: HashSet<IpAddr>,
+    /// Nexthop objects that the host does not have.
     objects: HashSet<u32>,
     /// Objects whose number another one has by now, and groups of these.
     taken: HashSet<u32>,
     /// The host's routes through what has these numbers now.
     kept: Vec<Route>,
-    /// What leads on, of groups of which a member has gone or leads elsewhere.
+    /// The legs, as they are now, of groups of which a member has gone or leads elsewhere.
     legs: BTreeMap<u32, Vec<Hop>>,
     /// The MTUs of NICs whose link below has a lower one by now.
     mtus: BTreeMap<IfName, u32>,
@@ -79,7 +82,7 @@ impl AbsentParts {
     pub fn add_taken(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
         let objects = || record.held.iter().flat_map(|h| &h.before.nexthops);
         let mut notes = Vec::new();
-        for object in objects().filter(|n| is_taken(n, host)) {
+        for object in objects().filter(|n| has_another_objects_number(n, host)) {
             if self.taken.insert(object.id) {
                 notes.push(format!(
                     "nexthop object {} is another one by now: what leads there stays, and routes \
@@ -170,9 +173,9 @@ impl AbsentParts {
     }
 
     /// The record as far as it can be carried out while those NICs are away.
-    pub fn view(&self, record: &Record) -> Record {
-        let mut view = record.clone();
-        for held in &mut view.held {
+    pub fn possible(&self, record: &Record) -> Record {
+        let mut possible = record.clone();
+        for held in &mut possible.held {
             held.before = self.state(&held.before);
             if let Some(mtu) = self.mtus.get(held.name()).copied() {
                 let dev = &mut held.before.netdev;
@@ -180,23 +183,23 @@ impl AbsentParts {
                 dev.sysctls.retain(|key, _| key != "ipv6/conf/mtu");
             }
         }
-        view.precedence.routes.clear();
+        possible.precedence.routes.clear();
         for route in record
             .precedence
             .routes
             .iter()
             .filter_map(|r| self.route(r))
         {
-            if !view.precedence.routes.contains(&route) {
-                view.precedence.routes.push(route);
+            if !possible.precedence.routes.contains(&route) {
+                possible.precedence.routes.push(route);
             }
         }
-        view
+        possible
     }
 
-    /// Hands over to another record what the first one could not make whole: its restore does.
-    /// Whether there was anything.
-    fn hand_over(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
+    /// Adds to `to`, another container's record, what `from` could not make whole: its restore
+    /// does. Whether there was anything.
+    fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
         // By one that is down no route leads.
@@ -267,7 +270,7 @@ fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
     objects.contains(&id) || group.map(|m| m.id).any(|member| objects.contains(&member))
 }
 
-fn is_taken(wanted: &Nexthop, host: &Snapshot) -> bool {
+fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {
     let mut others = host.nexthops.iter();
     others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
 }
@@ -350,7 +353,7 @@ const DOWN: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// [`absent_parts`], once links that are down for a moment are up.
-pub(super) fn lasting_absent_parts(
+pub(super) fn await_absent_parts(
     world: &mut dyn World,
     records: &Records,
     record: &Record,
@@ -381,7 +384,7 @@ pub(super) fn hand_over(
         false => gone_stand_ins(world, record)?,
     };
     for mut other in others {
-        if absent.hand_over(record, &mut other, &gone) {
+        if absent.add_missing_to(record, &mut other, &gone) {
             records.save(&other)?;
         }
     }
@@ -395,6 +398,9 @@ fn gone_stand_ins(world: &mut dyn World, record: &Record) -> Result<Vec<Route>> 
         return Ok(Vec::new());
     }
     let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
-    let back = record.held.iter().filter(|h| !owed::is_taken(h, &host));
+    let back = record
+        .held
+        .iter()
+        .filter(|h| !owed::is_taken_into_another(h, &host));
     Ok(back.flat_map(|h| h.stand_ins.clone()).collect())
 }

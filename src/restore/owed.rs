@@ -66,7 +66,7 @@ pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Strin
     Some(format!("{name} {why}: what it lacked is given up"))
 }
 
-pub fn is_taken(held: &MovedNic, host: &Snapshot) -> bool {
+pub fn is_taken_into_another(held: &MovedNic, host: &Snapshot) -> bool {
     let dev = host.netdev(held.name());
     dev.is_some_and(|dev| taken_into(held, dev).is_some())
 }
@@ -94,7 +94,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     };
     if matches!(
         word,
-        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::Unnoticed)
+        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::NeverMissedIt)
     ) {
         let dev = &held.before.netdev;
         before
@@ -109,11 +109,11 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         owed.stand_ins.clear();
         return owed;
     }
-    // networkd deletes nothing any more when it has begun; whose is whose has to be known then.
-    let has_begun = managed.by == Manager::Networkd
-        && managed.foreign.is_some()
-        && word == Some(Word::Configuring)
-        || word == Some(Word::Stalled);
+    // Not done, and deletes nothing any more: networkd that has begun, where whose is whose is
+    // known; or one that no one can ask.
+    let is_known_networkd = managed.by == Manager::Networkd && managed.foreign.is_some();
+    let may_add_beside =
+        (is_known_networkd && word == Some(Word::Configuring)) || word == Some(Word::Stalled);
     let is_done = matches!(word, Some(Word::Done | Word::Changed | Word::Begun));
     // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
     // for ever.
@@ -139,7 +139,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         take_settings(&mut before.netdev, &now.netdev);
         keep_nexthops(before, |n| !managed.configures_nexthop(n));
     }
-    if is_done || has_begun {
+    if is_done || may_add_beside {
         leave_own(before, managed, is_done && is_same);
         before
             .nexthops
@@ -260,9 +260,11 @@ fn strip(state: &mut NicState) {
 
 /// Until a manager has begun nothing of its NIC is put back but link settings. One that restarts
 /// has no name on the bus.
-pub fn unseen(held: &[MovedNic]) -> Words {
+pub fn not_begun(held: &[MovedNic]) -> Words {
     let managed = held.iter().filter(|h| h.managed.is_some());
-    managed.map(|h| (h.name().clone(), Word::Unseen)).collect()
+    managed
+        .map(|h| (h.name().clone(), Word::NotBegun))
+        .collect()
 }
 
 /// The order of what is put back, and of what other NICs have.

@@ -18,7 +18,7 @@ use crate::restore::locate::{
     Place, double, fixed_names, foreign_altnames, in_place, lost_altnames, name_taken, place,
     restore_names,
 };
-use crate::restore::owed::{is_taken, taken_into};
+use crate::restore::owed::{is_taken_into_another, taken_into};
 use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
 use rdma_model::step::{
@@ -213,7 +213,7 @@ pub(super) fn superseded<'a>(
     host: &'a Snapshot,
 ) -> impl Iterator<Item = &'a Route> {
     // The leg on a NIC that belongs to another device by now does not come back.
-    let back = held.iter().filter(move |h| !is_taken(h, host));
+    let back = held.iter().filter(move |h| !is_taken_into_another(h, host));
     let stand_ins = back.flat_map(|h| &h.stand_ins);
     stand_ins.filter(move |r| {
         host.routes.contains(r) && !held.iter().any(|h| h.before.routes.contains(r))

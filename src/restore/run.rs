@@ -83,8 +83,8 @@ pub fn restore_opened(
     })
 }
 
-/// What a restore would do now, or what is lost without one, while other containers have their
-/// NICs.
+/// What a restore would do now or, for [`Purpose::Forget`], what would stay undone without it.
+/// Changes nothing; what other containers have is left out.
 pub fn preview(
     machine: &dyn Namespaces,
     world: &mut dyn World,
@@ -99,7 +99,7 @@ pub fn preview(
     let (absent, gone_notes) =
         absent_parts(world, records, record, &other_records(records, record))?;
     let mut managers = Managers::of(machine.root());
-    let plan = plan_now(world, &mut managers, &absent.view(record), purpose)?.plan;
+    let plan = plan_now(world, &mut managers, &absent.possible(record), purpose)?.plan;
     Ok(RestorePlan {
         notes: plan
             .notes

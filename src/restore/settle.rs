@@ -22,7 +22,10 @@ use crate::link_managers::advice::{Outcome, Present, sentence};
 use crate::link_managers::{self, Managers, Word};
 use crate::restore::plan::devices;
 use crate::verify;
-pub use returned::{Returned, Waiting, activate, is_last, last_words, made_by_managers, waiting};
+pub use returned::{
+    Returned, Waiting, activate, assume_managers_done, is_last, last_words, waiting,
+    words_of_earlier,
+};
 use returned::{has_carrier, is_settled};
 
 /// Between two observations that must be equal, where a link manager may be about to change what
@@ -130,7 +133,11 @@ impl Settling<'_> {
             if self.restore_devices(&host) {
                 continue;
             }
-            let words = self.words(&host);
+            let words = self.back.words(self.managers, &host);
+            if self.is_over() || self.is_quiet(&words) {
+                self.activate(Word::Idle, &words, &host);
+            }
+            let words = self.with_what_was_done(words);
             let still = self.is_still(&host, &words);
             let mut taken = [Word::Changed, Word::External].into_iter();
             if still && taken.any(|word| self.activate(word, &words, &host)) {
@@ -194,11 +201,8 @@ impl Settling<'_> {
         !steps.is_empty()
     }
 
-    fn words(&mut self, host: &Snapshot) -> Words {
-        let mut words = self.back.words(self.managers, host);
-        if self.is_over() || self.is_quiet(&words) {
-            self.activate(Word::Idle, &words, host);
-        }
+    /// A profile that was activated a moment ago is no news yet; and waiting ends.
+    fn with_what_was_done(&self, mut words: Words) -> Words {
         for (name, word) in &mut words {
             if *word == Word::Idle && self.activated.contains(name) {
                 *word = Word::Configuring;
@@ -251,7 +255,7 @@ impl Settling<'_> {
             return true;
         }
         if self.is_over() {
-            return !self.is_busy(host);
+            return !self.keep_managers_off(host);
         }
         let quiet = if words.is_empty() {
             Duration::ZERO
@@ -259,12 +263,13 @@ impl Settling<'_> {
             QUIET
         };
         since.is_some_and(|since| since.elapsed() >= quiet)
-            && !self.is_busy(host)
+            && !self.keep_managers_off(host)
             && !self.is_awaited(host, words)
     }
 
-    /// Whether udev or a manager may yet take a NIC that no manager had.
-    fn is_busy(&mut self, host: &Snapshot) -> bool {
+    /// Keeps NetworkManager from NICs that no manager had. Whether udev or a manager may yet take
+    /// one.
+    fn keep_managers_off(&mut self, host: &Snapshot) -> bool {
         let waited = self.waited;
         let mut due: Vec<&MovedNic> = self.back.held.iter().collect();
         if self.patience.is_zero() {
@@ -273,21 +278,23 @@ impl Settling<'_> {
         }
         let is_any_due = !due.is_empty();
         due.retain(|h| h.managed.is_none());
+        let mut is_any_awaited = false;
         for held in &due {
             let Some(link) = host.netdev(held.name()) else {
                 continue;
             };
             let limit = match self.managers.keep_off(link, &held.ended_profiles) {
-                Word::Unseen if link.running => NETWORKD,
-                Word::Unseen => NO_CARRIER,
+                Word::NotBegun if link.running => NETWORKD,
+                Word::NotBegun => NO_CARRIER,
                 // A profile is activated some ms later.
                 Word::Idle => QUIET,
                 Word::Configuring => OWN,
                 _ => Duration::ZERO,
             };
-            if waited < limit {
-                return true;
-            }
+            is_any_awaited |= waited < limit;
+        }
+        if is_any_awaited {
+            return true;
         }
         let root = self.managers.root();
         let links: Vec<u32> = due.iter().map(|h| index(h, host)).collect();

@@ -64,10 +64,10 @@ impl<'a> Returned<'a> {
                 false => SystemTime::UNIX_EPOCH,
             };
             let word = match managers.word_of(managed, link, since) {
-                Word::Configuring | Word::Unseen if has_its_own(held, host) => {
+                Word::Configuring | Word::NotBegun if has_its_own(held, host) => {
                     managers.begun_with(managed, link)
                 }
-                Word::Unaware if has_its_own(held, host) => Word::Unnoticed,
+                Word::DoneBefore if has_its_own(held, host) => Word::NeverMissedIt,
                 Word::External if !is_arriving && has_unknown_address(held, link) => Word::Ended,
                 word => word,
             };
@@ -75,6 +75,11 @@ impl<'a> Returned<'a> {
         }
         words
     }
+}
+
+/// What the managers of NICs say that were on the host before.
+pub fn words_of_earlier(held: &[MovedNic], managers: &mut Managers, host: &Snapshot) -> Words {
+    Returned::earlier(held, &Precedence::default()).words(managers, host)
 }
 
 /// Whether someone has set up a NIC by hand since it is back. NetworkManager forgets then that they
@@ -94,16 +99,17 @@ fn has_unknown_address(held: &MovedNic, link: &Netdev) -> bool {
 pub fn last_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
-            Word::Unseen if !can_be_asked => Word::Absent,
-            Word::Unaware => Word::Unnoticed,
+            Word::NotBegun if !can_be_asked => Word::Absent,
+            Word::DoneBefore => Word::NeverMissedIt,
             Word::Idle => Word::GivenUp,
             word => word,
         };
     }
 }
 
-/// As when managers have made all that is their own.
-pub fn made_by_managers(words: &mut Words) {
+/// For telling what is lost for good: as if each manager had made its own again, by files that may
+/// be others.
+pub fn assume_managers_done(words: &mut Words) {
     let busy = words.values_mut().filter(|word| !is_last(**word));
     busy.for_each(|word| *word = Word::Changed);
 }
@@ -117,7 +123,7 @@ pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bo
 
 /// Whether a stop need not wait for the manager any longer.
 pub(super) fn is_settled(word: Word) -> bool {
-    matches!(word, Word::Begun | Word::Unnoticed) || is_last(word)
+    matches!(word, Word::Begun | Word::NeverMissedIt) || is_last(word)
 }
 
 /// Whether nothing more is to come.
@@ -144,11 +150,11 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         Word::Absent if managed.uuid.is_some() => "does not run",
         word if is_last(*word) => return None,
         Word::Idle => "has no profile that it activates by itself",
-        Word::Unseen | Word::Unaware if managed.uuid.is_some() => {
+        Word::NotBegun | Word::DoneBefore if managed.uuid.is_some() => {
             "has not begun with it (if networking is off: `nmcli networking on`)"
         }
-        Word::Unseen | Word::Unaware => "has not begun with it",
-        Word::Unnoticed => "may not have noticed that it was away",
+        Word::NotBegun | Word::DoneBefore => "has not begun with it",
+        Word::NeverMissedIt => "may not have noticed that it was away",
         _ => "is configuring it",
     };
     let but = match host.netdev(name) {
