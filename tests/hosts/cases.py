@@ -561,7 +561,8 @@ def networkmanager_changed_at_run_time(h):
     h.foreign(
         "nmcli device modify r0 +ipv4.addresses '198.18.0.77/32, 198.18.60.77/24'"
         " +ipv4.routes '203.0.113.0/24 198.18.0.1, 203.0.114.0/24 198.18.0.1 table=101'"
-        " +ipv4.routing-rules 'priority 3100 from 198.18.0.77 table 101'"
+        " +ipv4.routing-rules 'priority 3100 from 198.18.0.77 table 101,"
+        " priority 3101 from 198.18.50.0/24 table 101, priority 3102 to 203.0.113.9 table main'"
         " +ipv6.addresses 2001:db8:1::77/128"
     )
 

@@ -76,8 +76,8 @@ fn is_known(managed: &Managed) -> bool {
 }
 
 /// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A
-/// manager deletes the rules that it made for the NIC's tables when the NIC leaves: such rules are
-/// recorded as the NIC's, whatever network they are for.
+/// manager deletes the rules that it made for the NIC's tables when the NIC leaves, NetworkManager
+/// all that it made: such rules are recorded as the NIC's, whatever network they are for.
 pub(super) fn record_manager(
     held: &mut MovedNic,
     moved: &[IfName],
@@ -85,8 +85,10 @@ pub(super) fn record_manager(
     managers: &mut Managers,
 ) {
     let of_tables = held.before.rules_to_tables(host, moved);
+    let mut applied = managers.applied_rules(&held.before.netdev, &host.rules);
+    applied.retain(|r| !held.before.rules.contains(r));
     let mut all = held.before.clone();
-    all.rules.extend(of_tables.iter().cloned());
+    all.rules.extend(of_tables.iter().chain(&applied).cloned());
     held.managed = managers.managed(&all);
     let Some(managed) = &held.managed else {
         held.ended_profiles = managers.ended(&held.before.netdev);
@@ -97,9 +99,11 @@ pub(super) fn record_manager(
         Some(_) => managed.owns_rule(r),
         None => r.is_static(),
     };
-    held.before
-        .rules
-        .extend(of_tables.into_iter().filter(is_managers));
+    // Those of the profile that lead elsewhere may be another NIC's as well, and come with that.
+    let given_at_run_time = applied.iter().filter(|r| !is_managers(r));
+    let its = of_tables.iter().filter(|r| is_managers(r));
+    let its: Vec<Rule> = its.chain(given_at_run_time).cloned().collect();
+    held.before.rules.extend(its);
 }
 
 /// Records of NICs that are on the host, with what is still to be done there.

@@ -4,11 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use rdma_model::snapshot::Netdev;
+use rdma_model::snapshot::{Netdev, Rule};
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::params::{Base, Container, Param};
 
-use super::{DEVICE, FAMILIES, GENERATED, NAME, PROFILE, device, number, profile_of, settings};
+use super::rows::is_rule;
+use super::{
+    DEVICE, FAMILIES, GENERATED, NAME, PROFILE, Profile, Rows, device, number, profile_of, settings,
+};
+use crate::link_managers::Managers;
 use crate::link_managers::bus::{Bus, Callee};
 
 type Value = Param<'static, 'static>;
@@ -25,15 +29,41 @@ pub fn differences(bus: &mut Bus, link: &Netdev) -> Result<BTreeSet<String>> {
         return Ok(BTreeSet::new());
     }
     let profile = values(settings(bus, &profile)?)?;
-    let callee = Callee {
-        name: NAME,
-        path: &device,
-        interface: DEVICE,
-    };
-    let applied = values(bus.call(callee, "GetAppliedConnection", &[0_u32])?)?;
+    let applied = values(applied(bus, &device)?)?;
     let mut names: BTreeSet<&String> = applied.keys().chain(profile.keys()).collect();
     names.retain(|name| differs(name, applied.get(*name), profile.get(*name)));
     Ok(names.into_iter().map(|name| of_nmcli(name)).collect())
+}
+
+fn applied(bus: &mut Bus, device: &str) -> Result<MarshalledMessage> {
+    let callee = Callee {
+        name: NAME,
+        path: device,
+        interface: DEVICE,
+    };
+    bus.call(callee, "GetAppliedConnection", &[0_u32])
+}
+
+impl Managers {
+    /// Those of the host's rules that NetworkManager has made for a link, whatever they lead to: it
+    /// deletes them when the link leaves.
+    pub fn applied_rules(&mut self, link: &Netdev, all: &[Rule]) -> Vec<Rule> {
+        let bus = self.running_network_manager();
+        bus.and_then(|bus| rules(bus, link, all).ok())
+            .unwrap_or_default()
+    }
+}
+
+fn rules(bus: &mut Bus, link: &Netdev, all: &[Rule]) -> Result<Vec<Rule>> {
+    let device = device(bus, link)?;
+    let answer = applied(bus, &device)?;
+    let applied: Profile = answer.body.parser().get()?;
+    let settings = FAMILIES.iter().filter_map(|family| applied.get(family));
+    let rows = settings.filter_map(|s| s.get("routing-rules")?.get::<Rows>().ok());
+    let rows: Vec<_> = rows.flatten().collect();
+    let mut rules = all.to_vec();
+    rules.retain(|rule| rows.iter().any(|row| is_rule(row, rule)));
+    Ok(rules)
 }
 
 fn values(message: MarshalledMessage) -> Result<Values> {
