@@ -51,7 +51,7 @@ impl Foretold {
         let names: Vec<&str> = self.nics.iter().map(IfName::as_str).collect();
         let container = self.container.as_deref().unwrap_or_default();
         format!(
-            "{} of container {}: nothing is missing; only the record goes",
+            "{} of container {}: nothing is lost; only the record goes",
             names.join(" "),
             printable(short_id(container))
         )

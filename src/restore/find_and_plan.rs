@@ -11,9 +11,9 @@ use rdma_model::step::Side;
 
 use super::bare_hcas;
 use super::look_inside::look_inside;
-use super::owed::{given_up, leave_settings, not_begun, owed};
+use super::owed::{Words, given_up, leave_settings, not_begun, owed};
 use super::plan::{Goal, Purpose, RestorePlan, plan_restore};
-use super::settle::{assume_managers_done, words_of_earlier};
+use super::settle::{assume_managers_done, waiting, words_of_earlier};
 use super::{nic_names, search_netns};
 use crate::kernel::{Namespaces, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -130,6 +130,12 @@ pub(super) fn plan_now(
         .iter()
         .filter_map(|h| given_up(h, &words, &host));
     restore_plan.notes.extend(given_up);
+    if purpose == Purpose::Preview {
+        let away = nic_names(&arriving);
+        let due = record.held.iter();
+        let due = due.filter_map(|h| to_come(h, away.contains(h.name()), &words, &host));
+        restore_plan.notes.extend(due);
+    }
     let bare = bare_hcas::of(record);
     restore_plan.steps.splice(
         0..0,
@@ -148,6 +154,18 @@ pub(super) fn plan_now(
         rules: host.rules,
         searched: None,
     })
+}
+
+/// What no step tells: a manager has to do its part first.
+fn to_come(held: &MovedNic, is_away: bool, words: &Words, host: &Snapshot) -> Option<String> {
+    let first = match is_away {
+        true => {
+            let by = held.managed.as_ref()?.by.name();
+            format!("{by} configures {} when it is back", held.name())
+        }
+        false => waiting(held, words, host)?.why,
+    };
+    Some(format!("{first}; what else it had comes after that"))
 }
 
 /// Those that a restore of the record asks for.

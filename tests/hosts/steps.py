@@ -79,6 +79,9 @@ def ended_while_a_nic_waits(judge):
     for number in range(judge.rounds + 1):
         step = f"round {number + 1}"
         container = attach_noticed(judge, step)
+        foretold = rdmaprep("restore", "--all", "--dry-run").text
+        if "NetworkManager configures r0 when it is back" not in foretold:
+            raise Failure(f"{step}: restore --dry-run tells half of it: {foretold}")
         judge.host.dhcp.stop()
         judge.expect_code(container.stop(), 0, step)
         if "r0" not in rdmaprep("status").text:

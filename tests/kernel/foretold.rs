@@ -87,7 +87,7 @@ fn a_restore_that_has_nothing_to_do_is_foretold() {
         let said = host.rdmaprep(&["restore", "--all", "--dry-run"]).ok().out;
         assert_eq!(
             said,
-            "r0 of container first: nothing is missing; only the record goes\n"
+            "r0 of container first: nothing is lost; only the record goes\n"
         );
     });
 }
