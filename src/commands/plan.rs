@@ -87,7 +87,9 @@ fn line(name: &str, store: &Store, records: &Records) -> Option<PlanLine> {
 
 /// Containers that have NICs by that plan.
 fn containers(plan: &str, records: &Records) -> Vec<String> {
-    let having = records.readable().filter(|r| r.plan == plan);
+    let having = records
+        .readable()
+        .filter(|r| r.plan == plan && !r.is_back());
     having
         .flat_map(|r| &r.members)
         .map(|m| m.id.clone())

@@ -252,6 +252,16 @@ fn a_restore_at_a_terminal_says_what_it_waits_for() {
 }
 
 #[test]
+fn a_container_that_has_ended_has_no_nics_by_a_plan() {
+    alone(|host| {
+        waiting(host);
+        let listed = host.rdmaprep(&["plan", "list", "--json"]).ok().out;
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        assert_eq!(listed[0]["containers"], serde_json::json!([]), "{listed}");
+    });
+}
+
+#[test]
 fn rdmaprep_can_be_uninstalled_while_a_nic_waits() {
     alone(|host| {
         waiting(host);
