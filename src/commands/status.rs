@@ -12,10 +12,10 @@ use super::config_file::{config_to_look, warned};
 use super::{now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
-use crate::doctor::collect::TIMER;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
+use crate::link_managers::timer::Timer;
 use crate::record::{Hold, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 use crate::restore::plan::Purpose;
@@ -177,9 +177,13 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.is_back() {
-        let looks = match Path::new(TIMER).exists() {
-            true => "nothing: the timer of `rdmaprep install --systemd` looks again",
-            false => {
+        let looks = match Timer::of(machine.root()) {
+            Timer::Runs => "nothing: the timer of `rdmaprep install --systemd` looks again",
+            Timer::Stopped => {
+                "`systemctl start rdmaprep-stale.timer`, which is enabled and does not run, or \
+                `rdmaprep restore --all --stale` when its manager has configured it"
+            }
+            Timer::Absent => {
                 "`rdmaprep restore --all --stale` when its manager has configured it: there is no \
                 timer of `rdmaprep install --systemd`"
             }

@@ -20,12 +20,10 @@ use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities::{has_in_first_user, is_first_user, shares_user};
 use crate::kernel::process::{limits, pidfd};
+use crate::link_managers::timer::Timer;
 use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
 use crate::select::Configuring;
-
-/// What `rdmaprep install --systemd` writes to have its timer started.
-pub const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
 
 const LIMIT: u64 = 64 << 10;
 
@@ -97,7 +95,8 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
         starters: starters(),
-        timer: Path::new("/run/systemd/system").exists() && Path::new(TIMER).exists(),
+        timer: Path::new("/run/systemd/system").exists()
+            && Timer::of(Path::new("/")) == Timer::Runs,
         sandbox: None,
         userspace: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),

@@ -44,7 +44,7 @@ pub struct Machine {
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
     pub starters: Vec<Starter>,
-    /// Whether systemd runs, and has our timer enabled, which restores what no stop hook did.
+    /// Whether systemd runs, and our timer, which restores what no stop hook did.
     pub timer: bool,
     /// The container's sandbox, of which this host sees only the outside.
     #[serde(default)]

@@ -11,6 +11,7 @@ pub mod networkd_config;
 mod rule_key;
 mod starting;
 mod state_files;
+pub mod timer;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
