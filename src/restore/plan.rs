@@ -101,10 +101,9 @@ pub fn plan_restore(
         match (found, taken) {
             (None, _) => {
                 restore.missing += 1;
-                let why =
-                    "is neither in the container's namespace nor on the host: look for it in \
-                    others, or give it up by `rdmaprep restore ID --forget`"
-                        .to_owned();
+                let why = "is neither in the container's namespace nor on the host: look for it \
+                    in others"
+                    .to_owned();
                 restore.stuck.push((h.name().clone(), why));
             }
             (_, Some(why)) => restore.stuck.push((h.name().clone(), why)),

@@ -339,3 +339,15 @@ fn prepare_names_the_lease_that_a_manager_waits_for() {
         assert!(no_lease.contains("is still configuring it"), "{no_lease}");
     });
 }
+
+#[test]
+fn status_says_that_a_waiting_nic_has_no_carrier() {
+    alone(|host| {
+        waiting(host);
+        host.ip("link set p0 down");
+        let said = host.rdmaprep(&["status"]).ok().out;
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = "systemd-networkd is configuring it; r0 has no carrier";
+        assert!(said.contains(words), "{said}");
+    });
+}

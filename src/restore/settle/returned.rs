@@ -158,9 +158,9 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         _ => "is configuring it",
     };
     let but = match host.netdev(name) {
-        Some(dev) if dev.running => "",
-        Some(dev) if !dev.up => ", which is down",
-        _ => ", which has no carrier",
+        Some(dev) if dev.running => String::new(),
+        Some(dev) if !dev.up => format!("; {name} is down"),
+        _ => format!("; {name} has no carrier"),
     };
     Some(Waiting {
         nic: name.clone(),
