@@ -256,7 +256,7 @@ fn a_container_that_has_ended_has_no_nics_by_a_plan() {
     alone(|host| {
         waiting(host);
         let listed = host.rdmaprep(&["plan", "list", "--json"]).ok().out;
-        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        let listed: Value = serde_json::from_str(&listed).unwrap();
         assert_eq!(listed[0]["containers"], serde_json::json!([]), "{listed}");
     });
 }
