@@ -44,7 +44,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         return refuse(plan, "it was made before the last boot");
     }
     let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
-    rdma_is_as_planned(plan, host, &minors)?;
+    check_rdma(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.
     let guarded = guarded(plan, host)?;
     let mut held = plan
@@ -56,10 +56,10 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
     held.iter().try_for_each(|h| check_legs(&h.before, host))?;
     held.iter()
         .try_for_each(|h| gateways::check_gateways(&h.before, host))?;
-    let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
+    let leaving: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held
         .iter()
-        .map(|h| inside_state(&h.before, &along, host))
+        .map(|h| inside_state(&h.before, &leaving, host))
         .collect();
     let mut notes = rule_carry::carry(&mut states, host, Some(inside));
     // In rail order still: it decides who gets which table.
@@ -117,11 +117,12 @@ fn not_learned(held: &MovedNic) -> Option<String> {
     })
 }
 
-/// First what of conf/all inside would defeat the NICs' own values, stand-ins and groups; then all
-/// links down, all moves, each NIC's settings, and what needs all of them: routes, rules, the wait
-/// for GIDs. docs/internals.md has the reason.
+/// What of conf/all inside would defeat the NICs' own values, stand-ins, groups left, bonds and
+/// soft-RoCE links deleted; all links down, all moves; each NIC's settings; HCAs (exclusive mode);
+/// rules off the host; routes and rules inside; the wait for GIDs. docs/internals.md has the
+/// reason.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
-    let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled))
+    let mut steps: Vec<Step> = rails::overruling_step(held.iter().map(|h| &h.overruled))
         .into_iter()
         .collect();
     steps.extend(stand_ins::steps(held));
@@ -135,13 +136,9 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
         let name = h.name();
-        let bond = held.iter().find(|b| {
-            b.nic.members.contains(name)
-                || upper_lower::is_bond(&b.before.netdev) && b.name() == name
-        });
         if let Some(Nic {
             identity, hca, rxe, ..
-        }) = bond.map(|bond| &bond.nic)
+        }) = bond_of(h, held).map(|bond| &bond.nic)
             && !dissolved.contains(&&identity.name)
         {
             dissolved.push(&identity.name);
@@ -194,9 +191,17 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     steps
 }
 
+/// The bond that this NIC is, or is a member of.
+fn bond_of<'a>(h: &MovedNic, held: &'a [MovedNic]) -> Option<&'a MovedNic> {
+    let name = h.name();
+    held.iter().find(|b| {
+        b.nic.members.contains(name) || upper_lower::is_bond(&b.before.netdev) && b.name() == name
+    })
+}
+
 /// Device nodes went into config.json by number: a driver that was reloaded since has handed out
 /// others.
-fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
+fn check_rdma(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
     if plan.exclusive != rdma_mode::is_exclusive(host)
         && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty())
     {

@@ -19,7 +19,7 @@ const EACH: Duration = Duration::from_millis(100);
 /// Channels that take as long.
 const CHANNELS: u32 = 10;
 
-/// That many NICs without channels take as long as these; each is given by its channels.
+/// How many NICs without channels would take as long; each item is one NIC's number of channels.
 pub fn weight(channels: impl Iterator<Item = Option<u32>>) -> usize {
     let one = |channels: Option<u32>| 1 + channels.unwrap_or(0) / CHANNELS;
     channels
@@ -47,44 +47,44 @@ pub fn opening(channels: u32) -> Duration {
     Duration::from_micros(7300) * channels
 }
 
-pub fn attach(nics: usize) -> u32 {
-    10 + each(nics)
+pub fn attach(weight: usize) -> u32 {
+    10 + each(weight)
 }
 
 /// Seconds that their undo takes. A NIC that is cut off halfway costs more than waiting a little
 /// less for a port.
-fn undo(nics: usize) -> u32 {
-    5 + each(nics)
+fn undo(weight: usize) -> u32 {
+    5 + each(weight)
 }
 
-fn each(nics: usize) -> u32 {
-    u32::try_from(nics.div_ceil(10)).unwrap_or(3600).min(3600)
+fn each(weight: usize) -> u32 {
+    u32::try_from(weight.div_ceil(10)).unwrap_or(3600).min(3600)
 }
 
-/// The timeout that an engine has to keep for hooks of that many NICs: their deadline and the undo
-/// after it fit in.
-pub fn timeout(nics: usize) -> u32 {
-    TIMEOUT.max(attach(nics) + undo(nics))
+/// The timeout that an engine has to keep for hooks of NICs of that weight: their deadline and the
+/// undo after it fit in.
+pub fn timeout(weight: usize) -> u32 {
+    TIMEOUT.max(attach(weight) + undo(weight))
 }
 
 /// The deadline that leaves the time for an undo before an engine's timeout ends the hook.
-pub fn before(timeout: u32, nics: usize) -> u32 {
-    timeout.saturating_sub(undo(nics).min(timeout / 2)).max(1)
+pub fn before(timeout: u32, weight: usize) -> u32 {
+    timeout.saturating_sub(undo(weight).min(timeout / 2)).max(1)
 }
 
 /// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a
 /// port may take or its NICs need; else what these need.
-pub fn for_hook(given: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
+pub fn for_hook(given: Option<u32>, timeout: Option<u32>, weight: usize) -> u32 {
     match (given, timeout) {
         (Some(given), _) => given,
-        (None, Some(timeout)) => before(timeout, nics).min(PORT.max(attach(nics))),
-        (None, None) => attach(nics),
+        (None, Some(timeout)) => before(timeout, weight).min(PORT.max(attach(weight))),
+        (None, None) => attach(weight),
     }
 }
 
 /// No engine ends `rdmaprep hold`.
-pub fn hold(given: Option<u32>, nics: usize) -> u32 {
-    given.unwrap_or_else(|| TIMEOUT.max(attach(nics)))
+pub fn hold(given: Option<u32>, weight: usize) -> u32 {
+    given.unwrap_or_else(|| TIMEOUT.max(attach(weight)))
 }
 
 #[cfg(test)]

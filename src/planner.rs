@@ -284,7 +284,7 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
 pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     for held in busy {
         let name = &held.netdev;
-        if request.names(name) && request.narrowing.forbids(name).is_none() {
+        if request.names(name) && request.narrowing.leaves_out(name).is_none() {
             return Err(held_error(&name.to_string(), held));
         }
     }

@@ -35,10 +35,9 @@ fn lacks_subnet(state: &NicState, address: &Address) -> bool {
 }
 
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.
-pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
+pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapshot) -> NicState {
     let mut state = before.clone();
-    // No router or DHCP client renews them inside; a finite lifetime gets here only by
-    // --freeze-lifetimes.
+    // The kernel would make the subnet's route again, which an administrator has deleted.
     for address in state
         .netdev
         .addresses
@@ -59,10 +58,12 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
         // Linux takes no address that is both (inet6_rtm_newaddr() in net/ipv6/addrconf.c).
         address.flags = address.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
     }
+    // No router or DHCP client renews them inside; a finite lifetime gets here only by
+    // --freeze-lifetimes.
     for a in &mut state.netdev.addresses {
         (a.valid_lft, a.preferred_lft) = (None, None);
     }
-    let whole = state.routes.iter().filter_map(|r| carried(r, along));
+    let whole = state.routes.iter().filter_map(|r| carried(r, leaving));
     let own = NetdevAddresses::new(&before.netdev);
     // Without the legs that stay, two may be one.
     let mut seen = BTreeSet::new();
@@ -87,12 +88,12 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     state
 }
 
-/// A route by the legs that come along. Linux refuses a preferred source that is no address of the
-/// namespace.
-fn carried(route: &Route, along: &[Netdev]) -> Option<Route> {
+/// A route by the legs over NICs that leave. Linux refuses a preferred source that is no address of
+/// the namespace.
+fn carried(route: &Route, leaving: &[Netdev]) -> Option<Route> {
     let mut hops = route.hops.clone();
-    hops.retain(|h| along.iter().any(|d| h.dev.as_ref() == Some(&d.name)));
-    let mut addresses = along.iter().flat_map(|d| &d.addresses);
+    hops.retain(|h| leaving.iter().any(|d| h.dev.as_ref() == Some(&d.name)));
+    let mut addresses = leaving.iter().flat_map(|d| &d.addresses);
     let prefsrc = route
         .prefsrc
         .filter(|ip| addresses.any(|a| a.address == *ip));

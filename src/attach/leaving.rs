@@ -15,12 +15,12 @@ use rdma_model::step::{NicState, chosen_by_manager, generated, hears_routers, ke
 use rdma_model::upper_lower;
 use std::collections::BTreeMap;
 
-/// The NIC as it is now, which is as planned.
+/// Refuses a NIC that is not as planned or cannot leave; else what its record begins with.
 pub(super) fn leaving_nic(
     plan: &Plan,
     nic: &Nic,
     host: &Snapshot,
-    inside: &Snapshot,
+    container: &Snapshot,
     (minors, guarded): (&Minors, &Guarded),
 ) -> Result<MovedNic> {
     let name = nic.name();
@@ -61,11 +61,11 @@ pub(super) fn leaving_nic(
             --allow-bootstrap-iface"
         )));
     }
-    stands_alone(plan, nic, host, &before.netdev, guarded)?;
+    check_stands_alone(plan, nic, host, &before.netdev, guarded)?;
     // A move takes the altnames along, and the kernel wants each name once.
     let names = [name.to_string()];
     for wanted in names.iter().chain(&before.netdev.altnames) {
-        if inside.netdevs.iter().any(|n| n.is_called(wanted)) {
+        if container.netdevs.iter().any(|n| n.is_called(wanted)) {
             let text = format!("the container has an interface {wanted} already");
             return Err(ErrorClass::Refused.error(text));
         }
@@ -84,7 +84,6 @@ pub(super) fn leaving_nic(
         }
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
-    let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
     let below = upper_lower::lower(host, &before.netdev).into_iter();
     let beside = below
         .flat_map(|below| upper_lower::strangers(host, below))
@@ -92,11 +91,12 @@ pub(super) fn leaving_nic(
         .collect();
     Ok(MovedNic {
         nic: nic.clone(),
-        inside,
+        // `plan_attach` fills these three, when all NICs are known:
+        inside: before.clone(),
+        overruled: BTreeMap::new(),
+        stand_ins: Vec::new(),
         before,
         uverbs_before,
-        overruled,
-        stand_ins,
         managed: None,
         ended_profiles: Vec::new(),
         beside,
@@ -171,7 +171,7 @@ fn dead_end(route: &Route, dev: &Netdev) -> Option<(&'static str, String)> {
 
 /// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it
 /// cannot leave.
-fn stands_alone(
+fn check_stands_alone(
     plan: &Plan,
     nic: &Nic,
     host: &Snapshot,

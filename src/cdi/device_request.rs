@@ -14,10 +14,10 @@ use crate::oci::edit::Stage;
 use crate::plan::Plan;
 
 impl DeviceRequest {
-    /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing
-    /// where the hook of another device comes before it. [`ErrorClass::State`] where config.json
-    /// has no such hook: what the other devices ask for is unknown then.
-    pub fn first(
+    /// What all devices ask for together, for the hook of that stage and plan that names the rails
+    /// `mine`; nothing where the hook of another device comes before it. [`ErrorClass::State`]
+    /// where config.json has no such hook: what the other devices ask for is unknown then.
+    pub fn of_all_if_first(
         config: &Config,
         stage: Stage,
         plan: Option<&str>,

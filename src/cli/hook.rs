@@ -34,7 +34,7 @@ pub struct HookArgs {
     pub plan: Option<String>,
     /// Time to attach [default: by --hook-timeout]
     // What --hook-timeout leaves, at most 50 or what the plan's NICs need; without that 10, and 0.1
-    // for each of them. An undo takes some 25 ms per NIC on top.
+    // for each of them. An undo comes on top: see src/deadline.rs.
     #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub deadline: Option<u32>,

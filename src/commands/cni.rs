@@ -107,12 +107,12 @@ impl<'a> Attached<'a> {
     fn run(
         &self,
         recipient: Option<&dyn Recipient>,
-        nics: usize,
+        weight: usize,
         run: impl FnOnce(&Hook, &mut Report) -> Result<()>,
     ) -> Result<()> {
         let begun = Instant::now();
         let deadline =
-            begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
+            begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), weight).into());
         let hook = self
             .hook(recipient, begun)
             .until(deadline, begun + self.host.hook_wait);

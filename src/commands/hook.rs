@@ -29,6 +29,7 @@ use crate::report::Report;
 pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
+    // Failing to is no error yet: in a user namespace a createContainer hook has nothing to do.
     let shed = capabilities::shed();
     let begun = Instant::now();
     let state = read_state()?;
@@ -58,8 +59,8 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     report.finish(&result, begun);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         let store = store(&host);
-        // Ids are unique only within a runtime, and one that refuses an id may call the hooks
-        // first.
+        // Ids are unique only within a runtime, and a runtime that is about to refuse an id may
+        // call the hooks before: the report of the container that has the id stays.
         let is_anothers =
             result.is_err() && hook::has_namesake(&call.state, &store, &ThisMachine::new()?);
         let id = report.container.as_deref().filter(|_| !is_anothers);
@@ -110,7 +111,7 @@ impl HookCall<'_> {
             }
         };
         let (store, machine) = (store(&request.host), ThisMachine::new()?);
-        let store = store.handed(handed(&self.args.handles));
+        let store = store.with_handles(handles(&self.args.handles));
         let wait = match self.args.wait {
             Some(seconds) => Duration::from_secs(seconds.into()),
             None => request.host.hook_wait,
@@ -140,11 +141,11 @@ impl HookCall<'_> {
         Ok((host, result))
     }
 
-    fn deadline(&self, nics: impl FnOnce() -> usize) -> Instant {
+    fn deadline(&self, weight: impl FnOnce() -> usize) -> Instant {
         let given = self.args.deadline;
         // A deadline on the command line needs no plan.
-        let nics = if given.is_some() { 0 } else { nics() };
-        let seconds = deadline::for_hook(given, self.args.hook_timeout, nics);
+        let weight = if given.is_some() { 0 } else { weight() };
+        let seconds = deadline::for_hook(given, self.args.hook_timeout, weight);
         self.known + Duration::from_secs(seconds.into())
     }
 
@@ -176,7 +177,8 @@ impl HookCall<'_> {
             ErrorClass::State
                 .error("--rail: the bundle has no config.json to tell all that is asked for")
         })?;
-        request.narrowing.devices = DeviceRequest::first(config, args.stage, named, &args.rail)?;
+        request.narrowing.devices =
+            DeviceRequest::of_all_if_first(config, args.stage, named, &args.rail)?;
         let is_first = request.narrowing.devices.is_some();
         Ok(is_first.then_some(Asked { request, facts }))
     }
@@ -197,12 +199,12 @@ fn shares_host_netns(state: &State) -> Result<bool> {
 
 /// What the runtime's process keeps, by name. A container starts without it as well: what is no
 /// handle is passed over.
-fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
-    let mut handed = BTreeMap::new();
-    for (name, handle) in handles.iter().filter_map(|word| word.split_once('=')) {
-        handed.extend(handle.parse().map(|handle| (name.to_owned(), handle)));
+fn handles(words: &[String]) -> BTreeMap<String, Handle> {
+    let mut handles = BTreeMap::new();
+    for (name, handle) in words.iter().filter_map(|word| word.split_once('=')) {
+        handles.extend(handle.parse().map(|handle| (name.to_owned(), handle)));
     }
-    handed
+    handles
 }
 
 fn read_state() -> Result<State> {

@@ -78,7 +78,7 @@ pub struct Narrowing {
 
 impl Narrowing {
     /// Why the container's annotations, or its devices, leave that netdev out, if they do.
-    pub fn forbids(&self, netdev: &IfName) -> Option<String> {
+    pub fn leaves_out(&self, netdev: &IfName) -> Option<String> {
         if self
             .devices
             .as_ref()
@@ -92,7 +92,7 @@ impl Narrowing {
     }
 
     /// Why they leave an HCA without a netdev out.
-    pub fn forbids_hca(&self, name: &str) -> Option<String> {
+    pub fn leaves_out_hca(&self, name: &str) -> Option<String> {
         let asked = self
             .devices
             .as_ref()

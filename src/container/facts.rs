@@ -47,7 +47,7 @@ impl ContainerFacts {
 
 impl FoundBundle {
     /// What it says of the container of that init; views of ours lie in `views`.
-    pub fn read(&self, pid: i32, views: &Path) -> Result<Bundle> {
+    pub fn for_init(&self, pid: i32, views: &Path) -> Result<Bundle> {
         let views = views.to_str().unwrap_or_default();
         let path = self.dir.join("config.json");
         Bundle::new(&self.config, &self.dir, pid, views)

@@ -58,7 +58,7 @@ impl From<anyhow::Error> for Trouble {
 fn mount(state: &State, store: &Store) -> Result<(), Trouble> {
     let found = ContainerFacts::read(state)?.bundle;
     let found = found.ok_or_else(|| anyhow!("the bundle has no config.json"))?;
-    let container = found.read(0, Path::new(""))?.container;
+    let container = found.for_init(0, Path::new(""))?.container;
     let root = Root::open(&container.rootfs)?;
     if let Some(conf) = nccl_conf::plan_empty(&root, &root.mounts()?, &container)? {
         let made = workshop(|| Ok(conf.build(container.label.as_deref())))?;

@@ -41,8 +41,8 @@ use find_plan::PlanAndHost;
 use fit::Fitted;
 use recipient::{member, running_init};
 use unfinished::{
-    adopt_unfinished, check_managers_are_done, check_managers_are_known, record_manager,
-    unfinished_objects,
+    adopt_unfinished, check_managers_are_done, check_managers_are_known,
+    record_manager_and_its_rules, unfinished_objects,
 };
 
 /// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD:
@@ -57,8 +57,8 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     report.plan = Some(name.to_string());
     let mut create = Create {
         hook,
-        request: Cow::Borrowed(request),
-        own_request: request,
+        pod_request: Cow::Borrowed(request),
+        container_request: request,
         report,
     };
     let mut pause = Duration::from_millis(25);
@@ -89,9 +89,10 @@ fn may_pass(e: &anyhow::Error) -> bool {
 
 struct Create<'a> {
     hook: &'a Hook<'a>,
-    /// Where the container has claims, that of its pod, as they are under the lock.
-    request: Cow<'a, Request>,
-    own_request: &'a Request,
+    /// What moves for it: the rails of all claims of its pod, from `begin` on, under the lock.
+    /// Without a claim, the container's own request.
+    pod_request: Cow<'a, Request>,
+    container_request: &'a Request,
     report: &'a mut Report,
 }
 
@@ -159,8 +160,9 @@ impl<'a> Create<'a> {
         self.carry_out(attempt, record, &steps, setup)
     }
 
-    /// Takes the lock, and restores NICs of containers that have died: they may be the plan's. A
-    /// record of the recipient's own namespace is left to the caller.
+    /// Takes the lock; reads under it what the pod's claims are and which records there are; and
+    /// restores NICs of containers that have died: they may be the plan's. A record of the
+    /// recipient's own namespace is left to the caller.
     fn begin<'t>(&mut self, recipient: &'t dyn Recipient, host_netns: u64) -> Result<Attempt<'t>>
     where
         'a: 't,
@@ -169,7 +171,7 @@ impl<'a> Create<'a> {
         hook.store.prepare()?;
         let lock = hook.store.lock(hook.deadline)?;
         self.end_lap(Lap::Lock);
-        self.request = self.request_of_pod()?;
+        self.pod_request = self.request_of_pod()?;
         let mut records = hook.read_records()?;
         let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);
@@ -202,7 +204,7 @@ impl<'a> Create<'a> {
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
         // The steps are made; from here on only what a restore needs changes.
         for held in &mut attach.held {
-            record_manager(held, &moved, host, &mut managers);
+            record_manager_and_its_rules(held, &moved, host, &mut managers);
             // Once the manager is recorded: what is adopted is not the manager's.
             adopt_unfinished(&attempt.records, held, host);
         }

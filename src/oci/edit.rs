@@ -70,12 +70,12 @@ pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> 
 pub fn hooks_for(
     stages: &[Stage],
     plan: &Plan,
-    nics: usize,
+    weight: usize,
     program: &str,
     timeout: Option<u32>,
 ) -> Vec<HookEdit> {
-    let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
-    let deadline = deadline::before(timeout, nics).to_string();
+    let timeout = timeout.unwrap_or_else(|| deadline::timeout(weight));
+    let deadline = deadline::before(timeout, weight).to_string();
     let mut hooks = Vec::new();
     for stage in stages.iter().copied() {
         let mut args = vec![

@@ -40,7 +40,8 @@ impl Request {
 
     /// A stored plan without what the container's annotations take away, and without what the
     /// host's policy forbids by now. Of what is not on the host, or where the host was not
-    /// observed, the name alone is judged. Its list is made for [`Request::release`].
+    /// observed, the name alone is judged. Its NCCL_IB_HCA is made for the release of NCCL that
+    /// [`Request::release`] names.
     pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
         let plan = match self.select.network_mode {
             NetworkMode::Host => plan.on_host(host),
@@ -48,21 +49,21 @@ impl Request {
         };
         let release = self.release(plan.nccl_version);
         plan.narrowed(
-            |name| self.narrowing.forbids(name).is_some(),
+            |name| self.narrowing.leaves_out(name).is_some(),
             |name| {
                 let device = host.and_then(|host| {
                     let dev = host.netdev(name)?;
                     Some(PolicyDevice::new(name.as_str(), Some(dev), None, host))
                 });
-                self.leaves_out(name.as_str(), device)
+                self.is_forbidden(name.as_str(), device)
             },
             |name| {
                 let device = host.and_then(|host| {
                     let hca = host.hca(name)?;
                     Some(PolicyDevice::new(name.as_str(), None, Some(hca), host))
                 });
-                self.narrowing.forbids_hca(name.as_str()).is_some()
-                    || self.leaves_out(name.as_str(), device)
+                self.narrowing.leaves_out_hca(name.as_str()).is_some()
+                    || self.is_forbidden(name.as_str(), device)
             },
             host,
         )
@@ -71,7 +72,7 @@ impl Request {
 
     /// Whether annotations exclude that name, or the policy forbids it: what is not on the host is
     /// judged by its name alone.
-    fn leaves_out(&self, name: &str, device: Option<PolicyDevice>) -> bool {
+    fn is_forbidden(&self, name: &str, device: Option<PolicyDevice>) -> bool {
         let policy = &self.host.policy;
         let denied = match device {
             Some(device) => policy.forbids(&device),

@@ -136,7 +136,8 @@ impl Plan {
     ) -> Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
         let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic::nic(v, snapshot)).collect();
-        // Theirs is the node of what they sit on, by whatever number that has inside.
+        // A NIC that comes along with another has no node of its own: it uses that of the one
+        // below, whatever number that gets inside.
         let along: Vec<bool> = nics
             .iter()
             .map(|n| upper_lower::is_along(n, &nics))
@@ -150,7 +151,7 @@ impl Plan {
             .filter(|v| v.netdev.is_none())
             .filter_map(|v| v.hca.clone())
             .collect();
-        let ib_nodes = narrowed::predict(&mut nics, &ib, Some(snapshot));
+        let ib_nodes = narrowed::set_nodes_inside(&mut nics, &ib, Some(snapshot));
         let mut devices: Vec<CharDevice> = Vec::new();
         for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
             if !devices.contains(&node) {
@@ -237,7 +238,7 @@ impl Plan {
         Plan { agreement, ..self }
     }
 
-    /// The NICs that other nodes have to have as well: not what comes along with one.
+    /// Whether it is one of the NICs, also one that comes along with another.
     pub fn has(&self, name: &IfName) -> bool {
         self.nics.iter().any(|n| n.name() == name)
     }
@@ -246,6 +247,7 @@ impl Plan {
         self.rails().any(|n| n.name() == name)
     }
 
+    /// The NICs that other nodes have to have as well: not what comes along with one.
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {
         self.nics
             .iter()

@@ -73,7 +73,8 @@ impl Plan {
         excluded: impl Fn(&HcaName) -> bool,
         host: Option<&Snapshot>,
     ) -> Plan {
-        let ib = self.nodes_of_ib(&mut self.nics.clone(), host);
+        // On a copy: the NICs keep the nodes that they have, to be compared with.
+        let ib = self.set_and_list_nodes(&mut self.nics.clone(), host);
         let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
         let before: Vec<CharDevice> = own.chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
@@ -84,7 +85,7 @@ impl Plan {
             return self;
         }
         let mut nics = std::mem::take(&mut self.nics);
-        let ib = self.nodes_of_ib(&mut nics, host);
+        let ib = self.set_and_list_nodes(&mut nics, host);
         self.nics = nics;
         let rest = self
             .devices
@@ -125,9 +126,9 @@ impl Plan {
     }
 
     /// The device nodes of HCAs without a NIC; NICs get theirs where they move.
-    fn nodes_of_ib(&self, nics: &mut [Nic], host: Option<&Snapshot>) -> Vec<CharDevice> {
+    fn set_and_list_nodes(&self, nics: &mut [Nic], host: Option<&Snapshot>) -> Vec<CharDevice> {
         match self.moves() {
-            true => predict(nics, &self.ib, host),
+            true => set_nodes_inside(nics, &self.ib, host),
             false => nodes_of(&self.ib, host),
         }
     }
@@ -153,7 +154,7 @@ fn nodes_of(hcas: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
 
 /// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs
 /// without a NIC.
-pub(super) fn predict(
+pub(super) fn set_nodes_inside(
     nics: &mut [Nic],
     ib: &[HcaName],
     host: Option<&Snapshot>,

@@ -185,8 +185,8 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     for (verdict, drop) in selection.dropped() {
         let (netdev, hca) = (verdict.netdev.as_ref(), verdict.hca.as_ref());
         let narrowed = match (netdev, hca) {
-            (Some(netdev), _) => request.narrowing.forbids(netdev),
-            (None, hca) => hca.and_then(|hca| request.narrowing.forbids_hca(hca.as_str())),
+            (Some(netdev), _) => request.narrowing.leaves_out(netdev),
+            (None, hca) => hca.and_then(|hca| request.narrowing.leaves_out_hca(hca.as_str())),
         };
         if drop.code == DropCode::Excluded
             && narrowed.is_none()

@@ -294,8 +294,8 @@ fn no_netdev(context: &Context, candidate: &Candidate) -> Option<Drop> {
 /// Why the container's own annotations or devices leave it out.
 fn narrowed(context: &Context, candidate: &Candidate) -> Option<String> {
     match candidate.netdev {
-        Some(netdev) => context.request.narrowing.forbids(&netdev.name),
-        None => context.request.narrowing.forbids_hca(candidate.key()),
+        Some(netdev) => context.request.narrowing.leaves_out(&netdev.name),
+        None => context.request.narrowing.leaves_out_hca(candidate.key()),
     }
 }
 

@@ -194,7 +194,7 @@ impl Selection {
         by_name.filter(move |(v, _)| {
             let name = v.netdev.as_ref().filter(|name| request.names(name));
             name.is_some_and(|name| {
-                let is_taken_away = request.narrowing.forbids(name).is_some();
+                let is_taken_away = request.narrowing.leaves_out(name).is_some();
                 !is_taken_away && (peers.is_empty() || peers.contains(name))
             })
         })

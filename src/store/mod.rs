@@ -42,7 +42,7 @@ const UNKNOWN: &str = "unknown@.json";
 pub struct Store {
     run: PathBuf,
     state: PathBuf,
-    handed: BTreeMap<String, Handle>,
+    handles: BTreeMap<String, Handle>,
 }
 
 fn record_of(path: &Path, text: &str) -> Result<Record> {
@@ -54,14 +54,14 @@ impl Store {
         Store {
             run: run.to_owned(),
             state: state.to_owned(),
-            handed: BTreeMap::new(),
+            handles: BTreeMap::new(),
         }
     }
 
     /// Reads from the memory of a process what that keeps there: a view as `sysfs`, a topology file
     /// as `topology`.
-    pub fn handed(self, handed: BTreeMap<String, Handle>) -> Store {
-        Store { handed, ..self }
+    pub fn with_handles(self, handles: BTreeMap<String, Handle>) -> Store {
+        Store { handles, ..self }
     }
 
     /// Only commands that write call this.
@@ -216,7 +216,7 @@ impl Store {
     /// none does. [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is
     /// another one. The name follows from the content, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
-        let handle = self.handed.get(what)?;
+        let handle = self.handles.get(what)?;
         Some(read_handed(handle, what, name))
     }
 

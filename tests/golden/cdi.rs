@@ -336,7 +336,7 @@ proptest! {
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
             let (stage, plan) = (Stage::CreateRuntime, Some("default"));
-            let turn = DeviceRequest::first(&parsed(&config), stage, plan, mine).unwrap();
+            let turn = DeviceRequest::of_all_if_first(&parsed(&config), stage, plan, mine).unwrap();
             // A device that was asked for twice has two hooks with the same words: the second finds
             // the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
@@ -362,7 +362,7 @@ proptest! {
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
         let (stage, plan, mine) = (Stage::CreateRuntime, Some("default"), ["r0".to_owned()]);
         let result = ConfigJson::parse(&text)
-            .and_then(|c| DeviceRequest::first(&c, stage, plan, &mine));
+            .and_then(|c| DeviceRequest::of_all_if_first(&c, stage, plan, &mine));
         let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
         prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }
@@ -425,7 +425,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
             json!({"path": "/usr/bin/rdmaprep", "args": args, "note": why}),
         );
     }
-    let asked = DeviceRequest::first(
+    let asked = DeviceRequest::of_all_if_first(
         &parsed(&config),
         Stage::CreateRuntime,
         Some("default"),
@@ -447,7 +447,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
         .as_array_mut()
         .unwrap()
         .push(bad);
-    let e = DeviceRequest::first(
+    let e = DeviceRequest::of_all_if_first(
         &parsed(&config),
         Stage::CreateRuntime,
         Some("default"),
@@ -488,7 +488,8 @@ fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
     ]);
     let config = parsed(&json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}));
     request.narrowing.devices =
-        DeviceRequest::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
+        DeviceRequest::of_all_if_first(&config, Stage::CreateRuntime, Some("default"), &[first])
+            .unwrap();
     let nodes = |plan: &Plan| {
         plan.devices
             .iter()

@@ -72,7 +72,7 @@ impl<'a> Create<'a> {
     /// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
     /// Its own request where it has no claim. The caller has the lock.
     pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
-        let (hook, request) = (self.hook, self.own_request);
+        let (hook, request) = (self.hook, self.container_request);
         let devices = request.narrowing.devices.as_ref();
         let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
             return Ok(Cow::Borrowed(request));
@@ -100,7 +100,7 @@ impl<'a> Create<'a> {
 
 impl Create<'_> {
     pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
-        let devices = self.request.narrowing.devices.as_ref();
+        let devices = self.pod_request.narrowing.devices.as_ref();
         devices.into_iter().flat_map(|devices| &devices.claims)
     }
 
@@ -127,14 +127,15 @@ impl Create<'_> {
     }
 
     pub(super) fn share(&self, plan: Plan, host: &Snapshot) -> Share {
-        let has_all = self.own_request.narrowing.devices == self.request.narrowing.devices;
+        let has_all =
+            self.container_request.narrowing.devices == self.pod_request.narrowing.devices;
         match has_all {
             true => Share {
                 of_container: plan,
                 whole_pod: None,
             },
             false => Share {
-                of_container: self.own_request.part_of(&plan, Some(host)),
+                of_container: self.container_request.part_of(&plan, Some(host)),
                 whole_pod: Some(plan),
             },
         }

@@ -35,13 +35,14 @@ impl Create<'_> {
         name: &PlanName,
         attempt: &mut Attempt,
     ) -> Result<PlanAndHost> {
-        let (hook, request) = (self.hook, &*self.request);
+        let (hook, request) = (self.hook, &*self.pod_request);
         let policy = &request.host.policy;
         let busy = planner::busy_nics(&attempt.records, hook.machine);
         let world = &mut *attempt.world;
         let whole = self.whole_plan(name, world, &busy)?;
-        // Which NICs are left is known before the host is observed, unless the policy judges
-        // hardware. Then here: who observes under the lock only to wait keeps it from others.
+        // Before the host is observed: an observation that only ends in a wait would keep the lock
+        // from others. A policy that judges hardware needs the observation, so it is checked below
+        // then.
         let by_hardware = policy.asks_for_hardware();
         if !by_hardware {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
@@ -84,20 +85,20 @@ impl Create<'_> {
         if let Some(keeper) = self.hook.target.keeper() {
             return Ok(keeper.plan.clone());
         }
-        if let Some(plan) = planner::stored_plan(self.hook.store, &self.request, name)? {
+        if let Some(plan) = planner::stored_plan(self.hook.store, &self.pod_request, name)? {
             return Ok(plan);
         }
         // None is stored: it is made, of the NICs that the container's devices name, if they do.
-        let request = self.request.of_devices();
+        let request = self.pod_request.of_devices();
         planner::check_named_free(&request, busy)?;
         fresh_plan(&request, name.as_str(), world, busy)
     }
 
     fn scope_of(&self, plan: &Plan) -> Scope {
         let nics: Vec<IfName> = plan.nics.iter().map(|n| n.name().clone()).collect();
-        let job = plan.job.clone().with(&self.request.job());
+        let job = plan.job.clone().with(&self.pod_request.job());
         let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
-        let by_hardware = self.request.host.policy.asks_for_hardware();
+        let by_hardware = self.pod_request.host.policy.asks_for_hardware();
         Scope {
             sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
             // Links in other namespaces that sit on these NICs.

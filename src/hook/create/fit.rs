@@ -33,7 +33,7 @@ impl<'a> Create<'a> {
         self.report.note_once(notes);
         let (pid, views) = (attempt.recipient.pid(), context.store.views());
         let found = facts.bundle.as_ref();
-        let bundle = found.map(|found| found.read(pid, &views)).transpose()?;
+        let bundle = found.map(|found| found.for_init(pid, &views)).transpose()?;
         // The host is `inside` where nothing moves.
         let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
@@ -43,7 +43,7 @@ impl<'a> Create<'a> {
         };
         let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
         // Also of one that fails.
-        self.add_setup(notes);
+        self.note_setup(notes);
         let setup = setup?;
         if let (Some(setup), Some(host), Some(inside)) = (&setup, seen.host, inside) {
             let pitfalls = setup.nccl_pitfalls(&plan, host, inside);
@@ -57,11 +57,11 @@ impl<'a> Create<'a> {
             return Ok(());
         };
         let (notes, result) = running.end(&context, netns);
-        self.add_setup(notes);
+        self.note_setup(notes);
         result
     }
 
-    fn add_setup(&mut self, notes: SetupNotes) {
+    fn note_setup(&mut self, notes: SetupNotes) {
         let report = &mut *self.report;
         report.sysfs = notes.sysfs.or(report.sysfs.take());
         report.settings = notes.settings.or(report.settings.take());
@@ -85,7 +85,7 @@ impl<'a> Create<'a> {
     /// For containers whose config.json this program did not edit. What they set there themselves,
     /// runc sets after its hooks.
     pub(super) fn lift_memlock(&mut self, recipient: &dyn Recipient) {
-        if !self.hook.target.is_container() || !self.request.host.lift_memlock {
+        if !self.hook.target.is_container() || !self.pod_request.host.lift_memlock {
             return;
         }
         let done = recipient.lift_memlock();

@@ -63,7 +63,7 @@ impl Create<'_> {
 
     /// A namespace has one set of NICs for all of its containers.
     fn check_asks_for_same(&mut self, record: &Record) -> Result<()> {
-        let request = &self.request;
+        let request = &self.pod_request;
         if let Some(plan) = request
             .named_plan
             .as_ref()
@@ -101,7 +101,7 @@ impl Create<'_> {
                 true => None,
                 false => Some(attempt.world.observe(Side::Host, &Scope::network())?),
             };
-            let plan = self.own_request.part_of(given, host.as_ref());
+            let plan = self.container_request.part_of(given, host.as_ref());
             // The namespace was not observed: its netdevs are those that the plan gave.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {

@@ -21,9 +21,10 @@ impl Create<'_> {
         recipient: &dyn Recipient,
     ) -> Result<()> {
         if !self.is_for_host(name) {
-            // The host's default plan is for containers that can use it.
+            // Only a plan that was asked for is refused: the host's default plan passes over
+            // containers that cannot use it.
             ensure!(
-                self.request.named_plan.is_none(),
+                self.pod_request.named_plan.is_none(),
                 ErrorClass::Refused.error(ON_HOST)
             );
             return Ok(());
@@ -54,10 +55,10 @@ impl Create<'_> {
 
     /// Whether the container asks for its plan without a move, or its plan is of that kind.
     fn is_for_host(&self, name: &PlanName) -> bool {
-        let stored = stored_plan(self.hook.store, &self.request, name)
+        let stored = stored_plan(self.hook.store, &self.pod_request, name)
             .ok()
             .flatten();
-        let mode = self.request.network_mode(stored.as_ref());
+        let mode = self.pod_request.network_mode(stored.as_ref());
         self.hook.target.is_container() && !mode.is_own()
     }
 }

@@ -8,7 +8,8 @@ use crate::kernel::Recipient;
 use crate::oci::state::State;
 use crate::record::Member;
 
-/// Proves that the pid was not reused meanwhile.
+/// The container's init, opened. That it runs still, after that, proves that its pid was not reused
+/// meanwhile.
 pub(super) fn running_init(hook: &Hook) -> Result<Box<dyn Recipient>> {
     let pid = hook.state.init()?;
     let init = hook.machine.recipient(pid).class(

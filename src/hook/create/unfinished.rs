@@ -78,7 +78,7 @@ fn is_known(managed: &Managed) -> bool {
 /// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A
 /// manager deletes the rules that it made for the NIC's tables when the NIC leaves, NetworkManager
 /// all that it made: such rules are recorded as the NIC's, whatever network they are for.
-pub(super) fn record_manager(
+pub(super) fn record_manager_and_its_rules(
     held: &mut MovedNic,
     moved: &[IfName],
     host: &Snapshot,
@@ -189,6 +189,7 @@ pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Resu
         if rest.len() == earlier.held.len() {
             continue;
         }
+        // Each begins with its NIC's name: see `waiting` in restore/settle/returned.rs.
         let mut awaits = earlier.awaits.clone();
         awaits.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
         let smaller = earlier.reduced_to_waiting(earlier.netns, &rest, awaits);

@@ -67,8 +67,9 @@ pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
     values
 }
 
-/// The least that a NIC asks for defeats none. All are of one digit.
-pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
+/// Writes them to `all`: of what several NICs ask for the least, which defeats none. The values are
+/// compared as text: each has one digit.
+pub fn overruling_step<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
     let mut least = BTreeMap::new();
     for (key, v) in values.flatten() {
         let now = least.entry(key.clone()).or_insert(v.now.clone());
