@@ -24,15 +24,31 @@ pub fn apply(
     deadline: Instant,
     mut done: impl FnMut(&Step),
 ) -> Result<()> {
+    apply_timed(steps, world, deadline, |step, is_done| {
+        if is_done {
+            done(step);
+        }
+    })
+}
+
+/// [`apply`], which tells of the step that fails as well, and whether it was done: that takes time,
+/// too.
+pub fn apply_timed(
+    steps: &[Step],
+    world: &mut dyn World,
+    deadline: Instant,
+    mut over: impl FnMut(&Step, bool),
+) -> Result<()> {
     for step in steps {
         if Instant::now() >= deadline {
             return Err(ErrorClass::Timeout.error(format!("the deadline passed before {step}")));
         }
-        perform(step, world, deadline).or_else(|e| match ErrorClass::of(&e) {
+        let done = perform(step, world, deadline);
+        over(step, done.is_ok());
+        done.or_else(|e| match ErrorClass::of(&e) {
             ErrorClass::Other => Err(e).class(ErrorClass::Kernel, step.to_string()),
             _ => Err(e),
         })?;
-        done(step);
     }
     Ok(())
 }

@@ -61,8 +61,8 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
         let store = store(&host);
         // Ids are unique only within a runtime, and a runtime that is about to refuse an id may
         // call the hooks before: the report of the container that has the id stays.
-        let is_anothers =
-            result.is_err() && hook::has_namesake(&call.state, &store, &ThisMachine::new()?);
+        let is_anothers = result.is_err()
+            && ThisMachine::new().is_ok_and(|m| hook::has_namesake(&call.state, &store, &m));
         let id = report.container.as_deref().filter(|_| !is_anothers);
         keep_as(id, &report, &host, &store);
     }

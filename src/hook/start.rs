@@ -51,12 +51,14 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     if steps.is_empty() {
         return Ok(());
     }
-    apply(&steps, &mut *world, hook.deadline, |_| {
+    let applied = apply(&steps, &mut *world, hook.deadline, |_| {
         report.steps_done += 1
-    })?;
-    put_in_order_inside(&mut *world, record, report)?;
+    });
+    let ordered = applied.and_then(|()| put_in_order_inside(&mut *world, record, report));
     report.end_lap(hook.begun, Lap::Configure);
-    verify_inside(&mut *world, record, report)?;
+    ordered?;
+    let verified = verify_inside(&mut *world, record, report);
     report.end_lap(hook.begun, Lap::Verify);
+    verified?;
     Ok(())
 }

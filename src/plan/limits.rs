@@ -82,6 +82,16 @@ impl Request {
     }
 }
 
+impl Plan {
+    /// That a container wants less than its namespace has, of which this is the part that it asks
+    /// for.
+    pub fn fewer_note(&self, given: &Plan) -> Option<String> {
+        let count = |plan: &Plan| plan.nics.len() + plan.ib.len();
+        let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
+        (count(self) < count(given)).then(|| note.to_owned())
+    }
+}
+
 impl Policy {
     /// Which NICs to leave out is not ours to choose: more than allowed are
     /// [`ErrorClass::Refused`], as is a network that the policy does not allow.

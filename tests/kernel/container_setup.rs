@@ -57,6 +57,20 @@ fn names(plan: &Plan) -> Vec<&str> {
 }
 
 #[test]
+fn fewer_hcas_than_the_namespace_has_are_noted() {
+    let (plan, _) = plan();
+    let ib = vec!["ib7".parse().unwrap(), "ib8".parse().unwrap()];
+    let given = Plan { ib, ..plan };
+    let all = |_: &_| false;
+    let left = given
+        .clone()
+        .narrowed(all, all, |hca| *hca == given.ib[0], None);
+    assert_eq!((left.nics.len(), left.ib.len()), (given.nics.len(), 1));
+    assert!(left.fewer_note(&given).is_some());
+    assert_eq!(given.fewer_note(&given), None);
+}
+
+#[test]
 fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     let (mut plan, snapshot) = plan();
     plan.view = Some("0123456789abcdef".into());

@@ -48,7 +48,8 @@ fn containers_join_and_the_last_one_to_leave_restores_nics() {
         );
         // It is as the create hook would have left it, and stays so.
         let (mut one, mut two) = (
-            Container::joining("one", "/run/netns/pool"),
+            Container::joining("one", "/run/netns/pool")
+                .bundled(host, &json!({"root": {"path": "/"}})),
             Container::joining("two", "/run/netns/pool"),
         );
         one.create(host).ok();
@@ -56,6 +57,9 @@ fn containers_join_and_the_last_one_to_leave_restores_nics() {
             host.report("one")["notes"],
             json!(["joined pool, which has the namespace's NICs"])
         );
+        // The time that its own setup took.
+        let phases = host.report("one")["phases"].to_string();
+        assert!(phases.contains("\"setup\""), "{phases}");
         two.create(host).ok();
         assert_eq!(one.sh("ip -o -4 address"), inside);
         let members = |host: &Host| host.status()[0]["members"].clone();

@@ -1174,6 +1174,24 @@ fn refused_namesake_leaves_the_first_ones_report() {
     });
 }
 
+/// The look for a namesake fails, too: what is reported is the failure itself.
+#[test]
+fn an_error_is_reported_where_the_boot_id_is_not_known() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let annotations = serde_json::json!({"rdmaprep.io/ifaces": "../r0"});
+        let container = Container::new("strange").annotated(annotations);
+        sh("mount -t tmpfs none /proc/sys/kernel/random");
+        let said = container.create(host);
+        sh("umount /proc/sys/kernel/random");
+        said.fails(5, &["rdmaprep.io/ifaces"]);
+        let message = host.report("strange")["message"].to_string();
+        assert!(message.contains("rdmaprep.io/ifaces"), "{message}");
+        host.is_clean();
+    });
+}
+
 /// A cgroup may have as many threads as it is allowed: here none gets the stack that it asks for.
 #[test]
 fn hooks_go_on_or_refuse_where_no_thread_starts() {

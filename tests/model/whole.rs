@@ -18,7 +18,7 @@ use rdmaprep::hook::{self, Hook, Target};
 use rdmaprep::kernel::Namespaces;
 use rdmaprep::oci::state::State;
 use rdmaprep::plan::Plan;
-use rdmaprep::report::Report;
+use rdmaprep::report::{Lap, Report};
 use rdmaprep::restore::reclaim::reclaim;
 use rdmaprep::restore::run;
 use rdmaprep::store::Store;
@@ -216,6 +216,42 @@ fn create_that_is_refused_anywhere_undoes_everything() {
         stage.create().unwrap().unwrap();
         assert!(stage.has_nics(), "{when}");
     }
+}
+
+/// What a report has booked to these laps.
+fn booked(report: &Report, laps: &[Lap]) -> Duration {
+    let of_laps = report.phases.iter().filter(|lap| laps.contains(&lap.name));
+    Duration::from_micros(of_laps.map(|lap| lap.micros).sum())
+}
+
+#[test]
+fn time_of_a_step_that_fails_is_booked_as_its_own() {
+    const STEPS: [Lap; 3] = [Lap::Move, Lap::Configure, Lap::GidWait];
+    let time = Duration::from_millis(200);
+    let (create, _) = effects();
+    // The first effect is the pin.
+    for number in [1, create - 1] {
+        let stage = Stage::new();
+        let refused = Mishap::RefusedAfter(time);
+        stage.machine.plan_mishap(number, refused);
+        let report = stage.create().unwrap().unwrap_err().report;
+        assert!(booked(&report, &STEPS) >= time, "{number}: {report:?}");
+    }
+    let stage = Stage::new();
+    stage.create().unwrap().unwrap();
+    stage.machine.act(|kernel| {
+        kernel
+            .does(Step::AddressDelete {
+                side: Side::Inside,
+                dev: name(0),
+                address: plain(v4(0, 0, 1), 24),
+            })
+            .unwrap();
+    });
+    stage.machine.plan_mishap(0, Mishap::RefusedAfter(time));
+    let report = stage.hook(hook::start).unwrap().unwrap_err().report;
+    assert!(booked(&report, &[Lap::Configure]) >= time, "{report:?}");
+    assert_eq!(report.steps_done, 0);
 }
 
 #[test]

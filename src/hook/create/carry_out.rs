@@ -5,7 +5,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Step;
 
-use crate::apply::apply;
+use crate::apply::apply_timed;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::SetupPlan;
 use crate::kernel::{Pin, World};
@@ -35,9 +35,8 @@ impl Create<'_> {
         }
         // If this fails the record stays. Nothing has moved: restoring it changes nothing.
         replace_unfinished(&mut attempt.records, &record)?;
-        let result = self.attach(&mut attempt, &mut record, steps, setup);
-        self.end_lap(Lap::Record);
-        result.or_else(|e| self.undo(attempt, record, &e))
+        self.attach(&mut attempt, &mut record, steps, setup)
+            .or_else(|e| self.undo(attempt, record, &e))
     }
 
     /// Always an error: why there was something to undo.
@@ -80,18 +79,17 @@ impl Create<'_> {
         pinned?;
         let running = setup.map(RunningSetup::begin);
         let (begun, report) = (self.hook.begun, &mut *self.report);
-        apply(steps, world, self.hook.deadline, |step| {
-            report.steps_done += 1;
+        apply_timed(steps, world, self.hook.deadline, |step, is_done| {
+            report.steps_done += usize::from(is_done);
             report.end_lap(begun, lap_of(step));
         })?;
-        put_in_order_inside(world, record, report)?;
-        let now = verify_inside(world, record, report)?;
-        // A container may rename its NICs: a restore knows them by their indexes.
-        learn_indexes(record, &now);
+        let ordered = put_in_order_inside(world, record, report);
+        let verified = ordered.and_then(|()| verify_inside(world, record, report));
         report.end_lap(begun, Lap::Verify);
+        // A container may rename its NICs: a restore knows them by their indexes.
+        learn_indexes(record, &verified?);
         if let Some(running) = running {
             self.finish_setup(running, record.netns)?;
-            self.end_lap(Lap::Setup);
         }
         self.lift_memlock(*recipient);
         let text = format!(
@@ -100,7 +98,9 @@ impl Create<'_> {
         );
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
         record.phase = Phase::Attached;
-        records.save(record)
+        let saved = records.save(record);
+        self.end_lap(Lap::Record);
+        saved
     }
 }
 

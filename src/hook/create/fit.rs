@@ -8,6 +8,7 @@ use crate::container::setup::{Observations, SetupContext, SetupNotes, SetupPlan,
 use crate::kernel::Recipient;
 use crate::nccl_env::Namespace;
 use crate::plan::Plan;
+use crate::report::Lap;
 
 use super::{Attempt, Create};
 
@@ -57,6 +58,7 @@ impl<'a> Create<'a> {
             return Ok(());
         };
         let (notes, result) = running.end(&context, netns);
+        self.end_lap(Lap::Setup);
         self.note_setup(notes);
         result
     }

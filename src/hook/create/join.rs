@@ -83,11 +83,7 @@ impl Create<'_> {
         };
         planner::check_agreed(given, self.hook.agreed_digest())?;
         let left = request.narrowed_plan(Plan::clone(given), None);
-        if left.nics.len() < given.nics.len() {
-            let note =
-                "it asks for fewer NICs, but a namespace has one set for all of its containers";
-            self.report.notes.push(note.to_owned());
-        }
+        self.report.notes.extend(left.fewer_note(given));
         request.check_has_all_asked(&left)
     }
 

@@ -43,7 +43,6 @@ impl Create<'_> {
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
             self.finish_setup(RunningSetup::begin(setup), host_netns)?;
-            self.end_lap(Lap::Setup);
         }
         self.lift_memlock(recipient);
         self.check_runs(recipient)?;

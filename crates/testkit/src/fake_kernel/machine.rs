@@ -7,7 +7,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use nix::libc::EIO;
@@ -28,6 +28,8 @@ const STARTED: u64 = 77;
 pub enum Mishap {
     /// The kernel refuses it, and nothing changes.
     Refused,
+    /// The same, but the kernel takes this time for it.
+    RefusedAfter(Duration),
     /// The program ends before it.
     EndsBefore,
     /// The program ends right after it.
@@ -130,6 +132,10 @@ impl Machine {
         state.effects += 1;
         match mishap {
             Some(Mishap::Refused) => return Err(errno(EIO)),
+            Some(Mishap::RefusedAfter(time)) => {
+                std::thread::sleep(time);
+                return Err(errno(EIO));
+            }
             Some(Mishap::EndsBefore) => resume_unwind(Box::new(Ended)),
             Some(Mishap::EndsAfter) | None => {}
         }
