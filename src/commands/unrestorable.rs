@@ -82,7 +82,8 @@ pub(super) fn losses(
     )?;
     let bare = bare_hcas::of(record);
     let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
-    way.missing -= rdma_mode::missing_everywhere(bare, &host, inside.as_ref()).len();
+    let gone = rdma_mode::missing_everywhere(bare, &host, inside.as_ref()).len();
+    way.missing -= gone.min(way.missing);
     let hope = hcas
         .first()
         .map(|step| format!("{step} is still possible"))

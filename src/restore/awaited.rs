@@ -10,13 +10,13 @@ use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
-use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect, kernel_address};
+use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect};
 
 use super::diff::additions;
 use super::forget::close_record;
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
-use super::owed::{Words, owed};
+use super::owed::{Words, is_strange, owed};
 use super::plan::{Purpose, RestorePlan, delete_on_host, superseded};
 use super::settle::{
     Waiting, activate, assume_managers_done, last_words, waiting, words_of_earlier,
@@ -282,10 +282,7 @@ fn strange_address<'a>(
     if managed.as_ref().is_some_and(|m| m.foreign.is_none()) {
         return None;
     }
-    dev.addresses.iter().find(|a| {
-        a.valid_lft.is_none()
-            && !kernel_address(a, dev)
-            && !was.addresses.iter().any(|known| same_address(known, a))
-            && !managed.as_ref().is_some_and(|m| m.owns_address(a))
-    })
+    dev.addresses
+        .iter()
+        .find(|a| is_strange(a, was, dev) && !managed.as_ref().is_some_and(|m| m.owns_address(a)))
 }

@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Nexthop, Route, Snapshot};
-use rdma_model::step::{NicState, chosen_by_manager};
+use rdma_model::step::{NicState, chosen_by_manager, kernel_address};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -46,6 +46,13 @@ fn without(route: &Route, nics: &BTreeSet<&IfName>) -> Option<Route> {
         true => Some(route.clone()),
         false => (!hops.is_empty()).then(|| route.with(hops)),
     }
+}
+
+/// Whether an address is neither the record's nor the kernel's, nor one that ends by itself.
+pub fn is_strange(a: &Address, was: &Netdev, is: &Netdev) -> bool {
+    a.valid_lft.is_none()
+        && !kernel_address(a, is)
+        && !was.addresses.iter().any(|had| same_address(had, a))
 }
 
 /// What a NIC of the host belongs to, and did not before. A NIC leaves what its container put it

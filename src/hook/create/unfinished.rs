@@ -99,7 +99,8 @@ pub(super) fn record_manager_and_its_rules(
         Some(_) => managed.owns_rule(r),
         None => r.is_static(),
     };
-    // Those of the profile that lead elsewhere may be another NIC's as well, and come with that.
+    // By `nmcli device modify`: in no profile. What the profile has to other tables is left out: it
+    // comes with the profile, and may be another NIC's as well.
     let given_at_run_time = applied.iter().filter(|r| !is_managers(r));
     let its = of_tables.iter().filter(|r| is_managers(r));
     let its: Vec<Rule> = its.chain(given_at_run_time).cloned().collect();

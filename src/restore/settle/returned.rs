@@ -2,16 +2,15 @@
 
 use std::time::SystemTime;
 
-use rdma_model::effect::same_address;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
-use rdma_model::step::{chosen_by_manager, kernel_address};
+use rdma_model::step::chosen_by_manager;
 
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
-use crate::restore::owed::{Words, has_its_own};
+use crate::restore::owed::{Words, has_its_own, is_strange};
 
 /// NICs that have come to the host.
 #[derive(Clone, Copy)]
@@ -85,13 +84,10 @@ pub fn words_of_earlier(held: &[MovedNic], managers: &mut Managers, host: &Snaps
 /// Whether someone has set up a NIC by hand since it is back. NetworkManager forgets then that they
 /// had it end the profile.
 fn has_unknown_address(held: &MovedNic, link: &Netdev) -> bool {
-    let known = &held.before.netdev.addresses;
-    link.addresses.iter().any(|a| {
-        a.valid_lft.is_none()
-            && !kernel_address(a, link)
-            && !chosen_by_manager(a, link)
-            && !known.iter().any(|k| same_address(k, a))
-    })
+    let was = &held.before.netdev;
+    link.addresses
+        .iter()
+        .any(|a| is_strange(a, was, link) && !chosen_by_manager(a, link))
 }
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
