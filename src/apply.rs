@@ -56,23 +56,30 @@ pub fn apply_timed(
 /// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the
 /// host.
 pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
-    apply_each(steps, world, deadline, |_| {})
+    apply_each(steps, world, deadline, |_, _| {})
 }
 
-/// [`apply_all`], which tells of each step when it is over.
+/// [`apply_all`], which tells of each step when it is over, and why it failed.
 pub fn apply_each(
     steps: &[Step],
     world: &mut dyn World,
     deadline: Instant,
-    mut over: impl FnMut(&Step),
+    mut over: impl FnMut(&Step, Option<&anyhow::Error>),
 ) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     for step in steps {
-        let done = perform(step, world, deadline);
-        errors.extend(done.map_err(|e| e.context(step.to_string())).err());
-        over(step);
+        let failed = perform(step, world, deadline).err();
+        over(step, failed.as_ref());
+        errors.extend(failed.map(|e| e.context(step.to_string())));
     }
     errors
+}
+
+/// Whether the kernel finds that what a step asks for cannot be, as the namespace is now.
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    let errno = error.and_then(io::Error::raw_os_error);
+    matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL))
 }
 
 /// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes
@@ -85,11 +92,7 @@ fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> 
         })
     };
     let result = once(step);
-    let Err(refused) = &result else { return result };
-    let errno = refused
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::raw_os_error);
-    if !matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL)) {
+    if !result.as_ref().is_err_and(is_refusal) {
         return result;
     }
     let mut links = links_to_gateways(step);

@@ -130,6 +130,9 @@ pub struct Record {
     /// next try begins behind them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<usize>,
+    /// What the kernel refused to take back at the last try, as in [`Drift::expected`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub refused: BTreeSet<String>,
     /// What the host had before NICs returned that does what rules of theirs do which no manager
     /// makes; none where they have no such rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,7 @@ mod recipient;
 mod unfinished;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -247,10 +248,11 @@ impl<'a> Create<'a> {
             precedence,
             // What only a restore fills.
             held_back: Vec::new(),
-            lost: std::collections::BTreeSet::new(),
+            lost: BTreeSet::new(),
             awaits: Vec::new(),
             due_until_back: Vec::new(),
             children_gone: false,
+            refused: BTreeSet::new(),
             rules_beside: None,
             searched: None,
         })

@@ -28,6 +28,7 @@ use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
 use crate::restore::owed::{not_begun, order_of, owed};
 use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
+use crate::restore::refusals;
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
 use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
@@ -171,7 +172,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         // The steps that wait need theirs beside the moves.
         let deadline = Instant::now() + SETTLE + deadline::moves(&self.record.held);
         let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
-        let errors = apply_each(steps, self.world, deadline, |step| {
+        let errors = apply_each(steps, self.world, deadline, |step, _| {
             if is_move(step) {
                 moving += since.elapsed();
             }
@@ -261,19 +262,20 @@ impl<'a, 'r> BringBack<'a, 'r> {
     }
 
     fn finish(
-        self,
+        mut self,
         planned: Planned,
         ran: Ran,
         on_nics: LinksOn,
         beside: LinksBeside,
         mut settled: Settled,
     ) -> Result<Restored> {
+        let given_up = refusals::give_up(&mut settled, &mut self.record);
         // Where steps failed, a link manager need not be the reason.
         settled.fought = settled.fought.filter(|_| ran.errors.is_empty());
         let deleted = planned.plan.deleted_but(&beside.moved_on);
         let remaining = [on_nics.remaining, beside.remaining].concat();
         let found = [planned.notes, beside.deleted, beside.notes, on_nics.notes];
-        let mut notes = distinct([found.concat(), self.gone_notes.clone()].concat());
+        let mut notes = distinct([found.concat(), self.gone_notes.clone(), given_up].concat());
         if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
             let done = [
                 planned.plan.notes,

@@ -279,8 +279,8 @@ fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {
 fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
     match (wanted.group.is_empty(), other.group.is_empty()) {
         (true, true) => wanted.dev == other.dev,
-        (true, false) => false,
-        (false, _) => other.group.iter().all(|m| wanted.group.contains(m)),
+        (true, false) | (false, true) => false,
+        (false, false) => other.group.iter().all(|m| wanted.group.contains(m)),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod order;
 pub mod owed;
 pub mod plan;
 pub mod reclaim;
+mod refusals;
 mod remarks;
 pub mod run;
 mod search_netns;

@@ -7,6 +7,7 @@ mod returned;
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -59,6 +60,8 @@ pub struct Settled {
     pub waiting: Vec<Waiting>,
     /// NICs whose profile someone has ended.
     pub ended: Vec<IfName>,
+    /// See [`crate::record::Record::refused`].
+    pub refused: BTreeSet<String>,
 }
 
 /// Waits until NICs do not change any more, and puts back what is missing.
@@ -84,6 +87,7 @@ pub fn settle(
         lacked: None,
         tries: 0,
         failed: false,
+        refused: BTreeSet::new(),
         tried_late: false,
     };
     settling.run()
@@ -110,6 +114,8 @@ struct Settling<'a> {
     tries: usize,
     /// Whether a step of the last try failed.
     failed: bool,
+    /// What the kernel refused then.
+    refused: BTreeSet<String>,
     /// Whether the last try, which comes when the time is over, has been.
     tried_late: bool,
 }
@@ -348,6 +354,7 @@ impl Settling<'_> {
             waiting,
             notes: notes.collect(),
             ended: ended.map(|(name, _)| name.clone()).collect(),
+            refused: self.refused,
         }
     }
 

@@ -874,3 +874,57 @@ fn a_run_folder_that_others_can_write_is_refused() {
         host.is_as(&before);
     });
 }
+
+/// Linux refuses an address of its own as a gateway of IPv6: what no host can have does not hold a
+/// record for ever.
+#[test]
+fn what_linux_refuses_twice_is_given_up() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad
+route add fd13::/48 via fd00::9 dev r0
+route add fd14::/48 via fd00::8 dev r0");
+        host.prepare("r0");
+        let mut c = Container::new("gateway");
+        c.create(host).ok();
+        sh("ip address add fd00::9/128 dev r1 nodad");
+        let said = c.stop(host);
+        assert_eq!(said.code, Some(8), "{said:?}");
+        let said = host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(said.out.contains("route fd13::/48"), "{said:?}");
+        let routes = sh("ip -6 route show dev r0");
+        assert!(routes.contains("fd14::/48 via fd00::8"), "{routes}");
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_group_that_cannot_be_any_more_is_given_up() {
+    alone(|host| {
+        host.rails(2);
+        host.ip(
+            "nexthop add id 40 via 10.0.0.9 dev r0\nnexthop add id 41 via 10.1.0.9 dev r1
+nexthop add id 42 via 10.1.0.8 dev r1",
+        );
+        host.prepare("r0");
+        // What the member 41, or the group 50 itself, is by then.
+        for (number, is_now) in [
+            (41, "blackhole"),
+            (41, "group 42"),
+            (50, "via 10.1.0.9 dev r1"),
+        ] {
+            host.ip("nexthop add id 50 group 40/41\nroute add 203.0.114.0/24 nhid 50");
+            let mut c = Container::new("group");
+            c.create(host).ok();
+            sh(&format!(
+                "ip nexthop del id {number}; ip nexthop add id {number} {is_now}"
+            ));
+            c.stop(host);
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            assert!(sh("ip nexthop show dev r0").contains("id 40 "), "{is_now}");
+            sh("ip nexthop del id 50 || true; ip nexthop del id 41 || true");
+            host.ip("nexthop add id 41 via 10.1.0.9 dev r1");
+        }
+    });
+}

@@ -1,7 +1,5 @@
 //! Puts back what is missing, as soon as no manager is about to make it, and deletes double rules.
 
-use std::time::Instant;
-
 use anyhow::Result;
 use rdma_model::drift::Drift;
 use rdma_model::effect::{Chooser, compare_rules, doubled_since};
@@ -10,16 +8,15 @@ use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step, lost_link_local};
 
 use super::{Next, Settling, TRIES};
-use crate::apply::apply_all;
 use crate::kernel::Scope;
 use crate::precedence::Precedence;
-use crate::restore::SETTLE;
 use crate::restore::diff::rule_delete;
 use crate::restore::look_inside::look_inside;
 use crate::restore::of_host::foreign_rules;
 use crate::restore::order::put_in_order;
 use crate::restore::owed::{Words, order_of, owed};
 use crate::restore::plan::{Goal, plan_restore};
+use crate::restore::refusals;
 use crate::verify;
 
 fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
@@ -120,7 +117,7 @@ impl Settling<'_> {
                 .iter()
                 .map(|rule| rule_delete(side, rule)),
         );
-        self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
+        (self.failed, self.refused) = refusals::apply(&steps, self.world);
         if order.is_empty() {
             return Ok(!steps.is_empty());
         }
