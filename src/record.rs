@@ -188,15 +188,16 @@ impl Record {
             given: None,
             held_back: Vec::new(),
             hold: None,
-            held: self
-                .held
-                .iter()
-                .filter(|h| nics.contains(h.name()))
-                .cloned()
-                .collect(),
             awaits,
-            ..self.clone()
+            ..self.reduced_to(nics)
         }
+    }
+
+    /// The record of these of its NICs.
+    pub fn reduced_to(&self, nics: &[IfName]) -> Record {
+        let mut reduced = self.clone();
+        reduced.held.retain(|h| nics.contains(h.name()));
+        reduced
     }
 
     pub fn file_name(&self) -> String {

@@ -1,14 +1,13 @@
 //! Bringing the NICs of one record back to the host, from the first look to the record's end.
 
+mod held_back;
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 
 use rdma_model::drift::Drift;
-use rdma_model::error_class::ErrorClass;
-use rdma_model::host_objects::HostObjects;
-use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::Route;
 use rdma_model::step::{Side, Step};
@@ -19,20 +18,19 @@ use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
 use crate::restore::bare_hcas;
-use crate::restore::find_and_plan::{Planned, find_and_plan, routes_of};
-use crate::restore::forget::{close_record, owed_by_networkd};
+use crate::restore::find_and_plan::{Planned, find_and_plan, plan_now, routes_of};
+use crate::restore::forget::close_record;
 use crate::restore::legs::{await_absent_parts, hand_over, other_records};
 use crate::restore::links_beside::{self, LinksBeside};
 use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
 use crate::restore::owed::{not_begun, order_of, owed};
-use crate::restore::plan::{AbsentParts, RestorePlan, delete_on_host, superseded};
+use crate::restore::plan::{AbsentParts, Purpose, RestorePlan, delete_on_host, superseded};
 use crate::restore::refusals;
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
 use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
-use crate::verify;
 
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
 const TICK: Duration = Duration::from_millis(10);
@@ -157,6 +155,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let managers = &mut self.managers;
         let planned = find_and_plan(self.machine, self.world, managers, &possible, patience)?;
         self.record.searched = planned.searched;
+        let planned = self.without_stuck(planned)?;
         // A restore that was killed before it could save them has moved nothing.
         if self.record.rules_beside.is_none() {
             let rules = of_host::rules_beside(&self.record.held, &planned.rules);
@@ -166,6 +165,22 @@ impl<'a, 'r> BringBack<'a, 'r> {
             }
         }
         Ok(planned)
+    }
+
+    /// The plan, with what can be there while NICs are stuck.
+    fn without_stuck(&mut self, planned: Planned) -> Result<Planned> {
+        if planned.plan.stuck.is_empty() {
+            return Ok(planned);
+        }
+        let scope = Scope::network().with(RoutesOf::deviceless());
+        let host = self.world.observe(Side::Host, &scope)?;
+        let stuck = planned.plan.stuck_nics();
+        self.absent.add_stuck(&stuck, &mut self.record, &host);
+        self.save();
+        let possible = self.absent.possible(&self.record);
+        let again = plan_now(self.world, &mut self.managers, &possible, Purpose::Restore)?;
+        let plan = again.plan;
+        Ok(Planned { plan, ..planned })
     }
 
     fn run_steps(&mut self, steps: &[Step]) -> Ran {
@@ -298,7 +313,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
             self.records,
             &self.absent,
             &self.record,
-            self.others,
+            &self.others,
         )?;
         close_record(self.machine, self.records, &self.record, &settled.waiting)?;
         let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
@@ -310,47 +325,6 @@ impl<'a, 'r> BringBack<'a, 'r> {
             awaits,
             moving: ran.moving,
         })
-    }
-
-    /// Keeps the record with what is missing: `status` and `doctor` say why. Without a place to
-    /// write it they say only that the NICs are away.
-    fn keep(
-        mut self,
-        stuck: Vec<(IfName, String)>,
-        ran: Ran,
-        remaining: Vec<String>,
-        notes: Vec<String>,
-        settled: Settled,
-    ) -> anyhow::Error {
-        let mut why: Vec<String> = stuck
-            .iter()
-            .map(|(dev, why)| format!("{dev} {why}"))
-            .collect();
-        let errors = self.unsaved.iter().chain(&ran.errors);
-        why.extend(errors.map(|e| format!("{e:#}")));
-        why.extend(remaining);
-        why.extend(settled.drift.iter().map(Drift::to_string));
-        why.extend(settled.fought);
-        why.extend(notes);
-        if stuck.is_empty() {
-            why.extend(advice(&settled.drift, &self.record));
-        }
-        let text = format!(
-            "{}; run `{}` when that is settled",
-            why.join("; "),
-            self.record.restore_command()
-        );
-        let due = owed_by_networkd(&self.record, &settled.waiting);
-        let stuck = stuck.into_iter().map(|(name, _)| name);
-        let record = &mut self.record;
-        record.due_until_back = stuck.chain(due).collect();
-        record.held_back = why;
-        // Else they have been put back.
-        if record.due_until_back.is_empty() {
-            record.host_objects = HostObjects::default();
-        }
-        let _ = self.records.save(&self.record);
-        ErrorClass::Incomplete.error(text)
     }
 }
 
@@ -371,24 +345,6 @@ fn without_waiting(held: &[MovedNic], waiting: &[Waiting]) -> Vec<MovedNic> {
 
 fn is_move(step: &Step) -> bool {
     matches!(step, Step::Move { .. } | Step::RdmaMove { .. })
-}
-
-/// How to give up what cannot be restored.
-fn advice(drift: &[Drift], record: &Record) -> Option<String> {
-    let restore = record.restore_command();
-    if verify::lacks_program(drift) {
-        return Some(format!(
-            "a BPF program that has ended cannot be put back: `{restore} --forget` gives up, \
-            then attach it again"
-        ));
-    }
-    let is_of_device = !drift.is_empty() && drift.iter().all(Drift::is_of_device);
-    is_of_device.then(|| {
-        format!(
-            "what the driver or the kernel refuses can be set by hand; `{restore} --forget` \
-            gives it up"
-        )
-    })
 }
 
 /// Tries again to delete stand-ins that are beside the whole routes; returns those that stay.

@@ -3,6 +3,7 @@
 //! is away.
 
 mod gone;
+mod hand_over;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -11,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::record::Record;
-use crate::restore::owed;
 use crate::store::records::Records;
+pub(super) use hand_over::hand_over;
 
 /// What other records keep from the host, and what has gone from it.
 #[derive(Debug, Default)]
@@ -50,31 +52,45 @@ impl AbsentParts {
         host: &Snapshot,
     ) -> AbsentParts {
         let mut away = AbsentParts::default();
-        for held in others.flat_map(|r| &r.held) {
+        let nics = others.flat_map(|r| &r.held);
+        away.add_away(nics.filter(|held| !is_here(held, host)), host);
+        away
+    }
+
+    fn add_away<'a>(&mut self, nics: impl Iterator<Item = &'a MovedNic>, host: &Snapshot) {
+        for held in nics {
             let dev = &held.before.netdev;
-            let here = host.netdev(held.name());
-            // A hook that was killed may have left it there, down: the kernel refuses routes over
-            // it.
-            if here.is_some_and(|here| here.up || !dev.up) {
-                continue;
-            }
             for object in &held.before.nexthops {
                 if object.group.is_empty() && object.dev.as_ref() == Some(&dev.name) {
-                    away.objects.insert(object.id);
+                    self.objects.insert(object.id);
                 }
             }
             let addresses = dev.addresses.iter().map(|a| a.address);
-            away.sources.extend(addresses.filter(IpAddr::is_ipv4));
-            away.devs.insert(dev.name.clone());
+            self.sources.extend(addresses.filter(IpAddr::is_ipv4));
+            self.devs.insert(dev.name.clone());
         }
         for address in host.netdevs.iter().flat_map(|d| &d.addresses) {
-            away.sources.remove(&address.address);
+            self.sources.remove(&address.address);
         }
         // Another one by now, which may be a member.
         for object in &host.nexthops {
-            away.objects.remove(&object.id);
+            self.objects.remove(&object.id);
         }
-        away
+    }
+
+    /// Adds those of the record's own NICs that cannot come now. The others get what is possible of
+    /// shared routes; the whole is for these, with what stands in for it.
+    pub(super) fn add_stuck(&mut self, stuck: &[IfName], record: &mut Record, host: &Snapshot) {
+        let mut away = record.reduced_to(stuck);
+        self.add_away(away.held.iter(), host);
+        self.add_missing_to(record, &mut away, &[]);
+        for held in &mut record.held {
+            let mut away = away.held.iter();
+            if let Some(away) = away.find(|away| away.name() == held.name()) {
+                held.clone_from(away);
+            }
+        }
+        record.precedence = away.precedence;
     }
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
@@ -196,78 +212,12 @@ impl AbsentParts {
         }
         possible
     }
-
-    /// Adds to `to`, another container's record, what `from` could not make whole: its restore
-    /// does. Whether there was anything.
-    fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
-        let mut changed = false;
-        let mut keys = Vec::new();
-        // By one that is down no route leads.
-        for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
-            let state = &mut held.before;
-            let its = AbsentParts {
-                devs: [state.netdev.name.clone()].into(),
-                sources: state
-                    .netdev
-                    .addresses
-                    .iter()
-                    .map(|a| a.address)
-                    .filter(IpAddr::is_ipv4)
-                    .collect(),
-                objects: state
-                    .nexthops
-                    .iter()
-                    .filter(|n| n.group.is_empty())
-                    .map(|n| n.id)
-                    .collect(),
-                ..AbsentParts::default()
-            };
-            let before = (state.clone(), held.stand_ins.clone());
-            state.routes.retain(|r| !gone.contains(r));
-            for route in
-                from.held.iter().flat_map(|h| &h.before.routes).filter(|r| {
-                    self.lacks(r) && its.lacks(r) && leads_by_its(r, from, &its.objects)
-                })
-            {
-                state.routes.retain(|r| !is_part(r, route));
-                if !state.routes.contains(route) {
-                    state.routes.push(route.clone());
-                    keys.push(route.clone());
-                }
-                let here = self
-                    .route(route)
-                    .filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
-                held.stand_ins
-                    .extend(here.filter(|part| !held.stand_ins.contains(part)));
-            }
-            let groups = from
-                .held
-                .iter()
-                .flat_map(|h| &h.before.nexthops)
-                .filter(|n| !n.group.is_empty());
-            for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
-                state
-                    .nexthops
-                    .retain(|n| n.id != group.id || n.group.len() > group.group.len());
-                if !state.nexthops.iter().any(|n| n.id == group.id) {
-                    state.nexthops.push(group.clone());
-                }
-            }
-            changed |= (&*state, &held.stand_ins) != (&before.0, &before.1);
-        }
-        to.precedence.take_over(&from.precedence, &keys);
-        changed
-    }
 }
 
-/// Whether a route over a nexthop object has a member of these: else it leads there no more.
-fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
-    let Some(id) = r.nexthop() else {
-        return true;
-    };
-    let all = from.held.iter().flat_map(|h| &h.before.nexthops);
-    let group = all.filter(|n| n.id == id).flat_map(|n| &n.group);
-    objects.contains(&id) || group.map(|m| m.id).any(|member| objects.contains(&member))
+/// A hook that was killed may have left it there, down: the kernel refuses routes over it.
+fn is_here(held: &MovedNic, host: &Snapshot) -> bool {
+    let here = host.netdev(held.name());
+    here.is_some_and(|here| here.up || !held.before.netdev.up)
 }
 
 fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {
@@ -368,39 +318,4 @@ pub(super) fn await_absent_parts(
         }
         sleep(MOMENT);
     }
-}
-
-/// Before the record goes: what it could not make whole goes to the records of those NICs that keep
-/// the rest.
-pub(super) fn hand_over(
-    world: &mut dyn World,
-    records: &mut Records,
-    absent: &AbsentParts,
-    record: &Record,
-    others: Vec<Record>,
-) -> Result<()> {
-    let gone = match others.is_empty() {
-        true => Vec::new(),
-        false => gone_stand_ins(world, record)?,
-    };
-    for mut other in others {
-        if absent.add_missing_to(record, &mut other, &gone) {
-            records.save(&other)?;
-        }
-    }
-    Ok(())
-}
-
-/// What was there only while a NIC was away goes with its return, unless the NIC was taken into
-/// another device.
-fn gone_stand_ins(world: &mut dyn World, record: &Record) -> Result<Vec<Route>> {
-    if record.held.iter().all(|h| h.stand_ins.is_empty()) {
-        return Ok(Vec::new());
-    }
-    let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
-    let back = record
-        .held
-        .iter()
-        .filter(|h| !owed::is_taken_into_another(h, &host));
-    Ok(back.flat_map(|h| h.stand_ins.clone()).collect())
 }

@@ -59,6 +59,10 @@ impl RestorePlan {
             .map(|name| format!("{name} had been deleted"))
             .collect()
     }
+
+    pub(super) fn stuck_nics(&self) -> Vec<IfName> {
+        self.stuck.iter().map(|(name, _)| name.clone()).collect()
+    }
 }
 
 /// The host, and the container's namespace if it is still there.

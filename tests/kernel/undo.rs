@@ -160,6 +160,86 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
     });
 }
 
+/// The first rail's name is another link's as the container ends: that rail stays in the record.
+#[test]
+fn what_came_back_whole_is_the_administrators_again() {
+    let changes = [
+        "address flush dev r1\nlink set r1 down",
+        "address add 10.77.0.1/24 dev r1\nlink set r1 mtu 1400",
+        "link set r1 down\nlink set r1 name mine",
+        "rule delete table 101\nroute delete 10.21.0.0/16",
+    ];
+    alone(|host| {
+        for change in changes {
+            prepared(host, 2);
+            let mut c = Container::new("away");
+            c.create(host).ok();
+            host.ip("link add r0 type veth peer name q0");
+            c.stop(host).fails(8, &["r0 cannot be restored"]);
+            let whole = sh("ip -o address show dev r1");
+            assert!(whole.contains("10.1.0.1/24"), "{whole}");
+            host.ip(change);
+            let is_now = seen_of_second_rail();
+            host.rdmaprep(&["restore", "away"])
+                .fails(8, &["r0 cannot be restored"]);
+            assert_eq!(seen_of_second_rail(), is_now, "after {change}");
+            host.ip("link delete r0");
+            host.rdmaprep(&["restore", "--all"]).ok();
+            assert_eq!(seen_of_second_rail(), is_now, "after {change}");
+            let back = sh("ip -o address show dev r0; ip rule");
+            assert!(
+                back.contains("10.0.0.1/24") && back.contains("lookup 100"),
+                "{back}"
+            );
+            host.is_clean();
+            sh("ip link delete p0; ip link delete p1
+ip rule delete table 100; ip rule delete table 101 || true");
+        }
+    });
+}
+
+/// By its own name and by the one that an administrator gives it.
+fn seen_of_second_rail() -> String {
+    sh("for nic in r1 mine; do
+ip -o link show dev $nic; ip -o address show dev $nic; ip route show dev $nic; done 2>&1 || true
+ip rule | grep -w 101 || true")
+}
+
+#[test]
+fn shared_routes_come_in_parts_while_a_nic_is_stuck() {
+    alone(|host| {
+        prepared(host, 3);
+        host.ip(
+            "route add 10.50.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1
+route add 10.51.0.0/16 nexthop via 10.1.0.9 dev r1 nexthop via 10.2.0.9 dev r2
+route add fd50::/64 nexthop via fe80::9 dev r0 nexthop via fe80::9 dev r1
+nexthop add id 40 via 10.0.0.9 dev r0
+nexthop add id 41 via 10.1.0.9 dev r1
+nexthop add id 42 group 40/41
+route add 10.52.0.0/16 nhid 42
+route add 10.53.0.0/16 via 10.1.0.8 src 10.0.0.1",
+        );
+        let before = host.look();
+        let mut c = Container::new("away");
+        c.create(host).ok();
+        host.ip("link add r0 type veth peer name q0");
+        c.stop(host).fails(8, &["r0 cannot be restored"]);
+        for (family, subnet) in [("-4", "10.50.0.0/16"), ("-6", "fd50::/64")] {
+            let part = sh(&format!("ip {family} route show {subnet}"));
+            assert!(part.contains("dev r1") && !part.contains("r0"), "{part}");
+        }
+        let group = sh("ip nexthop show id 42; ip route show 10.52.0.0/16");
+        assert!(
+            group.contains("group 41") && group.contains("nhid 42"),
+            "{group}"
+        );
+        host.ip("link delete r0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
 #[test]
 fn routes_by_what_an_administrator_deleted_are_left_out() {
     alone(|host| {

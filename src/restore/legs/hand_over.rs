@@ -1,0 +1,124 @@
+//! What one record could not make whole, another one does.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use anyhow::Result;
+use rdma_model::snapshot::Route;
+use rdma_model::step::Side;
+
+use super::{AbsentParts, is_part};
+use crate::kernel::{Depth, Scope, World};
+use crate::record::Record;
+use crate::restore::owed;
+use crate::store::records::Records;
+
+impl AbsentParts {
+    /// Adds to `to`, another container's record, what `from` could not make whole: its restore
+    /// does. Whether there was anything.
+    pub(super) fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
+        let mut changed = false;
+        let mut keys = Vec::new();
+        // By one that is down no route leads.
+        for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
+            let state = &mut held.before;
+            let its = AbsentParts {
+                devs: [state.netdev.name.clone()].into(),
+                sources: state
+                    .netdev
+                    .addresses
+                    .iter()
+                    .map(|a| a.address)
+                    .filter(IpAddr::is_ipv4)
+                    .collect(),
+                objects: state
+                    .nexthops
+                    .iter()
+                    .filter(|n| n.group.is_empty())
+                    .map(|n| n.id)
+                    .collect(),
+                ..AbsentParts::default()
+            };
+            let before = (state.clone(), held.stand_ins.clone());
+            state.routes.retain(|r| !gone.contains(r));
+            for route in
+                from.held.iter().flat_map(|h| &h.before.routes).filter(|r| {
+                    self.lacks(r) && its.lacks(r) && leads_by_its(r, from, &its.objects)
+                })
+            {
+                state.routes.retain(|r| !is_part(r, route));
+                if !state.routes.contains(route) {
+                    state.routes.push(route.clone());
+                    keys.push(route.clone());
+                }
+                let here = self
+                    .route(route)
+                    .filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
+                held.stand_ins
+                    .extend(here.filter(|part| !held.stand_ins.contains(part)));
+            }
+            let groups = from
+                .held
+                .iter()
+                .flat_map(|h| &h.before.nexthops)
+                .filter(|n| !n.group.is_empty());
+            for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
+                state
+                    .nexthops
+                    .retain(|n| n.id != group.id || n.group.len() > group.group.len());
+                if !state.nexthops.iter().any(|n| n.id == group.id) {
+                    state.nexthops.push(group.clone());
+                }
+            }
+            changed |= (&*state, &held.stand_ins) != (&before.0, &before.1);
+        }
+        to.precedence.take_over(&from.precedence, &keys);
+        changed
+    }
+}
+
+/// Whether a route over a nexthop object has a member of these: else it leads there no more.
+fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
+    let Some(id) = r.nexthop() else {
+        return true;
+    };
+    let all = from.held.iter().flat_map(|h| &h.before.nexthops);
+    let group = all.filter(|n| n.id == id).flat_map(|n| &n.group);
+    objects.contains(&id) || group.map(|m| m.id).any(|member| objects.contains(&member))
+}
+
+/// Before the record goes: what it could not make whole goes to the records of those NICs that keep
+/// the rest.
+pub fn hand_over(
+    world: &mut dyn World,
+    records: &mut Records,
+    absent: &AbsentParts,
+    record: &Record,
+    others: &[Record],
+) -> Result<()> {
+    let gone = match others.is_empty() {
+        true => Vec::new(),
+        false => gone_stand_ins(world, record)?,
+    };
+    for other in others {
+        let mut with_missing = other.clone();
+        if absent.add_missing_to(record, &mut with_missing, &gone) {
+            records.save(&with_missing)?;
+        }
+    }
+    Ok(())
+}
+
+/// What was there only while a NIC was away goes with its return, unless the NIC was taken into
+/// another device.
+fn gone_stand_ins(world: &mut dyn World, record: &Record) -> Result<Vec<Route>> {
+    if record.held.iter().all(|h| h.stand_ins.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let host = world.observe(Side::Host, &Scope::only(Depth::Netdevs))?;
+    let back = record
+        .held
+        .iter()
+        .filter(|h| !owed::is_taken_into_another(h, &host));
+    Ok(back.flat_map(|h| h.stand_ins.clone()).collect())
+}
