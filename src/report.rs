@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::nccl_env::libraries::at_start;
 use crate::oci::edit::Injected;
 use crate::plan::{Plan, rdma_mode};
+use crate::restore::Restored;
 use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};
 pub use claims::{ReleasedClaim, claim_table, released_claim};
@@ -37,7 +38,7 @@ pub use nccl::{call, explanation_table, tried, wait};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
-pub use status::{Failed, Holder, Keeping, Status, restored, status_table};
+pub use status::{FORGET, Failed, Holder, Keeping, Status, restored, status_table};
 pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;
@@ -83,6 +84,9 @@ pub struct Report {
     pub memlock: Option<String>,
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What NICs that are back still wait for: of the notes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaits: Vec<String>,
     #[serde(default)]
     pub drift: Vec<String>,
 }
@@ -108,6 +112,7 @@ impl Report {
             settings: None,
             memlock: None,
             notes: Vec::new(),
+            awaits: Vec::new(),
             drift: Vec::new(),
         }
     }
@@ -129,6 +134,13 @@ impl Report {
             (all.plan, all.nics) = (earlier.plan, earlier.nics);
         }
         all
+    }
+
+    /// What a restore has come to.
+    pub fn take(&mut self, done: Restored) {
+        self.steps_done = done.steps;
+        self.notes = done.notes;
+        self.awaits = done.awaits;
     }
 
     /// Books the time since the last lap, or since the work began, to `lap`.

@@ -12,7 +12,7 @@ use super::container_id::whole_id;
 use super::{config_for_return, say, store, unrestorable, warn, with_progress};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
-use crate::kernel::process::capabilities;
+use crate::kernel::process::{capabilities, journal};
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
 use crate::report::{self, Foretold, Lap, Report};
@@ -68,13 +68,13 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     } else if done.reports.is_empty() && done.failures.is_empty() {
         nothing(args)?;
     } else {
-        let is_seen = std::io::stdout().is_terminal();
-        let line = if is_seen {
-            report::restored
-        } else {
-            Report::line
-        };
-        done.reports.iter().try_for_each(|r| say(&line(r)))?;
+        let is_terminal = std::io::stdout().is_terminal();
+        for report in &done.reports {
+            say(&match journal::is_stdout() {
+                true => report.line(),
+                false => report::restored(report, is_terminal),
+            })?;
+        }
     }
     done.result()
 }
@@ -108,9 +108,14 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn attempt(&mut self, record: Option<&Record>, act: impl FnOnce(&mut Report) -> Result<()>) {
+    fn attempt(
+        &mut self,
+        command: &str,
+        record: Option<&Record>,
+        act: impl FnOnce(&mut Report) -> Result<()>,
+    ) {
         let begun = Instant::now();
-        let mut report = Report::new("restore");
+        let mut report = Report::new(command);
         if let Some(record) = record {
             report.nics = nic_names(&record.held);
             report.container = record.members.first().map(|m| m.id.clone());
@@ -140,10 +145,14 @@ impl Outcome {
 
 fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: Found) -> Outcome {
     let mut done = Outcome::default();
+    let command = match args.how.forget {
+        true => report::FORGET,
+        false => "restore",
+    };
     // A damaged record must not keep the NICs of other records away.
     for (path, why) in found.damaged {
         match args.how.forget {
-            true => done.attempt(None, |report| {
+            true => done.attempt(command, None, |report| {
                 unrestorable::forget_unread(records, &path, report)
             }),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
@@ -155,19 +164,20 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             continue;
         };
         let record = record.clone();
-        // The timer asks six times a minute.
         if args.how.stale && record.is_back() {
             let again = run::restore_abandoned(machine, records, record.clone());
-            if again.as_ref().is_ok_and(|done| !done.awaits.is_empty()) {
+            let waits = again.as_ref().is_ok_and(|done| !done.awaits.is_empty());
+            // The timer asks six times a minute.
+            if waits && journal::is_stdout() {
                 continue;
             }
-            done.attempt(Some(&record), |report| {
-                report.notes = again?.notes;
+            done.attempt(command, Some(&record), |report| {
+                report.take(again?);
                 Ok(())
             });
             continue;
         }
-        done.attempt(Some(&record.clone()), |report| {
+        done.attempt(command, Some(&record.clone()), |report| {
             let claims = record.claims.clone();
             if args.how.forget {
                 unrestorable::forget(machine, records, &path, &record, report)?;
@@ -177,8 +187,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
                 true => run::restore_abandoned(machine, records, record),
                 false => with_progress(awaited(&record), || run::restore(machine, records, record)),
             }?;
-            report.steps_done = done.steps;
-            report.notes = done.notes;
+            report.take(done);
             match args.how.stale {
                 true => Ok(()),
                 false => forget_claims(records.store(), &claims),

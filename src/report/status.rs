@@ -201,25 +201,29 @@ fn returned(h: &Holder) -> String {
     ))
 }
 
-/// What became of a restore, for a terminal: its error is printed as any other.
-pub fn restored(report: &Report) -> String {
+/// The command of a report that gives up instead of restoring.
+pub const FORGET: &str = "restore --forget";
+
+/// What became of a restore, for people: its error is printed as any other.
+pub fn restored(report: &Report, is_terminal: bool) -> String {
     let names: Vec<&str> = report.nics.iter().map(IfName::as_str).collect();
     let of = report.container.as_deref().map_or(String::new(), |id| {
         format!(" of container {}", printable(record::short_id(id)))
     });
     let done = match report.exit_code {
+        0 if !report.awaits.is_empty() => "back, and not done yet",
+        0 if report.command == FORGET => "given up",
         0 => "restored",
         _ => "not restored",
     };
-    let notes = report
-        .notes
-        .iter()
-        .map(|note| format!("\n{}", wrapped("note", note)));
-    format!(
-        "{}{of}: {done}{}",
-        names.join(" "),
-        notes.collect::<String>()
-    )
+    // A program that searches the text for a sentence finds it in one line.
+    let line = if is_terminal { wrapped } else { unwrapped };
+    let mut notes = report.notes.clone();
+    notes.retain(|note| !report.awaits.contains(note));
+    let notes = notes.iter().map(|note| line("note", note));
+    let lines = notes.chain(report.awaits.iter().map(|why| line("state", why)));
+    let lines: String = lines.map(|line| format!("\n{line}")).collect();
+    format!("{}{of}: {done}{lines}", names.join(" "))
 }
 
 fn failed(f: &Failed) -> String {
@@ -248,6 +252,10 @@ fn wrapped(label: &str, text: &str) -> String {
         column.set_padding((0, padding));
     }
     line.trim_fmt()
+}
+
+fn unwrapped(label: &str, text: &str) -> String {
+    format!("  {label:11} {}", printable(text))
 }
 
 fn kept(hold: &Keeping) -> String {

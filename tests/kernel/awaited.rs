@@ -251,6 +251,31 @@ fn a_restore_at_a_terminal_says_what_it_waits_for() {
     });
 }
 
+/// `status` names that command where there is no timer.
+#[test]
+fn a_look_by_hand_says_what_each_nic_waits_for() {
+    alone(|host| {
+        waiting(host);
+        host.ip("link set p0 down");
+        let why = "r0 is back; systemd-networkd is configuring it; r0 has no carrier";
+        let expected =
+            format!("r0 of container first: back, and not done yet\n  state       {why}\n");
+        assert_eq!(stale(host), expected);
+        let all = host.rdmaprep(&["restore", "--all"]).ok().out;
+        assert_eq!(all, expected);
+        let json = host
+            .rdmaprep(&["restore", "--all", "--stale", "--json"])
+            .ok();
+        let json: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(json[0]["awaits"], serde_json::json!([why]), "{json}");
+        assert_eq!(json[0]["exit_code"], 0);
+        host.ip("link set p0 up");
+        says(&index(), "configured");
+        assert_eq!(stale(host), "r0 of container first: restored\n");
+        host.is_clean();
+    });
+}
+
 #[test]
 fn a_container_that_has_ended_has_no_nics_by_a_plan() {
     alone(|host| {

@@ -165,7 +165,7 @@ fn a_hold_that_was_killed_is_cleared_away() {
             advice.ends_with("rdmaprep restore --all --stale"),
             "{advice}"
         );
-        assert!(stale().contains("container=pool"));
+        assert!(stale().contains("container pool"));
         whole(host, &before);
         // By any container's hook.
         Hold::new(host, POOL).kill();

@@ -2,6 +2,7 @@
 //! its state files.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::alone;
@@ -200,11 +201,7 @@ fn a_stop_leaves_to_the_timer_what_a_manager_has_yet_to_do() {
             status.contains("r0 is back; systemd-networkd is configuring it"),
             "{status}"
         );
-        assert_eq!(
-            host.rdmaprep(&["restore", "--all", "--stale"]).ok().out,
-            "",
-            "the timer says nothing"
-        );
+        assert_eq!(in_the_journal(host), "", "it asks six times a minute");
         Container::new("next")
             .create(host)
             .fails(9, &["r0 has no 10.0.0.1/24 yet: systemd-networkd is still"]);
@@ -227,6 +224,33 @@ fn a_manager_that_has_gone_leaves_all_to_us() {
         let (mut c, before) = away(host, "alone");
         c.stop(host).ok();
         host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// What the timer's unit writes into the journal.
+fn in_the_journal(host: &Host) -> String {
+    let journal = tempfile::NamedTempFile::new().unwrap();
+    let file = journal.as_file().metadata().unwrap();
+    let stream = format!("{}:{}", file.dev(), file.ino());
+    let mut look = host.command(&["restore", "--all", "--stale"]);
+    look.env("JOURNAL_STREAM", stream);
+    look.stdout(journal.reopen().unwrap());
+    assert!(look.status().unwrap().success());
+    fs::read_to_string(journal.path()).unwrap()
+}
+
+#[test]
+fn the_timer_logs_a_restore_in_one_line() {
+    alone(|host| {
+        let (mut c, _) = away(host, "first");
+        c.kill();
+        let said = in_the_journal(host);
+        assert!(
+            said.starts_with("command=restore container=first"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
         host.is_clean();
     });
 }

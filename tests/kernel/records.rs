@@ -32,7 +32,7 @@ fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {
             text.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\""),
         )
         .unwrap();
-        assert!(stale(host).contains("container=c"));
+        assert!(stale(host).contains("container c"));
         host.is_as(&before);
         host.is_clean();
     });

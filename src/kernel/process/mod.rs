@@ -1,4 +1,5 @@
 pub mod capabilities;
+pub mod journal;
 pub mod limits;
 pub mod memfd;
 pub mod pidfd;

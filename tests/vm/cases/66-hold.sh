@@ -77,8 +77,8 @@ case_killed_with_a_container_inside() {
     stop "$runtime" one "$runner"
     away v0 "nothing has restored it"
     said=$(rdmaprep restore --all --stale)
-    says "container=pool"
-    says "outcome=ok"
+    says "container pool"
+    says ": restored"
     [ ! -e "$pool" ] || die "$pool is still there"
     "$runtime" delete --force one > /dev/null 2>&1 || true
     clean
