@@ -105,6 +105,9 @@ pub struct Record {
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
+    /// What was found and done then, which is no reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
@@ -187,6 +190,7 @@ impl Record {
             phase: Phase::Awaiting,
             given: None,
             held_back: Vec::new(),
+            notes: Vec::new(),
             hold: None,
             awaits,
             ..self.reduced_to(nics)

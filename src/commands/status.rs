@@ -113,6 +113,7 @@ fn holder(
         nics: record.names().map(ToString::to_string).collect(),
         last,
         held_back: record.held_back.clone(),
+        notes: record.notes.clone(),
         awaits: awaits(machine, records, record),
         here,
         killed: at_work == AtWork::No

@@ -248,6 +248,7 @@ impl<'a> Create<'a> {
             precedence,
             // What only a restore fills.
             held_back: Vec::new(),
+            notes: Vec::new(),
             lost: BTreeSet::new(),
             awaits: Vec::new(),
             due_until_back: Vec::new(),

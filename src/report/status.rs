@@ -82,6 +82,9 @@ pub struct Holder {
     pub last: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
+    /// What the restore did that held them back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What is still awaited of NICs that are back on the host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<String>,
@@ -159,7 +162,7 @@ fn holder(h: &Holder) -> String {
     let why = h
         .held_back
         .iter()
-        .map(|why| format!("  held back   {why}\n"))
+        .map(|why| wrapped("held back", why) + "\n")
         .collect::<String>();
     let notes = h
         .last
@@ -167,20 +170,20 @@ fn holder(h: &Holder) -> String {
         .filter_map(|l| l.get("notes")?.as_array())
         .flatten()
         .filter_map(|n| n.as_str());
-    let changed = h.changed.iter().map(String::as_str);
+    let more = h.notes.iter().chain(&h.changed).map(String::as_str);
     let notes = notes
-        .chain(changed)
+        .chain(more)
         .map(|note| wrapped("note", note) + "\n")
         .collect::<String>();
     let head = printable_lines(&format!(
         "{}\n  held by     {members}\n  plan        {} ({phase}{killed}; last hook: {last})\n  \
-        namespace   {} ({pin})\n{here}{kept}{cni}{why}",
+        namespace   {} ({pin})\n{here}{kept}{cni}",
         h.nics.join(" "),
         h.plan,
         h.netns,
     ));
     format!(
-        "{head}{notes}{}",
+        "{head}{why}{notes}{}",
         printable_lines(&format!("  to get back {}", h.advice))
     )
 }

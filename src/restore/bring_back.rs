@@ -290,7 +290,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let deleted = planned.plan.deleted_but(&beside.moved_on);
         let remaining = [on_nics.remaining, beside.remaining].concat();
         let found = [planned.notes, beside.deleted, beside.notes, on_nics.notes];
-        let mut notes = distinct([found.concat(), self.gone_notes.clone(), given_up].concat());
+        let notes = distinct([found.concat(), self.gone_notes.clone(), given_up].concat());
         if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
             let done = [
                 planned.plan.notes,
@@ -299,11 +299,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
             ];
             return self.close(ran, distinct([notes, done.concat()].concat()), settled);
         }
-        if planned.plan.missing > 0 {
-            let restore = self.record.restore_command();
-            notes.push(format!("`{restore} --forget` gives up what has gone"));
-        }
-        Err(self.keep(planned.plan.stuck, ran, remaining, notes, settled))
+        Err(self.keep(planned.plan, ran, remaining, notes, settled))
     }
 
     /// Forgets the record. Errors of steps do not matter: by the last look nothing is missing.

@@ -1008,3 +1008,33 @@ nexthop add id 42 via 10.1.0.8 dev r1",
         }
     });
 }
+
+/// A reader settles what holds a NIC back: what has been done is no part of it.
+#[test]
+fn a_note_of_what_was_done_holds_nothing_back() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("route add 10.40.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1");
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("link delete r1\nlink add r0 type bridge");
+        c.stop(host).fails(8, &["r0", "r1 has gone: its legs"]);
+        let held = host.status()[0].clone();
+        let reasons = held["held_back"].to_string();
+        assert!(!reasons.contains("its legs"), "{held}");
+        assert!(reasons.contains("name"), "{held}");
+        assert!(
+            held["notes"].to_string().contains("r1 has gone: its legs"),
+            "{held}"
+        );
+        let said = host.rdmaprep(&["status"]).ok().out;
+        assert!(
+            said.contains("  note        r1 has gone: its legs"),
+            "{said}"
+        );
+        assert!(said.lines().all(|line| line.len() <= 100), "{said}");
+        host.ip("link delete r0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+    });
+}

@@ -16,6 +16,7 @@ use super::{BringBack, Ran, delete_stand_ins};
 use crate::record::Record;
 use crate::restore::forget::owed_by_networkd;
 use crate::restore::legs::hand_over;
+use crate::restore::plan::RestorePlan;
 use crate::restore::settle::Settled;
 use crate::verify;
 
@@ -24,12 +25,13 @@ impl BringBack<'_, '_> {
     /// write it they say only that the NICs are away.
     pub(super) fn keep(
         mut self,
-        stuck: Vec<(IfName, String)>,
+        plan: RestorePlan,
         ran: Ran,
         remaining: Vec<String>,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
         settled: Settled,
     ) -> anyhow::Error {
+        let RestorePlan { stuck, missing, .. } = plan;
         let names: Vec<IfName> = stuck.iter().map(|(name, _)| name.clone()).collect();
         let due = owed_by_networkd(&self.record, &settled.waiting);
         let let_go = match remaining.is_empty() {
@@ -45,19 +47,26 @@ impl BringBack<'_, '_> {
         why.extend(errors.chain(&let_go.err()).map(|e| format!("{e:#}")));
         why.extend(remaining);
         why.extend(settled.drift.iter().map(Drift::to_string));
-        why.extend(settled.fought);
-        why.extend(notes);
+        // Else it has been put back.
+        let is_lost = !settled.drift.is_empty();
+        let why_or_note = if is_lost { &mut why } else { &mut notes };
+        why_or_note.extend(settled.fought);
         if stuck.is_empty() {
             why.extend(advice(&settled.drift, &self.record));
         }
+        let restore = self.record.restore_command();
+        if missing > 0 {
+            why.push(format!("`{restore} --forget` gives up what has gone"));
+        }
         let text = format!(
             "{}; run `{}` when that is settled",
-            why.join("; "),
-            self.record.restore_command()
+            [&why[..], &notes[..]].concat().join("; "),
+            restore
         );
         let record = &mut self.record;
         record.due_until_back = [names, due].concat();
         record.held_back = why;
+        record.notes = notes;
         // Else they have been put back.
         if record.due_until_back.is_empty() {
             record.host_objects = HostObjects::default();
