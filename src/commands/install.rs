@@ -56,6 +56,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let mut installation = install::install(&wanted, &site.etc, &site.manifest)?;
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         notes.extend(wanted.nics.iter().filter_map(managed));
+        notes.extend(absent(&wanted.nics));
     }
     installation.notes.append(&mut notes);
     let goes = |path: &str| {
@@ -114,10 +115,11 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
         (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
     let mut notes = removal.done.notes.clone();
     notes.extend(note.into_iter().chain(waits));
-    print_outcome(
-        &args.tree,
-        &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next),
-    )?;
+    let done = Installed {
+        left: &removal.left,
+        ..Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next)
+    };
+    print_outcome(&args.tree, &done)?;
     if removal.left.is_empty() || args.leave_changed {
         return Ok(());
     }
@@ -308,6 +310,23 @@ fn have_no_manager(nics: &[Nic]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A container may have it, or its card may come later.
+fn absent(nics: &[Nic]) -> Option<String> {
+    let root = Path::new("/");
+    let is_absent = |nic: &&Nic| link_managers::index(root, &nic.name).is_none();
+    let names: Vec<&str> = nics
+        .iter()
+        .filter(is_absent)
+        .map(|nic| nic.name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "no link of this host is named {}: see that --ifaces spells it right",
+            names.join(" or ")
+        )
+    })
 }
 
 fn managed(nic: &Nic) -> Option<String> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::revert::{Reversal, reverse};
 use super::{
     Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker,
-    is_runtime, next, restarts, toml_document, toml_text, toml_trouble, units,
+    is_runtime, next, toml_document, toml_text, toml_trouble, units, unmanaged,
 };
 use crate::cdi;
 use crate::oci::json_rewrite;
@@ -332,7 +332,10 @@ pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Res
         None => {}
     }
     // They run on without their files.
-    removal.done.notes.extend(restarts(&removal.done.changes));
+    removal
+        .done
+        .notes
+        .extend(unmanaged::restarts(&removal.done.changes));
     removal.done.next = units::stops(&removal.done.changes);
     removal.done.next.extend(next(&removal.done.changes));
     Ok(removal)

@@ -174,19 +174,9 @@ pub fn install(
     }
     done.forsake(tree)?;
     done.manifest.begin(manifest, tree);
-    done.notes.extend(restarts(&done.changes));
+    done.notes.extend(unmanaged::restarts(&done.changes));
     done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
-}
-
-/// What is to be known of [`next`] before.
-fn restarts(changes: &[Change]) -> Option<String> {
-    let mut targets = changes.iter().map(|c| c.target);
-    targets.any(|t| t == Target::NetworkManagers).then(|| {
-        "`systemctl try-restart` of NetworkManager and of systemd-networkd has each go through the \
-        configuration of all its links, the uplink's as well"
-            .to_owned()
-    })
 }
 
 /// What makes those whose files changed read them again.
@@ -195,12 +185,10 @@ fn next(changes: &[Change]) -> Vec<String> {
         .iter()
         .filter(|c| !is_runtime(&c.path) && c.path != cdi::FILE);
     let touched: Vec<Target> = read.map(|c| c.target).collect();
-    Target::ALL
-        .into_iter()
-        .filter(|target| touched.contains(target))
-        .filter_map(Target::next)
-        .map(str::to_owned)
-        .collect()
+    let targets = Target::ALL.into_iter();
+    let targets = targets.filter(|target| touched.contains(target));
+    let engines = targets.filter_map(Target::next).map(str::to_owned);
+    engines.chain(unmanaged::next(changes)).collect()
 }
 
 impl Installation {

@@ -93,10 +93,8 @@ impl Target {
             Target::Docker => Some("systemctl try-reload-or-restart docker"),
             Target::Containerd => Some("systemctl try-restart containerd"),
             Target::Systemd => Some("systemctl daemon-reload"),
-            Target::NetworkManagers => Some(
-                "udevadm control --reload; systemctl try-restart NetworkManager; \
-                 systemctl try-restart systemd-networkd",
-            ),
+            // By their files: `unmanaged::next`.
+            Target::NetworkManagers => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::{Content, InstallRequest, Part, Piece, ReadTree};
+use super::{Change, Content, InstallRequest, Part, Piece, ReadTree};
 
 /// networkd removes routes, rules and nexthop objects that it has not made, on every link, wherever
 /// they lead (networkd.conf(5)). It knows ManageForeignNextHops= since systemd 256, and only warns
@@ -84,4 +84,44 @@ fn rules(wanted: &InstallRequest, names: &str) -> String {
         text += &format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {place}, {keep}\n");
     }
     text
+}
+
+fn touches(changes: &[Change], files: &[&str]) -> bool {
+    changes.iter().any(|c| files.contains(&c.path.as_str()))
+}
+
+/// What makes those whose files changed read them again.
+pub(super) fn next(changes: &[Change]) -> Option<String> {
+    let commands = [
+        ("udevadm control --reload", &[RULES, LINK]),
+        ("systemctl try-restart NetworkManager", &[KEYFILE, KEYFILE]),
+        (
+            "systemctl try-restart systemd-networkd",
+            &[FOREIGN, NETWORK],
+        ),
+    ];
+    let commands = commands
+        .iter()
+        .filter(|(_, files)| touches(changes, *files));
+    let commands: Vec<&str> = commands.map(|(command, _)| *command).collect();
+    (!commands.is_empty()).then(|| commands.join("; "))
+}
+
+/// What is to be known of [`next`] before.
+pub(super) fn restarts(changes: &[Change]) -> Vec<String> {
+    let notes = [
+        (
+            "`systemctl try-restart NetworkManager` has it go through the configuration of all \
+            its links, the uplink's as well",
+            [KEYFILE, KEYFILE],
+        ),
+        // link_configure() in networkd-link.c drops what is foreign.
+        (
+            "`systemctl try-restart systemd-networkd` has it go through the configuration of all \
+            its links, the uplink's as well; addresses that were added to them by hand go",
+            [FOREIGN, NETWORK],
+        ),
+    ];
+    let notes = notes.iter().filter(|(_, files)| touches(changes, files));
+    notes.map(|(note, _)| (*note).to_owned()).collect()
 }

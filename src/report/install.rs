@@ -15,6 +15,9 @@ pub struct Installed<'a> {
     /// Targets that are on this host, and what shows it.
     pub found: Vec<Found>,
     pub changes: Vec<Changed<'a>>,
+    /// What `uninstall` has not taken out, since it was changed.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub left: &'a [String],
     pub notes: &'a [String],
     pub next: &'a [String],
     /// How to start a container with NICs.
@@ -62,6 +65,7 @@ impl<'a> Installed<'a> {
                     diff: change_diff(c),
                 })
                 .collect(),
+            left: &[],
             notes,
             next,
             examples: targets

@@ -235,3 +235,20 @@ fn an_install_without_targets_keeps_managers_off_the_same_nics() {
     let network = "etc/systemd/network/05-rdmaprep.network";
     assert!(!root.path().join(network).exists());
 }
+
+/// A manager would not be kept off the NIC that is meant.
+#[test]
+fn an_install_names_what_no_link_is_named() {
+    alone(|host| {
+        // /sys shows the links of the first namespace, of which each machine has this one.
+        let install = ["install", "--dry-run", "--network-managers", "--ifaces"];
+        let said = |names| host.rdmaprep(&[&install[..], &[names]].concat()).ok().out;
+        let told = said("lo typo");
+        assert!(
+            told.contains("note: no link of this host is named typo: see"),
+            "{told}"
+        );
+        let told = said("lo");
+        assert!(!told.contains("no link of this host"), "{told}");
+    });
+}

@@ -30,6 +30,11 @@ fn what_was_changed_since_is_left_and_reported() {
     let ours = fs::read_to_string(&hook).unwrap();
     fs::write(&hook, ours.replace("\"timeout\": 300", "\"timeout\": 30")).unwrap();
     rdmaprep("install", root.path(), &["--crio"]).fails(3, &["rdmaprep-poststop.json"]);
+    let json = rdmaprep("uninstall", root.path(), &["--json", "--dry-run"]);
+    assert_eq!(json.code, Some(8));
+    let json: Value = serde_json::from_str(&json.out).unwrap();
+    let left = json["left"][0].as_str().unwrap();
+    assert!(left.contains("rdmaprep-poststop.json"), "{json}");
     rdmaprep("uninstall", root.path(), &[]).fails(8, &["rdmaprep-poststop.json"]);
     let text = fs::read_to_string(&daemon).unwrap();
     assert_eq!(
