@@ -166,8 +166,9 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let managed: Vec<(IfName, Manager)> = states
         .filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by)))
         .collect();
-    let links = snapshot.netdevs.iter();
+    let links: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     let at_work: Vec<(IfName, Configuring)> = links
+        .iter()
         .filter_map(|n| Some((n.name.clone(), managers.at_work(n)?)))
         .collect();
     let mut rules = snapshot.rules.iter();
@@ -186,6 +187,10 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
             configures: configured.map(|(name, _)| name.clone()).collect(),
             at_work: its.cloned().collect(),
             deletes_rules: manager == Manager::Networkd && deletes_rules,
+            unordered: match manager {
+                Manager::NetworkManager => managers.unordered(&links, snapshot),
+                _ => Vec::new(),
+            },
         });
     }
     found

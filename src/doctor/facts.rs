@@ -137,6 +137,9 @@ pub struct Managing {
     /// Whether it deletes rules of others when a link appears, and there are any.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deletes_rules: bool,
+    /// NICs that it may prefer otherwise when they return.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unordered: Vec<crate::link_managers::Unordered>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

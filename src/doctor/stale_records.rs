@@ -6,6 +6,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
+use crate::link_managers::Unordered;
 use crate::link_managers::advice::{self, Present};
 use crate::select::Configuring;
 use crate::store::claims::{BoundClaim, State};
@@ -338,7 +339,26 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     if !names.is_empty() && machine.managers.iter().any(|m| m.deletes_rules) {
         found.push(lost_rules());
     }
+    let all = machine.managers.iter().flat_map(|m| &m.unordered);
+    let unordered = all.filter(|u| u.nics.iter().filter(|n| context.asks_for(n)).count() > 1);
+    found.extend(unordered.map(other_preference));
     found
+}
+
+fn other_preference(unordered: &Unordered) -> Finding {
+    let why = "it numbers the metrics of its routes in the order in which links come up: which NIC \
+        is preferred may be another one when they are back from a container";
+    let fix = "have the profiles keep the metrics that they have now";
+    Finding {
+        run: unordered.commands.clone(),
+        ..Finding::new(
+            Check::RenameFights,
+            Severity::Warning,
+            unordered.seen(),
+            why,
+            fix,
+        )
+    }
 }
 
 /// ManageForeignRoutingPolicyRules= in networkd.conf(5).

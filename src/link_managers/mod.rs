@@ -26,6 +26,7 @@ use rdma_model::step::NicState;
 
 use crate::disk::files;
 use crate::select::{Awaits, Configuring};
+pub use network_manager::metric::Unordered;
 use state_files::{below, once_udev_is_done};
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,

@@ -2,6 +2,7 @@
 //! interfaces are those of https://networkmanager.dev/docs/api/latest/spec.html.
 
 pub mod applied;
+pub mod metric;
 mod rows;
 
 use std::collections::HashMap;

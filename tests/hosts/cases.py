@@ -509,6 +509,18 @@ def networkmanager_without_route_metric(h):
     h.foreign(ARP_SETTINGS.format("r0 r1 r2"))
 
 
+@case("bookworm", "trixie", shared_subnet=True, run=steps.said_of_preferences)
+def networkmanager_said_of_preferences(h):
+    h.m0_by_hand()
+    h.network_manager(
+        [
+            f"con-name 'rail {i}' ifname r{i} ipv4.method manual ipv4.addresses"
+            f" 198.18.30.{36 + i}/24 ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+
+
 def networkmanager_static(i, more="", name=""):
     return (
         f"con-name {name or f'r{i}'} ifname r{i} mtu 4200 ipv4.method manual ipv4.addresses"

@@ -519,3 +519,16 @@ def said_of_external_settings(judge):
     if "other settings" in (text := judge.prepare()):
         raise Failure(f"prepare warns of a profile of no administrator: {text[:300]}")
     judge.once()
+
+
+def said_of_preferences(judge):
+    """What it prints ends what it warns of."""
+    text = " ".join(judge.prepare().split())
+    if "have no route-metric" not in text:
+        raise Failure(f"prepare does not say that preferences change: {text[:600]}")
+    if "route-metric 101" not in (said := rdmaprep("doctor", "--ifaces", "r0 r1").text):
+        raise Failure(f"doctor does not say that preferences change: {said}")
+    sh(text.split("container; `")[1].split("` ends that")[0])
+    if "have no route-metric" in (text := judge.prepare()):
+        raise Failure(f"prepare warns of profiles that have a metric: {text[:600]}")
+    judge.once()

@@ -8,6 +8,7 @@ use nccl_rules::explain::uses_data_direct;
 use nccl_rules::settings::Settings;
 use rail_agreement::Agreement;
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Netdev;
 
 use crate::cli::PrepareArgs;
 use crate::commands::decision::{Decision, DraftInputs};
@@ -17,7 +18,7 @@ use crate::commands::warn;
 use crate::container::userspace;
 use crate::disk::files;
 use crate::disk::replace::Replacement;
-use crate::link_managers::Managers;
+use crate::link_managers::{Managers, Unordered};
 use crate::oci::edit;
 use crate::plan::rule_carry;
 use crate::store::Store;
@@ -56,11 +57,14 @@ impl DraftInputs<'_> {
         if plan.moves() && !decision.recorded {
             let moved = plan.nics.iter();
             let moved = moved.filter_map(|nic| decision.host.netdev(&nic.identity.name));
+            let moved: Vec<&Netdev> = moved.collect();
             let mut managers = Managers::of(Path::new("/"));
-            for link in moved {
+            for link in &moved {
                 notes.extend(managers.made_again(link));
                 notes.extend(managers.modified(link));
             }
+            let unordered = managers.unordered(&moved, &decision.host);
+            notes.extend(unordered.iter().map(Unordered::note));
         }
         notes.extend(traps.unwrap_or_default());
         let bundle = args.bundle.as_deref().zip(self.config);
