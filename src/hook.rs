@@ -152,7 +152,8 @@ pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     }))
 }
 
-/// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.
+/// createContainer, in gVisor's gofer: mounts a file for NCCL's settings. The create hook, which
+/// knows them, comes later, and finds the sandbox closed: it fills that file.
 pub fn create_container(hook: &Hook, report: &mut Report) -> Result<()> {
     let why = late_conf::mount_late_conf(hook.state, hook.store)?;
     report.notes.extend(why);

@@ -48,7 +48,7 @@ impl DeviceRequest {
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count,
     /// and no plan beside them.
-    pub fn any(config: &Config) -> bool {
+    pub fn brought_hooks(config: &Config) -> bool {
         config.hook_args().any(|args| {
             args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty()
         })

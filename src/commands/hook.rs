@@ -29,12 +29,13 @@ use crate::report::Report;
 pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
-    // Failing to is no error yet: in a user namespace a createContainer hook has nothing to do.
+    // Before it reads what others wrote. In a container's user namespace this may fail: that is an
+    // error only for a hook that has something to do, which is known below.
     let shed = capabilities::shed();
     let begun = Instant::now();
     let state = read_state()?;
-    // Other runtimes have called createRuntime before, and its hook has done all; this one may be
-    // in a user namespace.
+    // Runtimes call createContainer after createRuntime, whose hook has done all. Only gVisor's
+    // gofer calls it first, and there it has something to do.
     if args.stage == Stage::CreateContainer && !(state.is_of_gofer() && asks(global, args, &state))
     {
         return Ok(());
@@ -169,7 +170,7 @@ impl HookCall<'_> {
         }
         let config = facts.bundle.as_ref().map(|bundle| &bundle.config);
         if args.rail.is_empty() {
-            let by_devices = config.is_some_and(DeviceRequest::any);
+            let by_devices = config.is_some_and(DeviceRequest::brought_hooks);
             ensure!(by_devices || has_plan, lacks_plan());
             return Ok((!by_devices).then_some(Asked { request, facts }));
         }

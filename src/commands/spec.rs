@@ -138,7 +138,7 @@ pub(super) fn ready_before(
     let Some(name) = mine.plan_name().cloned() else {
         return Ok(None);
     };
-    if Config::parse(text).is_ok_and(|config| DeviceRequest::any(&config)) {
+    if Config::parse(text).is_ok_and(|config| DeviceRequest::brought_hooks(&config)) {
         warn(&[
             "the container's devices name its rails: their hooks give them, and config.json stays \
             as it is"

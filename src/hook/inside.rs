@@ -18,7 +18,7 @@ pub(super) fn states_inside(record: &Record) -> Vec<NicState> {
 
 /// Root there may have made any number of routes that are no NIC's.
 pub(super) fn scope_inside(record: &Record, states: &[NicState]) -> Scope {
-    Scope::against(states).with(RoutesOf::returning(&record.held, []))
+    Scope::against(states).with(RoutesOf::of_moved(&record.held, []))
 }
 
 /// Gives equal routes and rules inside the order that they had on the host; where one cannot have
@@ -32,7 +32,7 @@ pub(super) fn put_in_order_inside(
     if precedence.is_empty() {
         return Ok(());
     }
-    let scope = Scope::network().with(RoutesOf::returning(&record.held, &precedence.routes));
+    let scope = Scope::network().with(RoutesOf::of_moved(&record.held, &precedence.routes));
     let now = world.observe(Side::Inside, &scope)?;
     let ordered = put_in_order(world, Side::Inside, &precedence, &now)?;
     report.steps_done += ordered.steps;

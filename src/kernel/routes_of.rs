@@ -44,7 +44,7 @@ pub struct RoutesOf {
 }
 
 impl RoutesOf {
-    /// What attaching NICs of the host takes: it must not lose its own ways.
+    /// What moving NICs of the host into a container takes: it must not lose its own ways.
     pub fn leaving<'a>(nics: impl Iterator<Item = &'a IfName>, job: &JobAddresses) -> Routes {
         let store = job.store.into_iter().flat_map(|(store, own)| [store, own]);
         let towards = job.peers.iter().chain(&job.bootstrap).copied();
@@ -55,8 +55,9 @@ impl RoutesOf {
         }))
     }
 
-    /// What restoring NICs takes, where `besides` are further routes that are looked for.
-    pub fn returning<'a>(
+    /// Those of NICs that a container has or is about to return: what verifying or restoring them
+    /// takes. `besides` are further routes that are looked for.
+    pub fn of_moved<'a>(
         held: &'a [MovedNic],
         besides: impl IntoIterator<Item = &'a Route>,
     ) -> Routes {

@@ -178,7 +178,7 @@ fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
     let scope = Scope::for_nics(nic_names(&record.held));
     let besides = record.precedence.routes.iter();
     let besides = besides.chain(&record.host_objects.routes);
-    let routes = RoutesOf::returning(&record.held, besides);
+    let routes = RoutesOf::of_moved(&record.held, besides);
     world.observe(Side::Host, &scope.with(routes))
 }
 

@@ -348,7 +348,7 @@ fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drif
     if held.iter().all(|h| h.stand_ins.is_empty()) {
         return Ok(Vec::new());
     }
-    let scope = Scope::network().with(RoutesOf::returning(held, []));
+    let scope = Scope::network().with(RoutesOf::of_moved(held, []));
     let host = world.observe(Side::Host, &scope)?;
     let again: Vec<Step> = superseded(held, &host).map(delete_on_host).collect();
     if again.is_empty() {

@@ -170,5 +170,5 @@ fn to_come(held: &MovedNic, is_away: bool, words: &Words, host: &Snapshot) -> Op
 
 /// Those that a restore of the record asks for.
 pub(super) fn routes_of(record: &Record) -> Routes {
-    RoutesOf::returning(&record.held, &record.precedence.routes)
+    RoutesOf::of_moved(&record.held, &record.precedence.routes)
 }

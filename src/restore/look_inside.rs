@@ -11,7 +11,7 @@ use crate::kernel::{Depth, RoutesOf, Scope, World};
 pub(super) fn look_inside(world: &mut dyn World, held: &[MovedNic]) -> Result<Option<Snapshot>> {
     let scope = |depth| Scope {
         depth,
-        ..Scope::network().with(RoutesOf::returning(held, []))
+        ..Scope::network().with(RoutesOf::of_moved(held, []))
     };
     let Some(at_indexes) = world.observe_inside(&scope(Depth::Nics))? else {
         return Ok(None);

@@ -70,7 +70,7 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
     }
     let there = world.observe(Side::Inside, &Scope::only(Depth::Netdevs))?;
     let inode = there.netns.unwrap_or_default();
-    let scope = Scope::network().with(RoutesOf::returning(&strays, []));
+    let scope = Scope::network().with(RoutesOf::of_moved(&strays, []));
     let plan = plan_restore(
         &strays,
         &world.observe(Side::Host, &scope)?,

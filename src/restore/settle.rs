@@ -170,7 +170,7 @@ impl Settling<'_> {
     fn routes(&self) -> Routes {
         let besides = self.back.order.routes.iter();
         let besides = besides.chain(&self.back.host_objects.routes);
-        RoutesOf::returning(self.back.held, besides)
+        RoutesOf::of_moved(self.back.held, besides)
     }
 
     fn observe(&mut self) -> Result<Snapshot> {
