@@ -69,6 +69,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         &mut states,
         inside,
     ));
+    // Why the search for links that sit on these NICs in other namespaces may have missed some.
     notes.extend(host.strangers_gap.clone());
     notes.extend(held.iter().filter_map(not_learned));
     stand_ins::choose(&mut held, host);
@@ -117,10 +118,11 @@ fn not_learned(held: &MovedNic) -> Option<String> {
     })
 }
 
-/// What of conf/all inside would defeat the NICs' own values, stand-ins, groups left, bonds and
-/// soft-RoCE links deleted; all links down, all moves; each NIC's settings; HCAs (exclusive mode);
-/// rules off the host; routes and rules inside; the wait for GIDs. docs/internals.md has the
-/// reason.
+/// Lowers, in conf/all inside, what would defeat the NICs' own values; puts stand-ins on the host,
+/// for routes that lose a leg; leaves multicast groups; deletes bonds and soft-RoCE links, which
+/// are made again inside. Then it sets all links down, moves them, gives each its settings, moves
+/// HCAs (exclusive mode), deletes the NICs' rules on the host, adds routes and rules inside, and
+/// waits for GIDs. docs/internals.md says why in this order.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overruling_step(held.iter().map(|h| &h.overruled))
         .into_iter()
@@ -145,9 +147,9 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
             let link = hca.as_ref().filter(|_| *rxe);
             steps.extend(upper_lower::delete_steps(Side::Host, &identity.name, link));
         }
-        let made = upper_lower::virtual_link(h, held, host)
+        let bond = upper_lower::virtual_link(h, held, host)
             .filter(|_| upper_lower::is_bond(&h.before.netdev));
-        if made.is_none() {
+        if bond.is_none() {
             steps.extend(rxe_link(h).map(|hca| Step::RdmaLinkDelete {
                 side: Side::Host,
                 hca: hca.clone(),
@@ -167,7 +169,7 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
             dev: name.clone(),
             up: false,
         }));
-        settings.extend(set_up(h, made, plan.exclusive));
+        settings.extend(set_up(h, bond, plan.exclusive));
     }
     steps.extend(move_all(&moved));
     steps.extend(settings);
@@ -209,6 +211,8 @@ fn check_rdma(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
     }
     rdma_mode::check(&plan.nics, &plan.ib, host)?;
     let node = |hca: &HcaName| rdma_mode::node(minors, host, hca);
+    // Of soft-RoCE `leaving_nic` checks the node that it will have. A NIC that borrows the HCA of
+    // the netdev below has no node of its own where that one is in the plan, too.
     let hardware = plan
         .nics
         .iter()
@@ -252,13 +256,13 @@ fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
 /// In the container: a bond is made there, the settings, and the soft-RoCE link.
 fn set_up(held: &MovedNic, bond: Option<VirtualLink>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
-    let bond = bond.map(|made| {
+    let bond = bond.map(|bond| {
         upper_lower::create_steps(
             side,
             held,
             VirtualLink {
                 ifindex: None,
-                ..made
+                ..bond
             },
         )
     });

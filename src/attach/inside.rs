@@ -63,12 +63,16 @@ pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapsho
     for a in &mut state.netdev.addresses {
         (a.valid_lft, a.preferred_lft) = (None, None);
     }
-    let whole = state.routes.iter().filter_map(|r| carried(r, leaving));
+    let carried = state.routes.iter().filter_map(|r| carried(r, leaving));
     let own = NetdevAddresses::new(&before.netdev);
+    // What was parted may have no leg over this NIC any more: it is another one's.
+    let parts = carried.flat_map(parted).filter(|r| own.loses(r));
     // Without the legs that stay, two may be one.
     let mut seen = BTreeSet::new();
-    let routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain);
-    state.routes = routes.filter(|r| seen.insert(r.clone())).collect();
+    state.routes = parts
+        .map(plain)
+        .filter(|r| seen.insert(r.clone()))
+        .collect();
     state.nexthops.clear();
     state.netdev.sysctls = sysctl_carry::sysctls(&before.netdev, host);
     state.routes.retain(|r| !of_generated(r, &before.netdev));

@@ -33,7 +33,7 @@ pub struct Nic {
     pub vfs: Vec<BusId>,
     #[serde(default)]
     pub members: Vec<IfName>,
-    /// Whether the HCA's port is that of the netdev below.
+    /// Whether the HCA's port is that of the netdev below, as a VLAN's is.
     #[serde(default)]
     pub borrowed: bool,
     /// See [`crate::snapshot::Netdev::channels`].

@@ -86,12 +86,16 @@ impl<'a> NetdevAddresses<'a> {
         }
     }
 
+    /// Whether a namespace loses this route when the NIC leaves it: one with a leg over the NIC, or
+    /// an IPv4 route that prefers an address of it as its source and that the kernel would not make
+    /// again by itself.
     pub fn loses(&self, route: &Route) -> bool {
         let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));
         let source = route.prefsrc.filter(|ip| ip.is_ipv4());
         over || source.is_some_and(|ip| self.addresses.contains(&ip)) && !derived(route)
     }
 
+    /// Whether a rule names the NIC or one of its addresses.
     pub fn concerns(&self, rule: &Rule) -> bool {
         let mut names = [&rule.iif, &rule.oif].into_iter().flatten();
         let mut nets = [rule.source, rule.destination].into_iter().flatten();
