@@ -50,9 +50,9 @@ pub fn decide(
     rails: &[NicState],
 ) -> (Option<ArpProfile>, Rails) {
     let groups = groups(rails);
-    let is_overruled = is_overruled(rails);
+    let main_comes_first = main_comes_first(rails);
     let (arp, how, wanted) = match wish {
-        ArpChoice::Auto if is_overruled => (
+        ArpChoice::Auto if main_comes_first => (
             Some(ArpProfile::LOOSE),
             "loose, as a rule to main comes first",
             false,
@@ -82,7 +82,7 @@ pub fn decide(
         (false, false) => "no routing tables",
     };
     let mut notes = vec![format!("ARP profile {values} ({how}): {what}")];
-    if wish == ArpChoice::Strict && is_overruled {
+    if wish == ArpChoice::Strict && main_comes_first {
         notes.push(
             "a rule to main comes before those of the rails: with strict, not all may answer ARP"
                 .to_owned(),
@@ -100,9 +100,9 @@ pub fn decide(
     )
 }
 
-/// Whether tables for each rail would not decide: a rule to main is before them, and that table
-/// names one rail for what several have.
-fn is_overruled(rails: &[NicState]) -> bool {
+/// Whether a table for each rail would never be asked: a rule of the rails to the main table comes
+/// before it, and of several rails to one destination that table names only one.
+fn main_comes_first(rails: &[NicState]) -> bool {
     let mut rules = rails.iter().flat_map(|rail| &rail.rules);
     rules.any(is_to_kernel_table) && !groups(rails).is_empty()
 }
@@ -134,7 +134,7 @@ pub fn configure(
 ) -> Result<()> {
     let mut arp = arp;
     let numbers = how.tables.filter(|_| !groups(rails).is_empty());
-    if how.or_loose && numbers.is_some() && is_overruled(rails) {
+    if how.or_loose && numbers.is_some() && main_comes_first(rails) {
         arp = Some(ArpProfile::LOOSE);
     } else if let Some(numbers) = numbers {
         let made = tables(rails, Some(inside));

@@ -49,16 +49,16 @@ fn is_in(route: &Route, (number, v6): Table) -> bool {
     route.table == number && route.destination.addr().is_ipv6() == v6
 }
 
-/// The rails that a rule leads to, by their places. A namespace has tables of the kernel's numbers
-/// of its own, and looks there last: a rule to one of them counts if a rail has a route that it
-/// follows.
+/// The rails that a rule leads to, by their indexes.
 fn owners(rule: &Rule, rails: &[NicState]) -> BTreeSet<usize> {
-    let places = 0..rails.len();
-    places
-        .filter(|place| leads_over(rule, &rails[*place]))
+    (0..rails.len())
+        .filter(|rail| leads_over(rule, &rails[*rail]))
         .collect()
 }
 
+/// A namespace has tables of the kernel's numbers of its own, and looks there last: a rule to one
+/// of them counts if the rail has a route that it follows. A rule that ends the search, for every
+/// rail with an address of its family.
 fn leads_over(rule: &Rule, rail: &NicState) -> bool {
     if rule.action != TO_TABLE {
         return addresses(&rail.netdev).any(|ip| ip.is_ipv6() == (rule.family == 6));
@@ -94,14 +94,11 @@ fn is_over(route: &Route, dev: &Netdev) -> bool {
 /// Gives rails, as they come into the container, the rules that lead to their tables; `inside` is
 /// what it has besides, where that is known. Returns a sentence for each rule that stays behind.
 pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
-    let places: BTreeMap<&Rule, usize> = host
-        .rules
-        .iter()
-        .enumerate()
-        .map(|(place, rule)| (rule, place))
-        .collect();
+    // Of each rule, in the order of the host.
+    let rules = host.rules.iter().enumerate();
+    let places: BTreeMap<&Rule, usize> = rules.map(|(place, rule)| (rule, place)).collect();
     let mut left = Vec::new();
-    // The last one first: whether one to main matters is known by those that come after it.
+    // The last one first: one to main decides something only before another that comes along.
     for (place, rule) in host.rules.iter().enumerate().rev() {
         let mut there = rails.iter().flat_map(|rail| &rail.rules);
         if is_kernels(rule) || rule.action == NOP || there.any(|other| other == rule) {
@@ -121,38 +118,37 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
         match obstacle(rule, &owners, rails, inside) {
             Some(why) => left.push(format!("the rule `{rule}` stays on the host: {why}")),
             None => {
-                for place in owners {
-                    rails[place].rules.push(rule.clone());
+                for rail in owners {
+                    rails[rail].rules.push(rule.clone());
                 }
             }
         }
     }
     left.reverse();
-    left.extend(
-        rails
-            .iter()
-            .flat_map(|rail| &rail.rules)
-            .filter_map(|rule| {
-                let target = target(rule)?;
-                let mut there = rails.iter().flat_map(|rail| &rail.rules);
-                let lacks = !KERNEL_RULES.contains(&target)
-                    && !there.any(|r| (r.family, r.priority) == (rule.family, target));
-                lacks.then(|| {
-                    format!("the rule `{rule}` has no effect inside: {target} stays on the host")
-                })
-            }),
-    );
+    left.extend(gotos_without_target(rails));
     for rail in rails {
         rail.rules.sort_by_key(|rule| places.get(rule).copied());
     }
     left
 }
 
+fn gotos_without_target(rails: &[NicState]) -> impl Iterator<Item = String> + '_ {
+    let rules = rails.iter().flat_map(|rail| &rail.rules);
+    rules.clone().filter_map(move |rule| {
+        let target = target(rule)?;
+        let lacks = !KERNEL_RULES.contains(&target)
+            && !rules
+                .clone()
+                .any(|r| (r.family, r.priority) == (rule.family, target));
+        lacks.then(|| format!("the rule `{rule}` has no effect inside: {target} stays on the host"))
+    })
+}
+
 pub fn is_to_kernel_table(rule: &Rule) -> bool {
     rule.action == TO_TABLE && KERNEL_TABLES.contains(&rule.table)
 }
 
-/// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the
+/// What `prepare` says of rules that will stay on the host; `inside` is the namespace that the
 /// container joins, where it is known.
 pub fn left_behind(nics: &[Nic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
     let mut rails: Vec<NicState> = nics
@@ -233,7 +229,7 @@ fn obstacle(
     if rule.action != TO_TABLE {
         return Some("it would end all traffic of the container".to_owned());
     }
-    let routes = owners.iter().flat_map(|place| &rails[*place].routes);
+    let routes = owners.iter().flat_map(|rail| &rails[*rail].routes);
     let mut followed = routes
         .filter(|r| is_in(r, table(rule)) && follows(rule, r))
         .map(|r| r.destination);

@@ -7,59 +7,39 @@ use rdma_model::step::{hears_routers, makes_by_mac, makes_by_secret};
 
 use super::rails::effective;
 
-/// Leaves, or how they begin, that stay on the host, each with the reason.
-pub const STAY: [(&str, &str); 13] = [
-    (
-        "arp_announce arp_ignore arp_filter rp_filter",
-        "the ARP profile says what they are inside; without one rp_filter is in effect the host's",
-    ),
-    (
-        "disable_ipv6 addr_gen_mode use_tempaddr accept_ra* autoconf router_* ra_*",
-        "those of `by_kernel` come along",
-    ),
-    (
-        "mtu",
-        "follows from the link's, and makes a write fail that comes before it",
-    ),
-    (
-        "forwarding mc_forwarding bc_forwarding force_forwarding",
-        "a container routes for itself alone",
-    ),
-    (
-        "proxy_arp proxy_arp_pvlan proxy_ndp",
-        "it answers for itself alone",
-    ),
-    (
-        "temp_* max_desync_factor regen_*",
-        "there are no temporary addresses inside",
-    ),
-    (
-        "accept_redirects secure_redirects send_redirects shared_media",
-        "nor does a redirect",
-    ),
-    (
-        "accept_source_route bootp_relay route_localnet",
-        "they open a namespace to others; its own administrator decides that",
-    ),
-    ("stable_secret", "it stays one"),
-    (
-        "seg6_* rpl_seg_enabled ioam6_*",
-        "they make a router of it, too",
-    ),
-    (
-        "base_reachable_time retrans_time unres_qlen",
-        "the same values as those in milliseconds and bytes, in coarser units",
-    ),
-    ("gc_interval gc_thresh*", "of the table, not of a device"),
-    (
-        "disable_policy disable_xfrm",
-        "IPsec's policies stay on the host",
-    ),
+/// Leaves, or how they begin, that stay on the host.
+const STAY: [&str; 13] = [
+    // The ARP profile says what they are inside. Without one, `rp_filter` brings that one.
+    "arp_announce arp_ignore arp_filter rp_filter",
+    // `by_kernel` brings those of them that come along.
+    "disable_ipv6 addr_gen_mode use_tempaddr accept_ra* autoconf router_* ra_*",
+    // It follows from the link's, and makes a write fail that comes before it.
+    "mtu",
+    // A container routes for itself alone.
+    "forwarding mc_forwarding bc_forwarding force_forwarding",
+    // It answers for itself alone, too.
+    "proxy_arp proxy_arp_pvlan proxy_ndp",
+    // There are no temporary addresses inside.
+    "temp_* max_desync_factor regen_*",
+    // Whether it hears redirects or sends them, its own administrator decides.
+    "accept_redirects secure_redirects send_redirects shared_media",
+    // They open a namespace to others: its own administrator decides that as well.
+    "accept_source_route bootp_relay route_localnet",
+    // No container shall read the secret of which the host makes addresses.
+    "stable_secret",
+    // They make a router of it.
+    "seg6_* rpl_seg_enabled ioam6_*",
+    // The same values as those in milliseconds and bytes, in coarser units.
+    "base_reachable_time retrans_time unres_qlen",
+    // They are the table's of all neighbours, not a device's.
+    "gc_interval gc_thresh*",
+    // IPsec's policies stay on the host.
+    "disable_policy disable_xfrm",
 ];
 
 pub fn stays(leaf: &str) -> bool {
     STAY.iter()
-        .flat_map(|(leaves, _)| leaves.split(' '))
+        .flat_map(|leaves| leaves.split(' '))
         .any(|l| match l.strip_suffix('*') {
             Some(start) => leaf.starts_with(start),
             None => leaf == l,
@@ -85,7 +65,8 @@ pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
         .collect()
 }
 
-/// What the namespace has for it, `all` too, may drop what the host accepts.
+/// What is in effect on the host: by the default of its own namespace the container might drop what
+/// the host accepts.
 fn rp_filter(dev: &Netdev, host: &Snapshot) -> Option<(String, String)> {
     let value = effective(host, &dev.name)?.rp_filter.to_string();
     Some(("ipv4/conf/rp_filter".to_owned(), value))

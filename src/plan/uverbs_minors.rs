@@ -1,14 +1,18 @@
+//! Which device node `/dev/infiniband/uverbsN` an HCA will have inside. The nodes go into
+//! config.json before the NICs move, and a soft-RoCE link that is made again there, or in the
+//! exclusive mode each HCA that moves, gets a new number from the kernel: it has to be foretold.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 
-/// Device nodes that re-created soft-RoCE links will have, by HCA.
+/// The device nodes that these HCAs will have, by HCA.
 pub type Minors = BTreeMap<String, CharDevice>;
 
-/// uverbs numbers are the lowest free ones (ib_uverbs_add_one,
-/// drivers/infiniband/core/uverbs_main.c); the first 32 have major 231 and minors from 192. Links
-/// are re-created one at a time in ascending order, each in the place of the one just deleted or in
-/// a lower gap.
+/// The kernel hands out the lowest free number (ib_uverbs_add_one,
+/// drivers/infiniband/core/uverbs_main.c); the first 32 have major 231 and minors from 192. Those
+/// that move get theirs one at a time, in ascending order of the numbers that they have: each the
+/// one that it has just given up, or a lower gap. One behind the first 32 is left out.
 pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
     let here = host
         .hcas
