@@ -85,6 +85,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         host_objects: HostObjects::default(),
         due_until_back: Vec::new(),
         children_gone: false,
+        refused: Default::default(),
         rules_beside: None,
         searched: None,
         hold: None,
