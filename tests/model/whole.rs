@@ -2,6 +2,7 @@
 //! effect, and cut off at each effect and finished by the next restore.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ struct Stage {
     store: Store,
     request: Request,
     before: Snapshot,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Stage {
@@ -83,7 +84,7 @@ impl Stage {
             store,
             request,
             before,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -305,10 +306,8 @@ fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
     }
 }
 
-/// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while
-/// that is not known, however often the restore is tried.
-#[test]
-fn stacked_nic_without_a_whole_search_is_held_back() {
+/// A machine with a plan for a NIC that is no hardware.
+fn stacked() -> (Stage, IfName) {
     let mut kernel = three();
     let (side, dev): (Side, IfName) = (Side::Host, "i1".parse().unwrap());
     let over = Some(name(0).to_string().parse().unwrap());
@@ -339,7 +338,41 @@ fn stacked_nic_without_a_whole_search_is_held_back() {
         kernel.does(step).unwrap();
     }
     let plan = plan_of(&kernel, std::slice::from_ref(&dev));
-    let stage = Stage::of(kernel, &plan);
+    (Stage::of(kernel, &plan), dev)
+}
+
+/// Nothing of its container's has run, so that its NICs come back also where no one can look for
+/// the container's links.
+#[test]
+fn create_that_cannot_record_its_end_is_undone() {
+    let (stage, _) = stacked();
+    stage.create().unwrap().unwrap();
+    let create = stage.machine.effects();
+    let (stage, _) = stacked();
+    let run = stage.folder.path().join("run");
+    let [records, aside] = ["records", "aside"].map(|name| run.join(name));
+    let [there, back] = [records.clone(), aside.clone()];
+    stage.machine.plan_change(create - 1, move |kernel| {
+        fs::rename(&records, &aside).unwrap();
+        fs::write(&records, "").unwrap();
+        kernel.blind = true;
+    });
+    stage.machine.plan_change(create, move |kernel| {
+        fs::remove_file(&there).unwrap();
+        fs::rename(&back, &there).unwrap();
+        kernel.blind = false;
+    });
+    let failure = stage.create().unwrap().unwrap_err();
+    let error = format!("{:#}", failure.error);
+    assert!(error.contains("everything is undone"), "{error}");
+    stage.is_as_before("after the undo");
+}
+
+/// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while
+/// that is not known, however often the restore is tried.
+#[test]
+fn stacked_nic_without_a_whole_search_is_held_back() {
+    let (stage, dev) = stacked();
     stage.create().unwrap().unwrap();
     stage.machine.act(|kernel| {
         kernel

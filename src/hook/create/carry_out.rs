@@ -97,8 +97,12 @@ impl Create<'_> {
             self.hook.target.in_words()
         );
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
-        record.phase = Phase::Attached;
-        let saved = records.save(record);
+        let attached = Record {
+            phase: Phase::Attached,
+            ..record.clone()
+        };
+        // If this fails, the record that is undone says still that no container ran.
+        let saved = records.save(&attached);
         self.end_lap(Lap::Record);
         saved
     }

@@ -39,6 +39,8 @@ pub enum Mishap {
 /// What the program's end unwinds with.
 struct Ended;
 
+type Change = Box<dyn FnOnce(&mut Kernel)>;
+
 struct State {
     kernel: Kernel,
     init_runs: bool,
@@ -47,6 +49,7 @@ struct State {
     /// Steps, pins and unpins so far.
     effects: usize,
     mishaps: BTreeMap<usize, Mishap>,
+    changes: BTreeMap<usize, Change>,
 }
 
 /// The host, and one container with its namespace.
@@ -66,6 +69,7 @@ impl Machine {
             pins,
             effects: 0,
             mishaps,
+            changes: BTreeMap::new(),
         };
         Machine {
             state: Rc::new(RefCell::new(state)),
@@ -104,7 +108,15 @@ impl Machine {
         state.mishaps.insert(at, mishap);
     }
 
-    /// Whether that was reached.
+    /// Plans what something beside the program does before the effect with that number, counted
+    /// from now.
+    pub fn plan_change(&self, number: usize, change: impl FnOnce(&mut Kernel) + 'static) {
+        let mut state = self.state.borrow_mut();
+        let at = state.effects + number;
+        state.changes.insert(at, Box::new(change));
+    }
+
+    /// Whether all mishaps were reached.
     pub fn came_to_mishap(&self) -> bool {
         let state = self.state.borrow();
         state.mishaps.keys().all(|at| *at < state.effects)
@@ -127,7 +139,10 @@ impl Machine {
     }
 
     fn effect<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
+        if let Some(change) = state.changes.remove(&state.effects) {
+            change(&mut state.kernel);
+        }
         let mishap = state.mishaps.get(&state.effects).copied();
         state.effects += 1;
         match mishap {
@@ -139,7 +154,7 @@ impl Machine {
             Some(Mishap::EndsBefore) => resume_unwind(Box::new(Ended)),
             Some(Mishap::EndsAfter) | None => {}
         }
-        let result = act(&mut state);
+        let result = act(state);
         match mishap {
             Some(_) => resume_unwind(Box::new(Ended)),
             None => result,

@@ -48,6 +48,8 @@ pub struct Kernel {
     pub log: Vec<String>,
     /// Why a search of other namespaces is not complete.
     pub gap: Option<String>,
+    /// Whether a search fails.
+    pub blind: bool,
 }
 
 fn slot(side: Side) -> usize {
@@ -83,6 +85,7 @@ impl Kernel {
             performed: 0,
             log,
             gap: None,
+            blind: false,
         }
     }
 
@@ -519,6 +522,9 @@ impl World for Kernel {
     }
 
     fn search(&self, _: Side, _: &BTreeSet<u32>) -> Result<Search> {
+        if self.blind {
+            return Err(errno(EIO));
+        }
         Ok(Search {
             gap: self.gap.clone(),
             ..Search::default()
