@@ -111,6 +111,18 @@ fn hosts_network_is_refused_unless_the_policy_has_it() {
 }
 
 #[test]
+fn container_that_the_hosts_plan_passes_over_has_no_report() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.configure("plan = \"default\"");
+        host.prepare(&rails);
+        on_host("bare", json!({})).create(host).ok();
+        assert!(!host.run.join("reports/bare.json").exists());
+        host.is_clean();
+    });
+}
+
+#[test]
 fn container_with_its_own_network_gets_no_plan_of_the_host() {
     alone(|host| {
         host.rails(1);

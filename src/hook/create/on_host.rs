@@ -27,6 +27,8 @@ impl Create<'_> {
                 self.pod_request.named_plan.is_none(),
                 ErrorClass::Refused.error(ON_HOST)
             );
+            // It got nothing that a report could tell of.
+            self.report.plan = None;
             return Ok(());
         }
         let host_netns = recipient.netns();
