@@ -63,9 +63,11 @@ impl Plan {
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy,
     /// forbid; and with them their device nodes, their part of the environment, and the stored
     /// view, which shows them. Fewer links are re-created then, so nodes are predicted again; where
-    /// the host was not observed, those of soft-RoCE are unknown. A list of names that a container
-    /// wants says nothing of what sits on these; what is excluded or forbidden takes along all that
-    /// it is a part of.
+    /// the host was not observed, those of soft-RoCE are unknown.
+    ///
+    /// `unwanted` judges rails alone: a container that names a bond says nothing of its members,
+    /// which come along. `forbidden` judges those, too: with one of them all of its rail goes.
+    /// `excluded` judges HCAs without a NIC.
     pub fn narrowed(
         mut self,
         unwanted: impl Fn(&IfName) -> bool,
@@ -73,10 +75,8 @@ impl Plan {
         excluded: impl Fn(&HcaName) -> bool,
         host: Option<&Snapshot>,
     ) -> Plan {
-        // On a copy: the NICs keep the nodes that they have, to be compared with.
-        let ib = self.set_and_list_nodes(&mut self.nics.clone(), host);
         let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
-        let before: Vec<CharDevice> = own.chain(ib).collect();
+        let own: Vec<CharDevice> = own.collect();
         let count = self.nics.len() + self.ib.len();
         self.drop_nics(unwanted, forbidden);
         self.ib.retain(|h| !excluded(h));
@@ -87,12 +87,14 @@ impl Plan {
         let mut nics = std::mem::take(&mut self.nics);
         let ib = self.set_and_list_nodes(&mut nics, host);
         self.nics = nics;
-        let rest = self
-            .devices
-            .iter()
-            .filter(|d| !before.contains(d))
-            .cloned()
-            .collect();
+        // On a host that was observed every node is known: what the plan has besides is of before
+        // a driver was loaded again, and may be another HCA's by now. Else those of HCAs without a
+        // NIC are not known, and stay.
+        let mut rest = self.devices.clone();
+        rest.retain(|d| match host {
+            Some(_) => !is_verbs(d),
+            None => !own.contains(d),
+        });
         self.set_nodes(ib, rest);
         if !self.devices.iter().any(is_verbs) {
             self.devices.clear();

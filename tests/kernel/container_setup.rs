@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::alone;
 use crate::mounted_container::{Container as Mounted, ROOTFS, image};
-use rdma_model::snapshot::Snapshot;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::tree::Tree;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host as Policy};
@@ -96,6 +97,24 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     assert_eq!(one.view, None, "the stored view shows both");
     let none = plan.narrowed(|_| false, |_| true, |_| true, Some(&snapshot));
     assert_eq!((names(&none), none.env.len()), (vec![], 0));
+}
+
+#[test]
+fn node_of_before_a_reload_of_the_driver_is_not_kept() {
+    let (mut plan, mut snapshot) = plan();
+    let node = |n: u32| CharDevice {
+        name: format!("uverbs{n}"),
+        major: 231,
+        minor: 192 + n,
+    };
+    plan.ib = vec!["ib7".parse().unwrap()];
+    plan.devices.push(node(7));
+    let mut hca = snapshot.hcas[0].clone();
+    (hca.name, hca.uverbs) = (plan.ib[0].clone(), Some(node(9)));
+    snapshot.hcas.push(hca);
+    let is_rdma0 = |n: &IfName| n.as_str() == "rdma0";
+    let one = plan.narrowed(|_| false, is_rdma0, |_| false, Some(&snapshot));
+    assert_eq!(names(&one), ["uverbs1", "uverbs9", "rdma_cm"]);
 }
 
 #[test]
