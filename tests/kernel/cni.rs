@@ -197,7 +197,7 @@ fn attachment_lives_where_its_mount_is_not_seen() {
             host.rdmaprep(&["restore", "--all", "--stale"])
                 .ok()
                 .out
-                .contains("container=one")
+                .contains("container one:")
         );
         host.is_as(&before);
         host.is_clean();
@@ -226,7 +226,7 @@ fn del_without_a_namespace_restores_nics() {
             host.rdmaprep(&["restore", "--all", "--stale"])
                 .ok()
                 .out
-                .contains("container=two")
+                .contains("container two:")
         );
         host.is_as(&before);
         host.is_clean();

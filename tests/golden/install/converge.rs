@@ -243,12 +243,12 @@ fn an_install_names_what_no_link_is_named() {
         // /sys shows the links of the first namespace, of which each machine has this one.
         let install = ["install", "--dry-run", "--network-managers", "--ifaces"];
         let said = |names| host.rdmaprep(&[&install[..], &[names]].concat()).ok().out;
-        let told = said("lo typo");
+        let text = said("lo typo");
         assert!(
-            told.contains("note: no link of this host is named typo: see"),
-            "{told}"
+            text.contains("note: no link of this host is named typo: see"),
+            "{text}"
         );
-        let told = said("lo");
-        assert!(!told.contains("no link of this host"), "{told}");
+        let text = said("lo");
+        assert!(!text.contains("no link of this host"), "{text}");
     });
 }
