@@ -1,5 +1,6 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
+use rdma_model::error_class::ErrorClass;
 use rdma_model::escape::{is_plain, shell_word};
 use rdma_model::step::Side;
 use std::ffi::OsString;
@@ -16,12 +17,15 @@ use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
 use crate::link_managers::timer::Timer;
-use crate::record::{Hold, Phase, Record, short_id};
+use crate::record::{Hold, Member, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 use crate::restore::plan::Purpose;
 use crate::restore::run;
 use crate::store::Store;
 use crate::store::records::Records;
+
+/// The commands of reports of what brings NICs back.
+const STOPS: [&str; 3] = ["hook poststop", "cni DEL", "hold end"];
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &warned(config_to_look(global)?));
@@ -35,7 +39,9 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
             Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
-    let failures = Failed::recent(reports(&store)?, now().unwrap_or_default());
+    let mut failed = reports(&store)?;
+    failed.retain(|(_, report)| !is_settled(report, &records));
+    let failures = Failed::recent(failed, now().unwrap_or_default());
     let status = Status {
         claims: store.prepared(&records, machine.boot_id())?,
         holders,
@@ -47,6 +53,16 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     } else {
         report::status_table(&status)
     })
+}
+
+/// Whether what a stop left has been restored since: no record has its container any more.
+fn is_settled(report: &Report, records: &Records) -> bool {
+    let id = report.container.as_ref();
+    let has = |record: &Record| id.is_some_and(|id| record.has(id));
+    report.exit_code == ErrorClass::Incomplete.code()
+        && STOPS.contains(&report.command.as_str())
+        && records.damaged().count() == 0
+        && !records.readable().any(has)
 }
 
 /// Those that can be read.
@@ -87,6 +103,7 @@ fn holder(
         .report(&id)?
         .and_then(|text| serde_json::from_str(&text).ok());
     let keeping = |hold: &Hold| Keeping {
+        is_kept: keeper(record).is_some_and(|m| machine.is_alive(record, m)),
         path: hold.path.display().to_string(),
         handles: hold
             .handles
@@ -167,7 +184,7 @@ fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<Stri
         None => record.awaits.clone(),
         Some(next) if !next.notes.is_empty() => next.notes,
         Some(next) if next.steps.is_empty() => {
-            vec!["back; the next look finds all done".to_owned()]
+            vec!["back with all that it had: the next look ends the waiting".to_owned()]
         }
         Some(_) => vec!["back; what else they had is put back at the next look".to_owned()],
     }
@@ -197,12 +214,7 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
     if !record.claims.is_empty() && record.phase == Phase::Attached {
         return format!("delete the pod that has the claim, or: {restore}");
     }
-    let keeper = record.members.first().filter(|m| {
-        record
-            .hold
-            .as_ref()
-            .is_some_and(|h| Path::new(&m.bundle) == h.path)
-    });
+    let keeper = keeper(record);
     let member = record.members.iter().find(|m| m.id == id && m.sandboxed);
     let sandboxed = member.is_some();
     if at_work == AtWork::Yes && record.phase != Phase::Attached {
@@ -248,6 +260,13 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
         }
         (false, None) => "rdmaprep restore --all --stale".to_owned(),
     }
+}
+
+/// The process of `rdmaprep hold`.
+fn keeper(record: &Record) -> Option<&Member> {
+    let hold = record.hold.as_ref()?;
+    let first = record.members.first();
+    first.filter(|m| Path::new(&m.bundle) == hold.path)
 }
 
 /// runsc with the flags of a sandbox without which it does not find the container, and

@@ -103,6 +103,9 @@ pub struct Holder {
 #[derive(Clone, Debug, Serialize)]
 pub struct Keeping {
     pub path: String,
+    /// Whether its holder lives.
+    #[serde(skip)]
+    pub is_kept: bool,
     /// What its holder keeps open; none when that has gone.
     pub handles: BTreeMap<String, Handle>,
 }
@@ -157,7 +160,8 @@ fn holder(h: &Holder) -> String {
         here if here.is_empty() => here,
         here => wrapped("on the host", &format!("{here}, and may lack something")) + "\n",
     };
-    let kept = h.hold.as_ref().map(kept).unwrap_or_default();
+    let hold = h.hold.as_ref().filter(|hold| hold.is_kept);
+    let kept = hold.map(kept).unwrap_or_default();
     let cni = h.cni.iter().map(attached).collect::<String>();
     let why = h
         .held_back

@@ -86,6 +86,8 @@ fn containers_join_and_the_last_one_to_leave_restores_nics() {
             host.status()[0]["hold"],
             json!({"path": "/run/netns/pool", "handles": {}})
         );
+        let said = host.rdmaprep(&["status"]).ok().out;
+        assert!(!said.contains("to join"), "{said}");
         two.stop(host).ok();
         whole(host, &before);
     });

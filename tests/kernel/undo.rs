@@ -1034,7 +1034,10 @@ fn a_note_of_what_was_done_holds_nothing_back() {
             "{said}"
         );
         assert!(said.lines().all(|line| line.len() <= 100), "{said}");
+        assert!(said.contains("failed: hook poststop"), "{said}");
         host.ip("link delete r0");
         host.rdmaprep(&["restore", "--all"]).ok();
+        let said = host.rdmaprep(&["status"]).ok().out;
+        assert_eq!(said, "No container holds a NIC.\n", "that is settled");
     });
 }
