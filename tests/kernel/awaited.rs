@@ -331,6 +331,13 @@ fn status_says_what_a_waiting_nic_waits_for_now() {
         says(&index(), "configured");
         let said = status();
         assert!(said.contains("is put back at the next look"), "{said}");
+        host.ip(
+            "address add 10.0.0.1/24 dev r0\nroute replace 10.20.0.0/16 via 10.0.0.9\n\
+            route replace 10.21.0.0/16 via 10.0.0.9 table 100\n\
+            rule add from 10.0.0.1 table 100 priority 1000",
+        );
+        let said = status();
+        assert!(said.contains("back with all that it had"), "{said}");
         host.rdmaprep(&["restore", "--all"]).ok();
         host.is_clean();
     });
@@ -374,5 +381,25 @@ fn status_says_that_a_waiting_nic_has_no_carrier() {
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         let words = "systemd-networkd is configuring it; r0 has no carrier";
         assert!(said.contains(words), "{said}");
+    });
+}
+
+/// Its only address is by hand, and its manager's come later.
+#[test]
+fn prepare_says_of_a_nic_with_an_address_that_more_may_come() {
+    alone(|host| {
+        host.rails(1);
+        says("1", "unmanaged");
+        let warned = |state: &str| {
+            says(&index(), state);
+            let said = host.rdmaprep(&["prepare", "--ifaces", "r0"]).ok().err;
+            said.contains(
+                "r0 may have other addresses soon than those of the plan: it has no carrier",
+            )
+        };
+        host.ip("link set p0 down");
+        assert!(warned("configuring"));
+        host.ip("link set p0 up");
+        assert!(!warned("configured"));
     });
 }

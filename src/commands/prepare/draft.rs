@@ -21,6 +21,7 @@ use crate::disk::replace::Replacement;
 use crate::link_managers::{Managers, Unordered};
 use crate::oci::edit;
 use crate::plan::rule_carry;
+use crate::select::{Awaits, Configuring};
 use crate::store::Store;
 
 pub(super) struct Draft {
@@ -62,6 +63,7 @@ impl DraftInputs<'_> {
             for link in &moved {
                 notes.extend(managers.made_again(link));
                 notes.extend(managers.modified(link));
+                notes.extend(managers.at_work(link).and_then(|w| yet_to_come(link, &w)));
             }
             let unordered = managers.unordered(&moved, &decision.host);
             notes.extend(unordered.iter().map(Unordered::note));
@@ -145,4 +147,17 @@ impl Draft {
         }
         self.decision.keep(store)
     }
+}
+
+/// Of a NIC whose manager an administrator keeps from it, the addresses are meant.
+fn yet_to_come(link: &Netdev, at_work: &Configuring) -> Option<String> {
+    let is_kept = matches!(at_work.awaits, Awaits::Networking | Awaits::Connection);
+    let name = &link.name;
+    (!is_kept).then(|| {
+        format!(
+            "{name} may have other addresses soon than those of the plan: {}; {}",
+            at_work.state(),
+            at_work.until(name)
+        )
+    })
 }
