@@ -58,7 +58,7 @@ pub struct TargetArgs {
     /// containerd: CRI's runtime `rdmaprep`; --systemd
     #[arg(long, env = "RDMAPREP_CONTAINERD", value_parser = BoolishValueParser::new())]
     pub containerd: bool,
-    /// systemd: a timer and a boot unit that restore NICs
+    /// systemd: a timer that restores NICs of the killed
     #[arg(long, env = "RDMAPREP_SYSTEMD", value_parser = BoolishValueParser::new())]
     pub systemd: bool,
     /// NetworkManager, networkd, udev: see --ifaces

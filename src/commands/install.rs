@@ -23,7 +23,8 @@ use crate::report::{self, Installed};
 use site::Site;
 
 pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
-    let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
+    let host = host(global, &args.tree)?;
+    let site = Site::new(&args.tree, &state_dir(global, host.as_ref()))?;
     let found = install::found(&site.etc);
     let (program, mut notes) = program(args, &site)?;
     let mut targets = targets(&args.targets, &found)?;
@@ -92,12 +93,11 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
 }
 
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
-    let state = state_dir(global, &args.tree)?;
-    let site = Site::new(&args.tree, &state)?;
-    let (_lock, waits) = if site.is_host {
-        no_nic_is_away(global)?
-    } else {
-        (None, Vec::new())
+    let host = host(global, &args.tree)?;
+    let site = Site::new(&args.tree, &state_dir(global, host.as_ref()))?;
+    let (_lock, waits) = match &host {
+        Some(host) => no_nic_is_away(host)?,
+        None => (None, Vec::new()),
     };
     if site.is_host {
         nobody_calls(install::is_runtime)?;
@@ -161,29 +161,36 @@ fn print_outcome(args: &TreeArgs, done: &Installed) -> Result<()> {
 }
 
 /// The host's config file says where records are; another tree's is not read.
-fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
-    match &args.root {
-        Some(_) => Ok(global
-            .state_dir
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(STATE))),
-        None => {
-            let named = Host::new(global, &config_for_return(global)?).state_dir;
-            // The config file may have come to name another folder since.
-            let is_there = |folder: &Path| folder.join(MANIFEST).exists();
-            let earlier =
-                global.state_dir.is_none() && !is_there(&named) && is_there(Path::new(STATE));
-            Ok(if earlier { PathBuf::from(STATE) } else { named })
-        }
+fn host(global: &Global, args: &TreeArgs) -> Result<Option<Host>> {
+    if args.root.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(Host::new(global, &config_for_return(global)?)))
+}
+
+fn state_dir(global: &Global, host: Option<&Host>) -> PathBuf {
+    let Some(Host {
+        state_dir: named, ..
+    }) = host
+    else {
+        let named = global.state_dir.clone();
+        return named.unwrap_or_else(|| PathBuf::from(STATE));
+    };
+    // The config file may have come to name another folder since.
+    let is_there = |folder: &Path| folder.join(MANIFEST).exists();
+    let earlier = global.state_dir.is_none() && !is_there(named) && is_there(Path::new(STATE));
+    if earlier {
+        PathBuf::from(STATE)
+    } else {
+        named.clone()
     }
 }
 
 /// Fails if containers hold NICs: they need the hooks, the units and the program to return them.
 /// While the lock is held, no hook can move a NIC. A sentence for each NIC that is back, and waits
 /// for its manager.
-fn no_nic_is_away(global: &Global) -> Result<(Option<files::Lock>, Vec<String>)> {
-    let host = Host::new(global, &config_for_return(global)?);
-    let store = store(&host);
+fn no_nic_is_away(host: &Host) -> Result<(Option<files::Lock>, Vec<String>)> {
+    let store = store(host);
     let lock = match host.run_dir.exists() {
         true => Some(store.lock(Instant::now() + host.lock_timeout)?),
         false => None,

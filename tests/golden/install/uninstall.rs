@@ -438,3 +438,12 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
         (Some(0), true)
     );
 }
+
+#[test]
+fn a_damaged_config_file_is_reported_once() {
+    alone(|host| {
+        fs::write(&host.config, "no_such_key = 1\n").unwrap();
+        let said = host.rdmaprep(&["uninstall", "--dry-run"]).ok();
+        assert_eq!(said.err.matches("no_such_key").count(), 1, "{said:?}");
+    });
+}
