@@ -311,12 +311,22 @@ fn foretell(
         all.push(foretold);
     }
     if args.output.json {
-        return say(&report::json(&all)?);
-    }
-    if all.is_empty() {
+        say(&report::json(&all)?)?;
+    } else if all.is_empty() {
         return nothing(args);
+    } else {
+        all.iter().try_for_each(|foretold| say(&foretold.text()))?;
     }
-    all.iter().try_for_each(|foretold| say(&foretold.text()))
+    match all
+        .iter()
+        .map(|foretold| foretold.stuck.len())
+        .sum::<usize>()
+    {
+        0 => Ok(()),
+        n => Err(ErrorClass::Incomplete.error(format!(
+            "a restore would end with this code now: {n} of these are stuck"
+        ))),
+    }
 }
 
 fn will_do(

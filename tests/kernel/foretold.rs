@@ -113,3 +113,21 @@ fn giving_up_is_foretold_and_changes_nothing() {
         host.is_clean();
     });
 }
+
+#[test]
+fn a_restore_that_would_fail_is_foretold_with_its_code() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("link add r0 type bridge");
+        host.rdmaprep(&["restore", "--all", "--dry-run"])
+            .fails(8, &["1 of these"]);
+        let said = host.rdmaprep(&["restore", "--all", "--dry-run", "--json"]);
+        let json: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(json[0]["stuck"].as_array().unwrap().len(), 1, "{said:?}");
+        host.ip("link delete r0");
+        c.stop(host).ok();
+    });
+}
