@@ -62,7 +62,7 @@ fn stored(name: &PlanName, store: &Store) -> Result<()> {
         .any(|other| other == name.as_str())
         .then_some(())
         .ok_or_else(|| {
-            ErrorClass::Usage.error(format!("plan {name} is not stored: {}", names_of(&all)))
+            ErrorClass::Refused.error(format!("plan {name} is not stored: {}", names_of(&all)))
         })
 }
 

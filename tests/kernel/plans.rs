@@ -14,7 +14,7 @@ fn stored_plans_are_listed_shown_and_deleted() {
             "no plan is stored\n"
         );
         host.rdmaprep(&["plan", "show", "a"])
-            .fails(2, &["plan a is not stored: no plan is stored"]);
+            .fails(3, &["plan a is not stored: no plan is stored"]);
         host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r0"])
             .ok();
         host.rdmaprep(&["prepare", "--plan", "b", "--ifaces", "r0 r1"])
@@ -43,7 +43,7 @@ fn stored_plans_are_listed_shown_and_deleted() {
 
         // All or none, and no other file of that folder.
         host.rdmaprep(&["plan", "delete", "a", "c"])
-            .fails(2, &["plan c is not stored: stored are a, b"]);
+            .fails(3, &["plan c is not stored: stored are a, b"]);
         host.rdmaprep(&["plan", "delete", "../plans/a"])
             .fails(2, &["is no plan name"]);
         let said = host.rdmaprep(&["plan", "delete", "a", "--dry-run"]).ok();
