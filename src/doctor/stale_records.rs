@@ -2,7 +2,7 @@
 
 use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Rule, Snapshot};
+use rdma_model::snapshot::{Route, Rule, Snapshot};
 
 use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
@@ -237,9 +237,15 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
         return None;
     }
     let v6 = rule.family == 6;
-    let mut routes = snapshot.routes.iter().filter(|r| r.table == rule.table);
-    let is_filled = routes.any(|r| r.destination.addr().is_ipv6() == v6);
-    (!is_filled).then(|| format!("table {} is empty", rule.table))
+    let routes = snapshot.routes.iter().filter(|r| r.table == rule.table);
+    let (own, others): (Vec<&Route>, Vec<&Route>) =
+        routes.partition(|r| r.destination.addr().is_ipv6() == v6);
+    let what = match others.is_empty() {
+        true => "is empty".to_owned(),
+        false => format!("has no routes of IPv{}", if v6 { 6 } else { 4 }),
+    };
+    own.is_empty()
+        .then(|| format!("table {} {what}", rule.table))
 }
 
 /// What could not be read: of that nothing is known to be well.

@@ -115,7 +115,9 @@ fn hints(present: &Present, changed: &[&Drift], names: &[&str]) -> Vec<String> {
             let its = (!its.is_empty()).then(|| its.join(", "));
             let who = manager.name();
             let own = its.map(|its| {
-                format!("{who}, which configures {its}, unless its configuration has that as well")
+                format!(
+                    "{who}, which configures {its}: what its configuration has as well, it leaves"
+                )
             });
             off.into_iter().chain(own).collect()
         }

@@ -174,8 +174,8 @@ fn addressed(request: &Request, selection: &Selection) -> Result<()> {
 fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     let request = context.request;
     let mut said = Vec::new();
-    if context.blind() {
-        let kept: Vec<&IfName> = selection.kept().filter_map(|v| v.netdev.as_ref()).collect();
+    let kept: Vec<&IfName> = selection.kept().filter_map(|v| v.netdev.as_ref()).collect();
+    if context.blind() && !kept.is_empty() {
         said.push(format!(
             "no RDMA device here: {} taken as placeholders, without HCA, port or GID; NCCL_IB_HCA \
             is not derived",

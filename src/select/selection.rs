@@ -254,7 +254,7 @@ impl fmt::Display for LeftOut {
         if reasons.is_empty() {
             return f.write_str("this network namespace has no interface but lo");
         }
-        f.write_str(&reasons.join(" | "))
+        f.write_str(&reasons.join("; and "))
     }
 }
 

@@ -22,7 +22,7 @@ use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::report;
-use rdmaprep::select::{DropCode, Selection, select};
+use rdmaprep::select::{DropCode, Selection, judge, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -153,6 +153,22 @@ fn a_plan_has_the_range_that_its_gids_need() {
     let plan = Plan::new("p", &request, &snapshot, &selection, &Options::default());
     let range = plan.env.iter().find(|v| v.name == "NCCL_IB_ADDR_RANGE");
     assert_eq!(range.unwrap().value, "198.51.100.40/31");
+}
+
+#[test]
+fn no_placeholder_is_named_where_none_is_taken() {
+    let mut cases = testkit::golden::cases("select", 1).into_iter();
+    let Some(case) = cases.find(|c| c.ends_with("placeholders-as-named")) else {
+        return;
+    };
+    let snapshot: Snapshot = testkit::golden::host(&case);
+    let has_note = |flags: &[&str]| {
+        let selection = judge(&request(flags, "").unwrap(), &snapshot, &[]).unwrap();
+        let mut warnings = selection.warnings.iter();
+        warnings.any(|warning| warning.starts_with("no RDMA device here"))
+    };
+    assert!(has_note(&["--ifaces", "p2"]));
+    assert!(!has_note(&["--exclude", "p"]));
 }
 
 const CODES: [DropCode; 21] = [

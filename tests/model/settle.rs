@@ -456,8 +456,8 @@ fn message_takes_no_addresses_from_nics_by_their_manager() {
             sentence(&changed, Outcome::PutBack, &[present]).unwrap(),
             format!(
                 "r0, r1 changed after the restore (address 10.0.0.1/24), and put back: {who}, \
-                unless {off}; or {who}, which configures r0, unless its configuration has that \
-                as well"
+                unless {off}; or {who}, which configures r0: what its configuration has \
+                as well, it leaves"
             )
         );
     }
