@@ -13,25 +13,36 @@ fn main() -> ExitCode {
     if let Some(call) = Call::parse(std::env::args_os()) {
         return match commands::runtime(&call) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(e) => fail(&e),
+            Err(e) => fail(&e, false),
         };
     }
+    let is_json = asks_for_json();
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         // Help and version are no errors: clap prints them and names their code.
         Err(e) => match cli::complaint(&e) {
-            Some(text) => return fail(&ErrorClass::Usage.error(text)),
+            Some(text) => return fail(&ErrorClass::Usage.error(text), is_json),
             None => e.exit(),
         },
     };
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => fail(&e),
+        Err(e) => fail(&e, is_json),
     }
 }
 
-fn fail(error: &anyhow::Error) -> ExitCode {
+fn fail(error: &anyhow::Error, is_json: bool) -> ExitCode {
+    if is_json && !commands::has_said() {
+        let _ = report::json_error(error).and_then(|text| commands::say(&text));
+    }
     // A runtime may have closed stderr; the hook's log has the line as well.
     let _ = writeln!(std::io::stderr(), "rdmaprep: {}", report::error_text(error));
     ExitCode::from(ErrorClass::of(error).code())
+}
+
+/// Whatever else is wrong with the command line. What a runtime or a program behind `--`
+/// gets is not ours.
+fn asks_for_json() -> bool {
+    let mut own = std::env::args_os().take_while(|arg| arg != "--" && arg != "runtime");
+    own.any(|arg| arg == "--json")
 }

@@ -252,6 +252,17 @@ fn quoted(value: &str) -> String {
 /// Chosen when a container starts, as its namespace decides.
 const SOCKETS: &str = "the default route's interface, else a rail";
 
+/// An error for programs.
+pub fn json_error(error: &anyhow::Error) -> anyhow::Result<String> {
+    let class = ErrorClass::of(error);
+    json(&serde_json::json!({
+        "schema": SCHEMA,
+        "outcome": class.name(),
+        "exit_code": class.code(),
+        "message": format!("{error:#}"),
+    }))
+}
+
 /// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the
 /// other node. `is_stored`: for any container, and not in the config.json of one.
 pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {

@@ -31,6 +31,7 @@ mod unrestorable;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -47,6 +48,7 @@ use crate::config::request::{ANNOTATION, Request};
 use crate::deadline;
 use crate::disk::files;
 use crate::kernel::netns::Netns;
+use crate::kernel::process::capabilities;
 use crate::kernel::{Kernel, Namespaces, ThisMachine, sysfs as sys};
 use crate::planner;
 use crate::report::{self, Report};
@@ -58,6 +60,14 @@ use crate::verify;
 use config_file::{config, config_for_return};
 
 pub fn run(cli: Cli) -> Result<()> {
+    let done = dispatch(cli);
+    match done.as_ref().is_err_and(capabilities::is_denied) {
+        true => done.class(ErrorClass::Refused, "run it as root"),
+        false => done,
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<()> {
     let global = &cli.global;
     match &cli.command {
         Command::Snapshot(args) => snapshot(args),
@@ -246,8 +256,16 @@ fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
     }
 }
 
+static HAS_SAID: AtomicBool = AtomicBool::new(false);
+
+/// Whether stdout has what the command says: one document, where that is JSON.
+pub fn has_said() -> bool {
+    HAS_SAID.load(Ordering::Relaxed)
+}
+
 /// Prints to stdout. A reader that closed the pipe is no error.
-fn say(text: &str) -> Result<()> {
+pub fn say(text: &str) -> Result<()> {
+    HAS_SAID.store(true, Ordering::Relaxed);
     match writeln!(std::io::stdout(), "{text}") {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("writing to stdout"),
         _ => Ok(()),

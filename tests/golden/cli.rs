@@ -1,6 +1,8 @@
 //! Bad input: one clear line, the right exit code, nothing changed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -699,4 +701,47 @@ fn closed_descriptors_are_no_catastrophe() {
         host.is_as(&before);
         host.is_clean();
     });
+}
+
+#[test]
+fn an_error_is_json_where_that_is_asked_for() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.json");
+    let none = [
+        "prepare",
+        "--dry-run",
+        "--json",
+        "--exclude",
+        "rdma",
+        "--snapshot",
+        example,
+    ];
+    for (args, code) in [
+        (&["status", "--json", "--no-such-flag"][..], 2),
+        (&none[..], 4),
+    ] {
+        let said = rdmaprep(args);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        let error: Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(error["exit_code"], code);
+        let message = error["message"].as_str().unwrap();
+        assert!(!message.is_empty() && !message.contains(" | "), "{message}");
+    }
+    let said = rdmaprep(&["status", "--no-such-flag"]);
+    said.fails(2, &["unexpected argument"]);
+}
+
+#[test]
+fn who_is_not_root_is_told_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o0)).unwrap();
+    for command in [&["status"][..], &["plan", "list"], &["install", "--podman"]] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        program.env_clear().args(command);
+        program.arg("--run-dir").arg(folder.path());
+        program.arg("--state-dir").arg(folder.path());
+        if nix::unistd::geteuid().is_root() {
+            program.uid(65534);
+        }
+        run(&mut program, "").fails(3, &["rdmaprep: run it as root: ", "Permission denied"]);
+    }
 }

@@ -1,5 +1,6 @@
 //! What this process may do: less than the root that started it, before it reads what others wrote.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -91,6 +92,15 @@ pub fn has_in_first_user(one: CapabilitySet) -> Result<bool> {
         .context("reading the capabilities")?
         .effective;
     Ok(effective.contains(one) && is_first_user("self"))
+}
+
+/// Whether an error is one that root would not have.
+pub fn is_denied(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    !rustix::process::geteuid().is_root()
+        && causes.any(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Whether it can do its work at all; else [`ErrorClass::Refused`] that names the missing
