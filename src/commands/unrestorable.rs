@@ -98,7 +98,10 @@ pub(super) fn losses(
     let steps = way.steps.iter().map(|step| format!("not done: {step}"));
     let held_back = record.held_back.iter();
     let held_back = held_back.map(|why| format!("not restored: {why}"));
-    Ok(stuck.map(lost).chain(steps).chain(held_back).collect())
+    let lost = stuck.map(lost).chain(steps).chain(held_back);
+    // Of others they say what a restore would do.
+    let given_up = way.notes.iter().filter(|_| record.is_back()).cloned();
+    Ok(lost.chain(given_up).collect())
 }
 
 /// Why it is too early to give up.

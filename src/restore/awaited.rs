@@ -69,7 +69,7 @@ pub fn resume(
         steps += missing.len() - errors.len();
         let unsettled: Vec<Waiting> = here
             .iter()
-            .filter_map(|held| waiting(held, &words, &host))
+            .filter_map(|held| waiting(held, &words, &host, &mut managers))
             .collect();
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
@@ -149,12 +149,11 @@ pub fn preview(
         assume_managers_done(&mut words);
     }
     let steps = steps_to_add(record, &here, &words, &host);
-    let waiting = here.iter().filter_map(|held| waiting(held, &words, &host));
-    notes.extend(waiting.map(|w| w.why));
-    notes.extend(
-        here.iter()
-            .filter_map(|held| reactivation_note(held, &words)),
-    );
+    // Of what is forgotten nothing is awaited.
+    for held in here.iter().filter(|_| purpose != Purpose::Forget) {
+        notes.extend(waiting(held, &words, &host, &mut managers).map(|w| w.why));
+        notes.extend(reactivation_note(held, &words));
+    }
     Ok(RestorePlan {
         steps,
         notes,

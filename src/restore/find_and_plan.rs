@@ -133,7 +133,7 @@ pub(super) fn plan_now(
     if purpose == Purpose::Preview {
         let away = nic_names(&arriving);
         let due = record.held.iter();
-        let due = due.filter_map(|h| to_come(h, away.contains(h.name()), &words, &host));
+        let due = due.filter_map(|h| to_come(h, away.contains(h.name()), &words, &host, managers));
         restore_plan.notes.extend(due);
     }
     let bare = bare_hcas::of(record);
@@ -157,13 +157,19 @@ pub(super) fn plan_now(
 }
 
 /// What no step tells: a manager has to do its part first.
-fn to_come(held: &MovedNic, is_away: bool, words: &Words, host: &Snapshot) -> Option<String> {
+fn to_come(
+    held: &MovedNic,
+    is_away: bool,
+    words: &Words,
+    host: &Snapshot,
+    managers: &mut Managers,
+) -> Option<String> {
     let first = match is_away {
         true => {
             let by = held.managed.as_ref()?.by.name();
             format!("{by} configures {} when it is back", held.name())
         }
-        false => waiting(held, words, host)?.why,
+        false => waiting(held, words, host, managers)?.why,
     };
     Some(format!("{first}; what else it had comes after that"))
 }

@@ -332,7 +332,7 @@ impl Settling<'_> {
             .back
             .held
             .iter()
-            .filter_map(|held| waiting(held, words, host));
+            .filter_map(|held| waiting(held, words, host, self.managers));
         let waiting = waiting.collect();
         let (drift, left_out): (Vec<Drift>, Vec<Drift>) = drift
             .into_iter()

@@ -403,3 +403,20 @@ fn prepare_says_of_a_nic_with_an_address_that_more_may_come() {
         assert!(!warned("configured"));
     });
 }
+
+/// A server that does not answer is what to look at.
+#[test]
+fn status_and_restore_name_the_lease_that_is_awaited() {
+    alone(|host| {
+        let file = "/run/systemd/network/10-r0.network";
+        fs::create_dir_all("/run/systemd/network").unwrap();
+        fs::write(file, "[Match]\nName=r0\n[Network]\nDHCP=ipv4\n").unwrap();
+        let (mut c, _) = away(host, "first");
+        stop_beside(host, &mut c, &format!("configuring\nNETWORK_FILE={file}"));
+        let why = "r0 is back; systemd-networkd waits for a lease of DHCP";
+        for args in [&["status"][..], &["restore", "--all", "--stale"]] {
+            let said = host.rdmaprep(args).ok().out;
+            assert!(said.contains(why), "{said}");
+        }
+    });
+}

@@ -131,3 +131,17 @@ fn a_restore_that_would_fail_is_foretold_with_its_code() {
         c.stop(host).ok();
     });
 }
+
+/// What an administrator has set up otherwise is not put back by any restore.
+#[test]
+fn forgetting_a_nic_that_was_set_up_otherwise_says_so() {
+    alone(|host| {
+        waiting(host);
+        says(&index(), "unmanaged");
+        host.ip("address add 10.5.0.1/24 dev r0");
+        let said = host.rdmaprep(&["restore", "first", "--forget"]).ok().out;
+        let note = "note        r0 has 10.5.0.1/24 now: what it lacked is given up";
+        assert!(said.contains(note), "{said}");
+        host.is_clean();
+    });
+}

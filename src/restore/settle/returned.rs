@@ -11,6 +11,7 @@ use rdma_model::step::chosen_by_manager;
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
 use crate::restore::owed::{Words, has_its_own, is_strange};
+use crate::select::Awaits;
 
 /// NICs that have come to the host.
 #[derive(Clone, Copy)]
@@ -137,7 +138,12 @@ pub fn is_last(word: Word) -> bool {
 }
 
 /// A NIC whose manager is not done.
-pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waiting> {
+pub fn waiting(
+    held: &MovedNic,
+    words: &Words,
+    host: &Snapshot,
+    managers: &mut Managers,
+) -> Option<Waiting> {
     let name = held.name();
     let managed = held.managed.as_ref()?;
     let word = words.get(name)?;
@@ -151,6 +157,7 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         }
         Word::NotBegun | Word::DoneBefore => "has not begun with it",
         Word::NeverMissedIt => "may not have noticed that it was away",
+        _ if awaits_lease(name, host, managers) => "waits for a lease of DHCP",
         _ => "is configuring it",
     };
     let but = match host.netdev(name) {
@@ -163,6 +170,11 @@ pub fn waiting(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Waitin
         why: format!("{name} is back; {} {does}{but}", managed.by.name()),
         has_begun: word.has_begun(),
     })
+}
+
+fn awaits_lease(name: &IfName, host: &Snapshot, managers: &mut Managers) -> bool {
+    let at_work = host.netdev(name).and_then(|dev| managers.at_work(dev));
+    at_work.is_some_and(|at_work| at_work.awaits == Awaits::Lease)
 }
 
 pub(super) fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
