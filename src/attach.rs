@@ -7,7 +7,7 @@ mod stand_ins;
 
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::{Nic, learned};
+use rdma_model::nic::learned;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -138,14 +138,12 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
         let name = h.name();
-        if let Some(Nic {
-            identity, hca, rxe, ..
-        }) = bond_of(h, held).map(|bond| &bond.nic)
-            && !dissolved.contains(&&identity.name)
+        if let Some(bond) = bond_of(h, held)
+            && !dissolved.contains(&bond.name())
         {
-            dissolved.push(&identity.name);
-            let link = hca.as_ref().filter(|_| *rxe);
-            steps.extend(upper_lower::delete_steps(Side::Host, &identity.name, link));
+            dissolved.push(bond.name());
+            let (name, link) = (bond.name(), rxe_link(bond));
+            steps.extend(upper_lower::delete_steps(Side::Host, name, link));
         }
         let bond = upper_lower::virtual_link(h, held, host)
             .filter(|_| upper_lower::is_bond(&h.before.netdev));

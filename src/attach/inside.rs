@@ -46,9 +46,9 @@ pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapsho
     {
         address.flags |= IFA_F_NOPREFIXROUTE;
     }
-    // Duplicate address detection is the host's: inside it would take a second or two, in which
-    // Linux lets no program bind the address. It still runs there where the last container has just
-    // ended.
+    // Whether another machine has the address the host has found out, or is about to, where a
+    // container has just returned the NIC. Inside, duplicate address detection would take a second
+    // or two, in which Linux lets no program bind the address.
     for address in state
         .netdev
         .addresses
@@ -85,7 +85,7 @@ pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapsho
     state.netdev.token = None;
     // Inside the kernel's default does; what a container attaches itself is its own.
     (state.netdev.qdiscs, state.netdev.qdisc_lost) = (None, None);
-    // Those of the host move in with it; what a container sets itself is its own.
+    // Settings of the device itself move with it; what a container sets of them is its own.
     state.netdev.device = None;
     // The kernel gives it one; the record learns it when the attach is verified.
     state.netdev.ifindex = 0;

@@ -195,7 +195,8 @@ fn check_stands_alone(
     if now.made.is_some() && below != nic.over.as_ref() {
         return refuse(plan, format!("{name} sits on another device now"));
     }
-    // What the plan has besides, but not on this NIC, would be left or deleted as well.
+    // A VLAN or the like comes along where the plan has it as sitting on this NIC. Any other one
+    // would be left behind, or deleted with the NIC.
     let mut uppers = upper_lower::upper(host, now).filter(|d| {
         let mut on_it = plan.nics.iter().filter(|n| n.over.as_ref() == Some(name));
         !upper_lower::follows(d) || !on_it.any(|n| *n.name() == d.name)

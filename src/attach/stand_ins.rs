@@ -26,15 +26,16 @@ pub(super) fn choose(held: &mut [MovedNic], host: &Snapshot) {
     }
 }
 
-/// The legs that stay, where the kernel would go by this route then.
+/// The route by the legs that stay; nothing where the kernel or a routing daemon sees to that, or
+/// where another route comes before it.
 fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Option<Route> {
     let stays = |hop: &&Hop| hop.dev.as_ref().is_none_or(|dev| !leaving.contains(dev));
     let hops: Vec<Hop> = whole.hops.iter().filter(stays).cloned().collect();
-    // A routing daemon takes the leg out by itself.
-    let drops = whole.destination.addr().is_ipv4()
+    // Of others the kernel keeps the legs that stay, or the daemon adds them again.
+    let is_lost = whole.destination.addr().is_ipv4()
         && whole.nexthop().is_none()
         && !is_daemon(whole.protocol);
-    if !drops || hops.is_empty() || hops.len() == whole.hops.len() {
+    if !is_lost || hops.is_empty() || hops.len() == whole.hops.len() {
         return None;
     }
     // The kernel refuses a source that is no address of the host.
@@ -47,6 +48,7 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
     if source.is_some_and(|source| staying.all(|a| a.address != source)) {
         return None;
     }
+    // Of equal routes the kernel goes by the first one that is left.
     let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
     let mut equals = host.routes.iter().filter(|r| key(r) == key(whole));
     let first = equals.find(|r| r.hops.is_empty() || r.hops.iter().any(|hop| stays(&hop)));

@@ -47,9 +47,9 @@ impl Create<'_> {
         self.report
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
-        // One that was restarted without its stop hook comes back under its id, as another process.
-        // Others that have ended have a stop hook yet to come, by which the NICs go home; where a
-        // claim keeps the NICs, none is awaited.
+        // Members that have ended stay: by the last of their stop hooks the NICs go home. Where a
+        // claim keeps the NICs, no stop hook is awaited. This container may be a member already, as
+        // another process: it was restarted without its stop hook.
         let is_kept = self.hook.store.claim_keeps_nics(&record);
         for member in std::mem::take(&mut record.members) {
             let is_ended = is_kept && !self.hook.machine.is_alive(&record, &member);

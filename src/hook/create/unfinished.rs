@@ -84,12 +84,15 @@ pub(super) fn record_manager_and_its_rules(
     host: &Snapshot,
     managers: &mut Managers,
 ) {
-    let of_tables = held.before.rules_to_tables(host, moved);
+    // What may be the manager's beside the NIC's own rules: it is asked of all of them at once.
+    let to_tables = held.before.rules_to_tables(host, moved);
     let mut applied = managers.applied_rules(&held.before.netdev, &host.rules);
     applied.retain(|r| !held.before.rules.contains(r));
-    let mut all = held.before.clone();
-    all.rules.extend(of_tables.iter().chain(&applied).cloned());
-    held.managed = managers.managed(&all);
+    let mut asked = held.before.clone();
+    asked
+        .rules
+        .extend(to_tables.iter().chain(&applied).cloned());
+    held.managed = managers.managed(&asked);
     let Some(managed) = &held.managed else {
         held.ended_profiles = managers.ended(&held.before.netdev);
         return;
@@ -99,12 +102,13 @@ pub(super) fn record_manager_and_its_rules(
         Some(_) => managed.owns_rule(r),
         None => r.is_static(),
     };
-    // By `nmcli device modify`: in no profile. What the profile has to other tables is left out: it
-    // comes with the profile, and may be another NIC's as well.
+    let of_manager = to_tables.iter().filter(|r| is_managers(r));
+    // What NetworkManager applies and no profile has: it was given that by `nmcli device modify`.
+    // The profile's own to other tables are left out: they come with it, and may be another NIC's
+    // as well.
     let given_at_run_time = applied.iter().filter(|r| !is_managers(r));
-    let its = of_tables.iter().filter(|r| is_managers(r));
-    let its: Vec<Rule> = its.chain(given_at_run_time).cloned().collect();
-    held.before.rules.extend(its);
+    let added: Vec<Rule> = of_manager.chain(given_at_run_time).cloned().collect();
+    held.before.rules.extend(added);
 }
 
 /// Records of NICs that are on the host, with what is still to be done there.

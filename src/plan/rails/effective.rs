@@ -45,7 +45,8 @@ pub fn effective(snapshot: &Snapshot, name: &IfName) -> Option<ArpProfile> {
     })
 }
 
-fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
+/// The NIC's own values of what an ARP profile sets.
+fn own_values(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
     let keys = ArpProfile::STRICT.sysctls().into_iter().map(|(key, _)| key);
     keys.filter_map(|key| Some((key, state.netdev.sysctls.get(key)?.parse().ok()?)))
 }
@@ -54,7 +55,7 @@ fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
 /// own, since anything less takes away more from the container's other interfaces.
 pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
     let mut values = Values::new();
-    for (key, own) in set(state) {
+    for (key, own) in own_values(state) {
         let was = of_all(inside, key);
         if combined(was, own) != own {
             let value = Overruled {
@@ -102,7 +103,7 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
     for state in expected {
         let name = &state.netdev.name;
         let here = observed.netdev(name).is_some();
-        for (key, own) in set(state).filter(|_| here) {
+        for (key, own) in own_values(state).filter(|_| here) {
             let is = of_all(observed, key);
             if combined(is, own) != own {
                 all.push(Drift {
