@@ -23,6 +23,9 @@ pub(super) fn in_place(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -
     find(held, all, snapshot, Side::Inside).is_some_and(|dev| dev.name == *held.name())
 }
 
+/// What is made again on the host counts as there, even if it could not be deleted inside. Any
+/// other NIC is looked for inside first: on the host one with its name and index may be another,
+/// which was put there meanwhile.
 pub(super) fn place<'a>(
     held: &MovedNic,
     all: &[MovedNic],
@@ -32,8 +35,6 @@ pub(super) fn place<'a>(
     if let Some(dev) = find(held, all, host, Side::Host).filter(|_| is_made(held)) {
         return Some(Place::Host(dev));
     }
-    // On the host itself a NIC with our name and index may be another one, put there meanwhile:
-    // hardware decides first.
     if let Some(dev) = inside.and_then(|i| inside_of(held, all, i)) {
         return Some(Place::Inside(dev));
     }

@@ -88,7 +88,27 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
         owed.managed = None;
         return owed;
     }
-    let before = &mut owed.before;
+    leave_to_daemons(&mut owed.before);
+    let Some(managed) = &held.managed else {
+        return owed;
+    };
+    match word {
+        // It does nothing more with the NIC, which comes back as one without a manager.
+        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::NeverMissedIt) => {
+            let addresses = &mut owed.before.netdev.addresses;
+            addresses.retain(|a| !has_chosen_another(a, &held.before.netdev, now));
+            owed.managed = None;
+        }
+        Some(Word::Ended) => {
+            strip(&mut owed.before);
+            owed.stand_ins.clear();
+        }
+        Some(word) => leave_to_manager(&mut owed, (held, managed), word, now, host),
+    }
+    owed
+}
+
+fn leave_to_daemons(before: &mut NicState) {
     before
         .netdev
         .addresses
@@ -96,32 +116,23 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     before.routes.retain(|r| !is_daemon(r.protocol));
     before.rules.retain(|r| !is_daemon(r.protocol()));
     keep_nexthops(before, |n| !is_daemon(n.protocol));
-    let Some(managed) = &held.managed else {
-        return owed;
-    };
-    if matches!(
-        word,
-        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::NeverMissedIt)
-    ) {
-        let dev = &held.before.netdev;
-        before
-            .netdev
-            .addresses
-            .retain(|a| !has_chosen_another(a, dev, now));
-        owed.managed = None;
-        return owed;
-    }
-    if word == Some(Word::Ended) {
-        strip(before);
-        owed.stand_ins.clear();
-        return owed;
-    }
-    // Not done, and deletes nothing any more: networkd that has begun, where whose is whose is
-    // known; or one that no one can ask.
+}
+
+/// Takes out what a manager makes that has configured the NIC, or is about to; and all else as long
+/// as it may delete what it finds.
+fn leave_to_manager(
+    owed: &mut MovedNic,
+    (held, managed): (&MovedNic, &Managed),
+    word: Word,
+    now: Option<&NicState>,
+    host: &Snapshot,
+) {
+    let before = &mut owed.before;
+    let is_done = matches!(word, Word::Done | Word::Changed | Word::Begun);
+    // Of those that are not done, two delete nothing any more: networkd that has begun, where it is
+    // known what was its own; and one that no one can ask.
     let is_known_networkd = managed.by == Manager::Networkd && managed.foreign.is_some();
-    let may_add_beside =
-        (is_known_networkd && word == Some(Word::Configuring)) || word == Some(Word::Stalled);
-    let is_done = matches!(word, Some(Word::Done | Word::Changed | Word::Begun));
+    let may_add_beside = is_known_networkd && word == Word::Configuring || word == Word::Stalled;
     // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
     // for ever.
     let mut addresses = now.iter().flat_map(|now| &now.netdev.addresses);
@@ -133,7 +144,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .sysctls
             .retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
-    let is_same = word != Some(Word::Changed) && has_its_addresses(held, managed, now);
+    let is_same = word != Word::Changed && has_its_addresses(held, managed, now);
     // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
         before.netdev.mtu = now.netdev.mtu;
@@ -142,7 +153,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .sysctls
             .retain(|key, _| key != "ipv6/conf/mtu");
     }
-    if let Some(now) = now.filter(|_| word == Some(Word::Changed)) {
+    if let Some(now) = now.filter(|_| word == Word::Changed) {
         take_settings(&mut before.netdev, &now.netdev);
         keep_nexthops(before, |n| !managed.configures_nexthop(n));
     }
@@ -153,10 +164,9 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
             .retain(|n| !has_equal_object(managed, n, host));
     } else {
         strip(before);
-        // Until the whole routes are back.
+        // They stay on the host until the whole routes are back.
         owed.stand_ins.clear();
     }
-    owed
 }
 
 /// Where its files are the same and all its static addresses are there it has the same profile as

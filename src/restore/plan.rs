@@ -129,7 +129,7 @@ pub fn plan_restore(
                     .deleted
                     .extend(inside.map(|_| h.before.netdev.name.clone()));
                 settings.extend(recreate(h, made));
-                settings.extend(relink(h, host));
+                settings.extend(add_lost_rxe_link(h, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) if taken_into(h, dev).is_some() => {}
@@ -148,7 +148,7 @@ pub fn plan_restore(
                     settings.extend(steps);
                     connections.push(missing);
                 }
-                settings.extend(relink(h, host));
+                settings.extend(add_lost_rxe_link(h, host));
             }
         }
     }
@@ -290,7 +290,7 @@ fn from_container<'a>(
         name: was.name.clone(),
         ifindex: Some(was.ifindex),
     };
-    let mut first: Vec<Step> = unlink(held, seen).into_iter().collect();
+    let mut first: Vec<Step> = delete_rxe_link(held, seen).into_iter().collect();
     first.extend(leave_groups(Side::Inside, dev));
     match &made {
         Some(_) => first.push(Step::Delete {
@@ -302,7 +302,7 @@ fn from_container<'a>(
     let mut then = made
         .as_ref()
         .map_or_else(|| set_up(held, dev), |made| recreate(held, made));
-    then.extend(link(held));
+    then.extend(add_rxe_link(held));
     Out {
         first,
         leaving: made.is_none().then_some(leaving),
@@ -341,7 +341,7 @@ fn set_up(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
 
 /// Deletes the soft-RoCE link of a NIC that is inside. Where devices belong to one namespace each,
 /// one that was just made is still in the initial one.
-fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
+fn delete_rxe_link(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     let hca = held.nic.hca.as_ref().filter(|_| held.nic.rxe)?;
     let mut sides = [(Side::Inside, inside), (Side::Host, Some(host))].into_iter();
     let (side, _) = sides.find(|(_, s)| s.and_then(|s| s.hca(hca)).is_some_and(Hca::is_rxe))?;
@@ -351,8 +351,8 @@ fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     })
 }
 
-/// Creates it again on the host.
-fn link(held: &MovedNic) -> Option<Step> {
+/// Creates the soft-RoCE link of a NIC again on the host.
+fn add_rxe_link(held: &MovedNic) -> Option<Step> {
     let hca = held.nic.hca.clone().filter(|_| held.nic.rxe)?;
     Some(Step::RdmaLinkAdd {
         side: Side::Host,
@@ -362,7 +362,7 @@ fn link(held: &MovedNic) -> Option<Step> {
     })
 }
 
-/// One that its container's namespace took with it, or that the container deleted.
+/// Makes a virtual NIC again: its container's namespace took it along, or the container deleted it.
 fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     let side = Side::Host;
     let mut steps = upper_lower::create_steps(side, held, made.clone());
@@ -374,7 +374,7 @@ fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     steps
 }
 
-/// A soft-RoCE link that has gone.
-fn relink(held: &MovedNic, host: &Snapshot) -> Option<Step> {
-    link(held).filter(|_| held.nic.hca.as_ref().is_some_and(|h| host.hca(h).is_none()))
+/// The same, where it has gone.
+fn add_lost_rxe_link(held: &MovedNic, host: &Snapshot) -> Option<Step> {
+    add_rxe_link(held).filter(|_| held.nic.hca.as_ref().is_some_and(|h| host.hca(h).is_none()))
 }
