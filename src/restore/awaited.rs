@@ -61,7 +61,7 @@ pub fn resume(
         nics.activate_again(Word::External, &host, &mut managers);
         if is_over {
             nics.activate_again(Word::Idle, &host, &mut managers);
-            last_words(&mut words, managers.can_be_asked());
+            last_words(&mut words, &mut managers);
         }
         forget_unnoticed(&mut words, records.age(record));
         let missing = steps_to_add(record, &here, &words, &host);
@@ -112,9 +112,12 @@ impl NicsOfManagers<'_> {
             let Some(word) = self.words.get_mut(name).filter(|word| **word == which) else {
                 continue;
             };
-            if self.asked.contains(name) || activate(held, managers, host) {
+            if self.asked.contains(name) {
                 *word = Word::Configuring;
-                self.asked.insert(name.clone());
+            } else if let Some(done) = activate(held, managers, host) {
+                *word = done;
+                self.asked
+                    .extend((done == Word::Configuring).then(|| name.clone()));
             }
         }
     }
