@@ -87,6 +87,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         children_gone: false,
         refused: Default::default(),
         rules_beside: None,
+        static_rules: Vec::new(),
         searched: None,
         hold: None,
         held: held.clone(),

@@ -136,6 +136,10 @@ pub struct Record {
     /// What the kernel refused to take back at the last try, as in [`Drift::expected`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub refused: BTreeSet<String>,
+    /// Rules that say RTPROT_STATIC and were not networkd's as the NICs left: it may not be there
+    /// to ask when they return.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub static_rules: Vec<Rule>,
     /// What the host had before NICs returned that does what rules of theirs do which no manager
     /// makes; none where they have no such rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -32,6 +32,7 @@ use crate::precedence::Precedence;
 use crate::record::{Phase, Record, SCHEMA};
 use crate::report::{Lap, Report};
 use crate::restore::nic_names;
+use crate::restore::of_host::static_rules;
 use crate::restore::reclaim::reclaim;
 use crate::restore::run;
 use crate::store::records::Records;
@@ -232,6 +233,7 @@ impl<'a> Create<'a> {
         // The host's own are recorded when the NICs return (restore/of_host.rs): here only what
         // earlier restores owe.
         let host_objects = unfinished_objects(&attempt.records, &held, &host);
+        let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);
         Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
@@ -255,6 +257,7 @@ impl<'a> Create<'a> {
             children_gone: false,
             refused: BTreeSet::new(),
             rules_beside: None,
+            static_rules,
             searched: None,
         })
     }

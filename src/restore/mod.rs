@@ -12,7 +12,7 @@ mod links_beside;
 mod links_on;
 mod locate;
 mod look_inside;
-mod of_host;
+pub mod of_host;
 pub mod order;
 pub mod owed;
 pub mod plan;

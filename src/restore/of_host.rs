@@ -52,6 +52,18 @@ pub fn record_objects(
     Ok(())
 }
 
+/// See [`Record::static_rules`].
+pub fn static_rules(managers: &mut Managers, host: &Snapshot) -> Vec<Rule> {
+    let mut all: Vec<Rule> = host.rules.clone();
+    all.retain(Rule::is_static);
+    if all.is_empty() || !managers.may_delete_rules() {
+        return Vec::new();
+    }
+    let own = managers.networkds();
+    all.retain(|rule| own.is_some_and(|own| !own.has_rule(rule)));
+    all
+}
+
 /// Rules of NICs that have a manager, and that are not its own.
 pub fn foreign_rules(held: &[MovedNic]) -> Vec<Rule> {
     let mut all = Vec::new();
@@ -120,8 +132,12 @@ fn host_objects(record: &Record, host: &Snapshot, managers: &mut Managers) -> Ho
     let routes = routes.cloned().collect();
     let rules = host.rules.iter().filter(|rule: &&Rule| {
         let of_nics = before.clone().any(|s| s.rules.contains(rule));
-        // Where networkd cannot be asked, RTPROT_STATIC says that it has made a rule.
-        let is_networkds = own.map_or(rule.is_static(), |own| own.has_rule(rule));
+        // Where networkd cannot be asked, RTPROT_STATIC says that it has made a rule, unless it
+        // could be asked as the NICs left.
+        let is_networkds = own.map_or_else(
+            || rule.is_static() && !record.static_rules.contains(rule),
+            |own| own.has_rule(rule),
+        );
         !rule.is_of_kernel() && !of_nics && !is_networkds
     });
     HostObjects {

@@ -151,6 +151,15 @@ def networkd_rules_without_priority(h):
     h.reaches("2001:db8:1::10", "2001:db8:1::1")
 
 
+@case("trixie", "bookworm", run=steps.bus_ended_while_away)
+def networkd_bus_ends_while_away(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
+    h.foreign(FOREIGN)
+    reach_gateways(h)
+
+
 @case("trixie", "bookworm")
 def netplan_rules_without_priority(h):
     """B1 with the real networkd, and without a udevd."""

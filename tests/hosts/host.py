@@ -338,6 +338,10 @@ class Host:
         self._bus.start()
         wait_for(Path("/run/dbus/system_bus_socket").exists, "the bus's start")
 
+    def end_bus(self):
+        self._bus.stop()
+        sh("rm -f /run/dbus/system_bus_socket")
+
     def owns_name(self, name):
         """A stand-in with a manager's name on the bus."""
         write(

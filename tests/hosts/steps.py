@@ -179,6 +179,15 @@ def manager_ended_while_away(judge):
         judge.expect_back(f"{step}, and then with its manager")
 
 
+def bus_ended_while_away(judge):
+    """Whose rules are whose was asked as the NICs left; they return to a host without a bus."""
+    judge.prepare()
+    container = judge.attach("stop")
+    judge.host.end_bus()
+    judge.expect_code(container.stop(), 0, "stop")
+    judge.expect_back("without a bus")
+
+
 def held_back_before_its_manager_begins(judge):
     """r1 returns to a manager that does nothing, r0 cannot; the manager begins after the stop."""
     judge.prepare()

@@ -125,6 +125,37 @@ fn rules_of_the_host_come_back_when_networkd_begins_late() {
     });
 }
 
+/// Without a bus, RTPROT_STATIC alone does not say that networkd has made a rule: it did not say so
+/// as the NICs left.
+#[test]
+fn a_static_rule_that_is_not_networkds_comes_back() {
+    alone(|host| {
+        for (source, priority) in [("198.51.100.0/24", 900), ("198.51.101.0/24", 901)] {
+            host.ip(&format!(
+                "rule add from {source} table 500 priority {priority} proto static"
+            ));
+        }
+        let (mut c, _) = away(host, "first");
+        let path = host.records().remove(0);
+        let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let mut rule = record["held"][0]["before"]["rules"][0].clone();
+        rule["source"] = "198.51.100.0/24".into();
+        rule["table"] = 500.into();
+        rule["priority"] = 900.into();
+        rule["other"]["21"] = "04".into();
+        record["static_rules"] = vec![rule].into();
+        fs::write(&path, record.to_string()).unwrap();
+        stop_beside_work(host, &mut c, || {
+            sh("ip rule delete priority 900; ip rule delete priority 901");
+            sh("ip address add 10.0.0.1/24 dev r0");
+            says(&index(), "configured");
+        });
+        let rules = sh("ip rule");
+        assert!(rules.contains("198.51.100.0/24"), "{rules}");
+        assert!(!rules.contains("198.51.101.0/24"), "networkd's: {rules}");
+    });
+}
+
 /// What an earlier restore has yet to put back is in the next container's record, which remembers
 /// what is there besides.
 #[test]
