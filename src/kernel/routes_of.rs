@@ -17,6 +17,14 @@ pub enum Routes {
 }
 
 impl Routes {
+    /// With what is no NIC's.
+    pub fn and_deviceless(mut self) -> Routes {
+        if let Routes::Of(of) = &mut self {
+            of.deviceless = true;
+        }
+        self
+    }
+
     /// Whether a link is, or may be, one of those that are looked at.
     pub(super) fn concern(&self, dev: &Netdev) -> bool {
         match self {

@@ -109,7 +109,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
         let unsaved = records.save(&record).err();
         let others = other_records(records, &record);
-        let (absent, gone_notes) = await_absent_parts(world, records, &record, &others, patience)?;
+        let (absent, gone_notes) =
+            await_absent_parts(world, records, &record, &others, was, patience)?;
         Ok(BringBack {
             machine,
             world,

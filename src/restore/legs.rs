@@ -2,6 +2,7 @@
 //! the legs that can be there, and hands what is still missing over to the record of the NIC that
 //! is away.
 
+mod deleted;
 mod gone;
 mod hand_over;
 
@@ -17,7 +18,7 @@ use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
 use crate::kernel::{Depth, RoutesOf, Scope, World};
-use crate::record::Record;
+use crate::record::{Phase, Record};
 use crate::store::records::Records;
 pub(super) use hand_over::hand_over;
 
@@ -40,6 +41,11 @@ pub struct AbsentParts {
     kept: Vec<Route>,
     /// The legs, as they are now, of groups of which a member has gone or leads elsewhere.
     legs: BTreeMap<u32, Vec<Hop>>,
+    /// Legs of routes that stay deleted.
+    deleted: Vec<(Route, Hop)>,
+    /// What is left of those routes.
+    rests: Vec<Route>,
+    deleted_groups: HashSet<u32>,
     /// The MTUs of NICs whose link below has a lower one by now.
     mtus: BTreeMap<IfName, u32>,
 }
@@ -129,6 +135,7 @@ impl AbsentParts {
         let is_dead =
             |dev: &IfName| self.devs.contains(dev) || is_ipv6(r) && self.without_ipv6.contains(dev);
         !hop.dev.as_ref().is_some_and(is_dead)
+            && !self.is_deleted(r, hop)
             && legs.is_none_or(|legs| legs.iter().any(|leg| is_same_leg(leg, hop)))
     }
 
@@ -137,6 +144,11 @@ impl AbsentParts {
     /// (fib_sync_down_addr() in net/ipv4/fib_semantics.c, rt6_remove_prefsrc() in
     /// net/ipv6/route.c).
     pub fn route(&self, r: &Route) -> Option<Route> {
+        if r.nexthop()
+            .is_some_and(|id| self.deleted_groups.contains(&id))
+        {
+            return None;
+        }
         let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
         if is_taken {
             if self.kept.iter().any(|kept| key(kept) == key(r)) {
@@ -167,7 +179,7 @@ impl AbsentParts {
     }
 
     fn object(&self, n: &Nexthop) -> Option<Nexthop> {
-        if self.taken.contains(&n.id) {
+        if self.taken.contains(&n.id) || self.deleted_groups.contains(&n.id) {
             return None;
         }
         let group: Vec<_> = n
@@ -192,6 +204,7 @@ impl AbsentParts {
     pub fn possible(&self, record: &Record) -> Record {
         let mut possible = record.clone();
         for held in &mut possible.held {
+            held.stand_ins.extend(self.rests_of(&held.before));
             held.before = self.state(&held.before);
             if let Some(mtu) = self.mtus.get(held.name()).copied() {
                 let dev = &mut held.before.netdev;
@@ -271,13 +284,16 @@ pub(super) fn absent_parts(
     records: &Records,
     record: &Record,
     others: &[Record],
+    was: Phase,
 ) -> Result<(AbsentParts, Vec<String>)> {
     // A route over a group may have been handed over without it.
     let has_objects = record.held.iter().any(|h| {
         !h.before.nexthops.is_empty() || h.before.routes.iter().any(|r| r.nexthop().is_some())
     });
+    let routes = RoutesOf::of_moved(&record.held, []);
     let scope = match (has_objects, record.has_routes_of_others()) {
-        (true, _) => Scope::network().with(RoutesOf::deviceless()),
+        (true, _) => Scope::network().with(routes.and_deviceless()),
+        (false, true) => Scope::network().with(routes),
         (false, false)
             if others.is_empty() && !record.held.iter().any(|h| gone::link_below(h).is_some()) =>
         {
@@ -293,6 +309,11 @@ pub(super) fn absent_parts(
     // Of one that cannot be read it is not known what is away with it.
     if records.damaged().next().is_none() {
         notes.extend(absent.add_gone(record, others, &host));
+        notes.extend(absent.add_deleted(record, others, &host));
+        // A restore that was begun may have had networkd delete them.
+        if was == Phase::Attached {
+            notes.extend(absent.add_deleted_groups(record, others, &host));
+        }
     }
     Ok((absent, notes))
 }
@@ -308,11 +329,12 @@ pub(super) fn await_absent_parts(
     records: &Records,
     record: &Record,
     others: &[Record],
+    was: Phase,
     patience: Duration,
 ) -> Result<(AbsentParts, Vec<String>)> {
     let until = Instant::now() + patience.min(DOWN);
     loop {
-        let (absent, notes) = absent_parts(world, records, record, others)?;
+        let (absent, notes) = absent_parts(world, records, record, others, was)?;
         if !absent.are_down || Instant::now() >= until {
             return Ok((absent, notes));
         }

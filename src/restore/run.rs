@@ -96,8 +96,13 @@ pub fn preview(
         let age = records.age(record);
         return awaited::preview(machine, world, record, age, purpose);
     }
-    let (absent, gone_notes) =
-        absent_parts(world, records, record, &other_records(records, record))?;
+    let (absent, gone_notes) = absent_parts(
+        world,
+        records,
+        record,
+        &other_records(records, record),
+        record.phase,
+    )?;
     let mut managers = Managers::of(machine.root());
     let plan = plan_now(world, &mut managers, &absent.possible(record), purpose)?.plan;
     Ok(RestorePlan {

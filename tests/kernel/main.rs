@@ -15,6 +15,7 @@ mod bpf;
 mod claims;
 mod cni;
 mod container_setup;
+mod deleted;
 mod device;
 mod doctor;
 mod foretold;

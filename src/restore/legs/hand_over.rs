@@ -41,11 +41,12 @@ impl AbsentParts {
             };
             let before = (state.clone(), held.stand_ins.clone());
             state.routes.retain(|r| !gone.contains(r));
-            for route in
-                from.held.iter().flat_map(|h| &h.before.routes).filter(|r| {
-                    self.lacks(r) && its.lacks(r) && leads_by_its(r, from, &its.objects)
-                })
-            {
+            let whole = from.held.iter().flat_map(|h| &h.before.routes);
+            for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
+                let both = self.lacks(route) && its.lacks(route);
+                if !both || !leads_by_its(route, from, &its.objects) {
+                    continue;
+                }
                 state.routes.retain(|r| !is_part(r, route));
                 if !state.routes.contains(route) {
                     state.routes.push(route.clone());

@@ -1,0 +1,161 @@
+//! What an administrator has deleted of routes and groups while NICs were away: that stays deleted.
+//! Linux drops a route with the last link that it leads over when that is set down, too, and says
+//! neither: where nothing of it is left it comes back.
+
+use std::collections::HashSet;
+
+use rdma_model::ids::IfName;
+use rdma_model::manager::is_daemon;
+use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
+use rdma_model::step::NicState;
+
+use super::{AbsentParts, is_part, is_same_leg, key};
+use crate::record::Record;
+
+/// A leg over a link that stayed, and what was left of its route.
+struct Stayed<'a> {
+    route: &'a Route,
+    leg: &'a Hop,
+    link: &'a Netdev,
+    rest: Vec<&'a Route>,
+}
+
+impl Stayed<'_> {
+    /// Why the leg is not there any more.
+    fn gone(&self) -> Option<String> {
+        let mut legs = self.rest.iter().flat_map(|r| &r.hops);
+        if legs.any(|leg| is_same_leg(leg, self.leg)) {
+            return None;
+        }
+        let (to, dev) = (self.route.destination, &self.link.name);
+        if !self.rest.is_empty() {
+            return Some(format!(
+                "the leg over {dev} of the route to {to} was deleted meanwhile: it is left out"
+            ));
+        }
+        let is_v4 = self.leg.gateway.unwrap_or(to.addr()).is_ipv4();
+        let mut addresses = self.link.addresses.iter();
+        let has_none = is_v4 && !addresses.any(|a| a.address.is_ipv4());
+        has_none.then(|| format!("{dev} has no IPv4 address now: its legs of routes are left out"))
+    }
+}
+
+impl AbsentParts {
+    /// Adds the legs of routes that were left on the host and are not there any more, as far as
+    /// that can be told. Returns a sentence for each.
+    pub(super) fn add_deleted(
+        &mut self,
+        record: &Record,
+        others: &[Record],
+        host: &Snapshot,
+    ) -> Vec<String> {
+        let mut notes = Vec::new();
+        for stayed in legs_that_stayed(record, others, host) {
+            if let Some(why) = stayed.gone() {
+                self.deleted
+                    .push((stayed.route.clone(), stayed.leg.clone()));
+                self.rests.extend(stayed.rest.into_iter().cloned());
+                notes.push(why);
+            }
+        }
+        notes
+    }
+
+    pub(super) fn is_deleted(&self, route: &Route, leg: &Hop) -> bool {
+        let mut deleted = self.deleted.iter();
+        deleted.any(|(of, gone)| key(of) == key(route) && is_same_leg(gone, leg))
+    }
+
+    /// Without the legs that stay deleted.
+    pub(super) fn undeleted(&self, route: &Route) -> Route {
+        let mut hops = route.hops.clone();
+        hops.retain(|leg| !self.is_deleted(route, leg));
+        match hops.len() == route.hops.len() {
+            true => route.clone(),
+            false => route.with(hops),
+        }
+    }
+
+    /// What stands in for routes of a NIC besides what is recorded, which was changed.
+    pub(super) fn rests_of(&self, state: &NicState) -> Vec<Route> {
+        let mut rests: Vec<Route> = self.rests.clone();
+        rests.retain(|rest| state.routes.iter().any(|r| is_part(rest, r)));
+        rests
+    }
+
+    /// Adds groups. One goes by itself with its last member only. Returns a sentence for each.
+    pub(super) fn add_deleted_groups(
+        &mut self,
+        record: &Record,
+        others: &[Record],
+        host: &Snapshot,
+    ) -> Vec<String> {
+        let away = others.iter().chain([record]).flat_map(|r| &r.held);
+        let away = away.flat_map(|h| &h.before.nexthops);
+        let away: HashSet<u32> = away.filter(|n| n.group.is_empty()).map(|n| n.id).collect();
+        let there: HashSet<u32> = host.nexthops.iter().map(|n| n.id).collect();
+        let own = record.held.iter().flat_map(|h| &h.before.nexthops);
+        let deleted = own.filter(|n: &&Nexthop| {
+            let mut members = n.group.iter().map(|m| m.id);
+            !there.contains(&n.id)
+                && !is_daemon(n.protocol)
+                && members.any(|id| there.contains(&id) && !away.contains(&id))
+        });
+        let mut notes = Vec::new();
+        for group in deleted {
+            if self.deleted_groups.insert(group.id) {
+                notes.push(format!(
+                    "nexthop object {} was deleted meanwhile: it is left out, with what leads \
+                    through it",
+                    group.id
+                ));
+            }
+        }
+        notes
+    }
+}
+
+fn legs_that_stayed<'a>(
+    record: &'a Record,
+    others: &'a [Record],
+    host: &'a Snapshot,
+) -> Vec<Stayed<'a>> {
+    let away = others.iter().chain([record]).flat_map(Record::names);
+    let away: HashSet<&IfName> = away.collect();
+    let mut all: Vec<Stayed> = Vec::new();
+    for route in record.held.iter().flat_map(|h| &h.before.routes) {
+        let is_divided = route.hops.len() > 1 && route.nexthop().is_none();
+        if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
+            continue;
+        }
+        let rest = host.routes.iter().filter(|r| key(r) == key(route));
+        let rest: Vec<&Route> = rest.collect();
+        // Else another route of that kind is beside it, or somebody has set up another one.
+        if rest.iter().any(|r| !is_part(r, route)) {
+            continue;
+        }
+        for leg in route
+            .hops
+            .iter()
+            .filter(|leg| has_stayed(record, route, leg))
+        {
+            let dev = leg.dev.as_ref().filter(|dev| !away.contains(dev));
+            let link = dev.and_then(|dev| host.netdev(dev)).filter(|dev| dev.up);
+            all.extend(link.map(|link| Stayed {
+                route,
+                leg,
+                link,
+                rest: rest.clone(),
+            }));
+        }
+    }
+    all
+}
+
+/// Whether the host had the leg when the NICs had left: of IPv6 the kernel keeps what stays, of
+/// IPv4 it is put there.
+fn has_stayed(record: &Record, route: &Route, leg: &Hop) -> bool {
+    let mut parts = record.held.iter().flat_map(|h| &h.stand_ins);
+    super::is_ipv6(route)
+        || parts.any(|part| is_part(part, route) && part.hops.iter().any(|h| is_same_leg(h, leg)))
+}
