@@ -80,6 +80,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         given: None,
         claims: Vec::new(),
         held_back: Vec::new(),
+        notes: Vec::new(),
         lost: std::collections::BTreeSet::new(),
         awaits: Vec::new(),
         host_objects: HostObjects::default(),

@@ -12,6 +12,7 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use super::at_work::{self, AtWork};
 use super::config_file::config_to_look;
 use super::status::advice;
+use super::unrestorable::unrecorded;
 use super::{busy_nics, load_snapshot, nccl, request_by, running, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
@@ -149,7 +150,18 @@ fn traces(store: &Store, host: &Snapshot) -> Result<Vec<Trace>> {
             here: Vec::new(),
         },
     });
-    Ok(traces.collect())
+    let unrecorded = unrecorded(&records)?
+        .into_iter()
+        .map(|(netns, advice)| Trace {
+            id: netns.to_string(),
+            nics: Vec::new(),
+            stale: Some(Stale::Unrecorded),
+            advice,
+            tables: Vec::new(),
+            held_back: Vec::new(),
+            here: Vec::new(),
+        });
+    Ok(traces.chain(unrecorded).collect())
 }
 
 fn trace(

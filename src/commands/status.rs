@@ -10,6 +10,7 @@ use anyhow::Result;
 
 use super::at_work::{self, AtWork};
 use super::config_file::{config_to_look, warned};
+use super::unrestorable::unrecorded;
 use super::{now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
@@ -41,6 +42,9 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     }
     let mut failed = reports(&store)?;
     failed.retain(|(_, report)| !is_settled(report, &records));
+    for (netns, why) in unrecorded(&records)? {
+        warn(&[format!("the namespace {netns} has no record: {why}")]);
+    }
     let failures = Failed::recent(failed, now().unwrap_or_default());
     let status = Status {
         claims: store.prepared(&records, machine.boot_id())?,

@@ -186,6 +186,25 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
     put_aside(records, path, remains.boot_id.as_deref(), report)
 }
 
+/// Namespaces with links in them that are pinned without a record, since that was removed: how the
+/// links come back.
+pub(super) fn unrecorded(records: &Records) -> Result<Vec<(u64, String)>> {
+    let store = records.store();
+    let paths = records.paths();
+    let recorded: Vec<u64> = paths.iter().filter_map(|p| store.netns_of(p)).collect();
+    let mut found = Vec::new();
+    for netns in store.all_pins()? {
+        let place = pins::place(&store.pin(netns), netns);
+        let Some(place) = place.filter(|_| !recorded.contains(&netns)) else {
+            continue;
+        };
+        if let Err(why) = is_empty(netns, &place, &PartialRecord::default()) {
+            found.push((netns, format!("{why:#}")));
+        }
+    }
+    Ok(found)
+}
+
 /// What is lost with a record that cannot be read: whatever is still in its namespace is to be
 /// taken out by hand first, since a namespace that ends destroys what is no hardware.
 pub(super) fn unread(store: &Store, path: &Path) -> Result<Vec<String>> {

@@ -167,6 +167,8 @@ pub struct Trace {
 #[serde(rename_all = "snake_case")]
 pub enum Stale {
     Damaged,
+    /// There is none, and its namespace is pinned.
+    Unrecorded,
     /// All its containers have died.
     Abandoned,
     /// They have, and a process is left in their namespace.

@@ -24,6 +24,14 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
                 format!("the record {} cannot be used", t.id),
                 "NICs that it speaks of are away, and what they were like is not known",
             ),
+            Stale::Unrecorded => (
+                Severity::Breaks,
+                format!(
+                    "the namespace {} has links, and no record says of which container",
+                    t.id
+                ),
+                "no restore brings NICs back from there",
+            ),
             // The next create hook that wants them restores them first.
             Stale::Abandoned if t.here == t.nics => (
                 Severity::Warning,
@@ -168,7 +176,7 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
         .of
         .traces
         .iter()
-        .any(|t| t.stale == Some(Stale::Damaged))
+        .any(|t| matches!(t.stale, Some(Stale::Damaged | Stale::Unrecorded)))
     {
         // Whose tables are empty by right is not known; that record is reported.
         return Vec::new();

@@ -170,6 +170,33 @@ fn a_pin_in_other_mounts_is_found() {
     });
 }
 
+/// What is in its namespace comes back by hand alone, by the command that is said.
+#[test]
+fn a_pin_without_its_record_is_named() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.kill();
+        let path = host.records().remove(0);
+        fs::remove_file(&path).unwrap();
+        let status = host.rdmaprep(&["status"]).ok().err;
+        let doctor = host.rdmaprep(&["doctor"]).out;
+        let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in [&status, &doctor] {
+            assert!(said.contains(&netns_number(&path)), "{said}");
+            assert!(said.contains("r0 can still be taken out"), "{said}");
+        }
+        let (_, command) = status.split_once(": nsenter ").unwrap();
+        let (command, _) = command.split_once("netns 1").unwrap();
+        sh(&format!("nsenter {command} netns $$"));
+        assert!(sh("ip -br link").contains("r0"));
+        let status = host.rdmaprep(&["status"]).ok().err;
+        assert!(!status.contains("no record"), "{status}");
+    });
+}
+
 /// The command of the message is one that works.
 #[test]
 fn a_damaged_record_knows_a_pin_in_other_mounts() {

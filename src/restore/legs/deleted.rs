@@ -42,7 +42,7 @@ impl Stayed<'_> {
 
 impl AbsentParts {
     /// Adds the legs of routes that were left on the host and are not there any more, as far as
-    /// that can be told. Returns a sentence for each.
+    /// that is known. Returns a sentence for each.
     pub(super) fn add_deleted(
         &mut self,
         record: &Record,
@@ -130,7 +130,7 @@ fn legs_that_stayed<'a>(
         }
         let rest = host.routes.iter().filter(|r| key(r) == key(route));
         let rest: Vec<&Route> = rest.collect();
-        // Else another route of that kind is beside it, or somebody has set up another one.
+        // Else another route of that kind is beside it, or there is another one by now.
         if rest.iter().any(|r| !is_part(r, route)) {
             continue;
         }
