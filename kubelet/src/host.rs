@@ -289,6 +289,7 @@ fn rail(
         held_back: held.is_some_and(|h| h.held_back),
         is_hca: matches!(name, RailName::Hca(_)),
         netdev: link.map(|n| n.name.to_string()),
+        mac: link.and_then(|n| n.mac.clone()),
         hca: hca_name.as_ref().map(HcaName::to_string),
         port: number.or(port.map(|p| p.number)),
         kind: its.and_then(|h| kind(h, port?)),

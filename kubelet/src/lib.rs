@@ -11,6 +11,7 @@
 //!   session, service         sockets; the kubelet's calls
 //!     driver, release        to prepare claims, and to end them
 //!     health                 how rails are, for the status of pods
+//!     tell, status             what the status of claims says
 //!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers

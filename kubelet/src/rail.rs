@@ -1,7 +1,7 @@
 //! A rail, as all ways for the kubelet know it.
 
 use ipnet::IpNet;
-use rdma_model::ids::BusId;
+use rdma_model::ids::{BusId, Mac};
 use serde::Serialize;
 
 /// A rail as the CDI file names it.
@@ -43,6 +43,7 @@ pub struct Facts {
     /// An HCA that no netdev moves with.
     pub is_hca: bool,
     pub netdev: Option<String>,
+    pub mac: Option<Mac>,
     pub hca: Option<String>,
     pub port: Option<u32>,
     /// `roce`, `ib` or `iwarp`.

@@ -33,12 +33,21 @@ fn texts(list: &Yaml) -> Vec<&str> {
 fn permissions_are_the_calls_that_are_made() {
     let all = read("dra.yaml");
     let rules = of_kind(&all, "ClusterRole")["rules"].as_vec().unwrap();
+    let named: Vec<&Yaml> = rules
+        .iter()
+        .map(|rule| &rule["resourceNames"])
+        .filter(|names| !names.is_badvalue())
+        .collect();
+    assert_eq!(named.len(), 1);
+    assert_eq!(texts(named[0]), [DRIVER]);
     let rules: Vec<(Vec<&str>, Vec<&str>)> = rules
         .iter()
         .map(|rule| (texts(&rule["resources"]), texts(&rule["verbs"])))
         .collect();
     let expected = [
         (vec!["resourceclaims"], vec!["get"]),
+        (vec!["resourceclaims/status"], vec!["patch"]),
+        (vec!["resourceclaims/driver"], vec!["associated-node:patch"]),
         (
             vec!["resourceslices"],
             vec!["list", "watch", "create", "update", "delete"],

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use rdmaprep_kubelet::dra::binding::Bindings;
 use rdmaprep_kubelet::dra::driver::{Driver, PATIENCE};
 use rdmaprep_kubelet::dra::publish::{Publisher, follow};
 use rdmaprep_kubelet::dra::session::KUBELET_DIR;
+use rdmaprep_kubelet::dra::tell::Teller;
 use rdmaprep_kubelet::dra::{session, slice};
-use rdmaprep_kubelet::node::Node;
 use rdmaprep_kubelet::program::{Machine, ended, say, stopped};
 
 /// A pod that shares a claim waits for it that long.
@@ -100,6 +100,10 @@ fn run(args: &Args) -> Result<()> {
     let at = name.clone();
     let wanted = move |taints| slice::of_node(&at, &offered.shown(), &its, taints);
     let publisher = Publisher::new(server.clone(), &name, wanted, log);
+    let (tells, told) = sync_channel(1);
+    let its = bindings.clone();
+    let mut teller = Teller::new(server.clone(), node.clone(), &name, store.clone(), its);
+    thread::spawn(move || teller.run(&told));
     let driver = Arc::new(Driver {
         node,
         name,
@@ -110,6 +114,7 @@ fn run(args: &Args) -> Result<()> {
         patience: PATIENCE,
         wakes,
         published: publisher.published(),
+        tells,
         asks: tokio::sync::Notify::new(),
         gone: Mutex::default(),
     });
@@ -139,19 +144,18 @@ async fn serve(args: &Args, driver: &Arc<Driver>) -> Result<()> {
     tokio::select! {
         ended = session::run(driver, &args.kubelet_root) => ended,
         ended = args.machine.look(&driver.node) => ended,
-        ended = pass_on(&driver.node, &driver.wakes) => ended,
+        ended = pass_on(driver) => ended,
         ended = follow_claims(driver) => ended,
         ended = stopped() => ended,
     }
 }
 
-/// What changes a rail changes the slice.
-async fn pass_on(node: &Node, wakes: &SyncSender<()>) -> Result<()> {
-    let mut shown = node.subscribe();
+/// What changes a rail changes the slice, and the claim that has it.
+async fn pass_on(driver: &Driver) -> Result<()> {
+    let mut shown = driver.node.subscribe();
     loop {
         shown.changed().await?;
-        // One that waits to be taken is enough.
-        let _ = wakes.try_send(());
+        driver.wake();
     }
 }
 

@@ -135,6 +135,16 @@ impl ApiServer {
         self.read(request.content_type("application/json").send(json(object)?))
     }
 
+    /// By server-side apply: of the object, what this program has applied becomes that.
+    pub fn apply(&self, path: &str, object: &Value) -> Result<Value> {
+        let request = self.agent.patch(self.at(path));
+        let request = request.config().timeout_global(Some(ANSWER)).build();
+        let request = request.header("Authorization", self.bearer()?);
+        // JSON is YAML.
+        let request = request.content_type("application/apply-patch+yaml");
+        self.read(request.send(json(object)?))
+    }
+
     /// One that is not there is deleted.
     pub fn delete(&self, path: &str) -> Result<()> {
         let request = self.agent.delete(self.at(path));

@@ -44,6 +44,8 @@ pub struct Driver {
     /// To the publisher, and what it has published.
     pub wakes: SyncSender<()>,
     pub published: watch::Receiver<Value>,
+    /// To what writes the status of claims.
+    pub tells: SyncSender<()>,
     /// To those who ask what the API server says of claims that are bound.
     pub asks: Notify,
     /// Claims that were gone when that was last asked.
@@ -155,6 +157,13 @@ impl Driver {
         }
     }
 
+    /// Those who say elsewhere what has changed here. A wake-up that waits to be taken is enough.
+    pub fn wake(&self) {
+        for to in [&self.wakes, &self.tells] {
+            let _ = to.try_send(());
+        }
+    }
+
     /// What is seen stays so while the lock is held: a hook may have had it for long.
     pub(super) async fn lock_and_look(self: &Arc<Self>, until: Instant) -> Result<Lock> {
         let at = self.clone();
@@ -213,7 +222,7 @@ impl Driver {
         }
         self.write(&new, &known).map_err(ForGood)?;
         let bounds = new.into_iter().map(|b| (b.claim.uid, b.rails));
-        let _ = self.wakes.try_send(());
+        self.wake();
         // The pod may also have claims that are prepared, of which the kubelet says nothing.
         self.asks.notify_one();
         Ok(bounds.collect())

@@ -15,6 +15,8 @@ pub mod service;
 pub mod session;
 pub mod sharing;
 pub mod slice;
+mod status;
+pub mod tell;
 
 /// As slices, claims and the kubelet name it.
 pub const DRIVER: &str = "rdmaprep.io";

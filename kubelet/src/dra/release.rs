@@ -50,13 +50,14 @@ impl Driver {
                 Left::Away(why) if Instant::now() + AGAIN > until => bail!("{why}"),
                 Left::Away(_) => {
                     has_ended = true;
+                    let _ = self.tells.try_send(());
                     let _ = tokio::time::timeout(AGAIN, seen.changed()).await;
                     continue;
                 }
             }
             (has_ended, is_withdrawn) = (true, true);
         }
-        let _ = self.wakes.try_send(());
+        self.wake();
         Ok(())
     }
 

@@ -86,6 +86,7 @@ impl Driver {
         let all: Vec<Shared> = all.filter_map(|b| self.shared(b, said)).collect();
         for (binding, pod) in sharing::turns(&all) {
             self.bindings.hand_over(binding, pod)?;
+            let _ = self.tells.try_send(());
             let (namespace, claim) = (&binding.namespace, &binding.claim.name);
             (self.node.log)(&format!(
                 "claim {namespace}/{claim} is pod {}'s now",

@@ -12,6 +12,7 @@ use rdmaprep::store::Store;
 use rdmaprep_kubelet::dra::binding::Bindings;
 use rdmaprep_kubelet::dra::driver::Driver;
 use rdmaprep_kubelet::dra::publish::{Publisher, follow};
+use rdmaprep_kubelet::dra::tell::Teller;
 use rdmaprep_kubelet::dra::{api, session, slice};
 use rdmaprep_kubelet::grpc;
 use rdmaprep_kubelet::node::{Inventory, Node};
@@ -99,6 +100,10 @@ impl Machine {
         std::thread::spawn(move || publisher.run(&woken));
         let (client, to) = (self.server.client(), wakes.clone());
         std::thread::spawn(move || follow(&client, NODE, &to));
+        let (tells, told) = sync_channel(1);
+        let (client, at) = (self.server.client(), node.clone());
+        let mut teller = Teller::new(client, at, NODE, store.clone(), bindings.clone());
+        std::thread::spawn(move || teller.run(&told));
         let driver = Arc::new(Driver {
             node,
             name: NODE.to_owned(),
@@ -109,6 +114,7 @@ impl Machine {
             patience: self.patience,
             wakes,
             published,
+            tells,
             asks: tokio::sync::Notify::new(),
             gone: Mutex::default(),
         });

@@ -16,5 +16,7 @@ mod random;
 mod server;
 mod sharing;
 mod slice;
+mod status;
+mod tell;
 mod tls;
 mod valid;

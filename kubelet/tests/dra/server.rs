@@ -9,7 +9,7 @@ use std::time::Duration;
 use rdmaprep_kubelet::dra::api_server::{Access, ApiServer};
 use serde_json::{Value, json};
 
-use crate::valid;
+use crate::{status, valid};
 
 pub const NODE: &str = "node-1";
 
@@ -28,6 +28,9 @@ pub struct State {
     pub token: String,
     /// Takes that long for each answer.
     pub slow: Duration,
+    /// The same for a claim's status alone.
+    pub refuses_status: Option<(u16, &'static str)>,
+    pub slow_status: Duration,
 }
 
 pub struct Server {
@@ -115,7 +118,7 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
         reader.read_line(&mut line).ok()?;
         let mut words = line.split_whitespace();
         let (verb, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let (mut length, mut token) = (0, String::new());
+        let (mut length, mut token, mut kind) = (0, String::new(), String::new());
         loop {
             let mut header = String::new();
             reader.read_line(&mut header).ok()?;
@@ -125,12 +128,17 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.parse().unwrap(),
                 "authorization" => token = value.to_owned(),
+                "content-type" => kind = value.to_owned(),
                 _ => {}
             }
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).ok()?;
-        std::thread::sleep(state.0.lock().unwrap().slow);
+        let slow = match verb.as_str() {
+            "PATCH" => state.0.lock().unwrap().slow_status,
+            _ => state.0.lock().unwrap().slow,
+        };
+        std::thread::sleep(slow);
         if path.contains("watch=1") {
             return watch(&mut stream, state);
         }
@@ -140,6 +148,11 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
             (401, failure("Unauthorized"))
         } else if let Some((status, why)) = locked.refuses {
             (status, failure(why))
+        } else if let (Some((status, why)), "PATCH") = (locked.refuses_status, verb.as_str()) {
+            (status, failure(why))
+        } else if verb == "PATCH" {
+            assert_eq!(kind, "application/apply-patch+yaml");
+            status::apply(&mut locked.claims, &path, &body)
         } else {
             locked.answer(&verb, &path, serde_json::from_slice(&body).ok())
         };
@@ -174,18 +187,18 @@ fn watch(stream: &mut TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> 
 }
 
 /// As the server says that an object is not there; of a path that it does not know, it says less.
-fn not_found(name: &str) -> Value {
+pub fn not_found(name: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
         "message": format!("resourceclaims.resource.k8s.io \"{name}\" not found"), "code": 404,
         "details": {"name": name, "group": "resource.k8s.io", "kind": "resourceclaims"}})
 }
 
-fn failure(message: &str) -> Value {
+pub fn failure(message: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "message": message})
 }
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/";
+pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/";
 
 impl State {
     fn answer(&mut self, verb: &str, path: &str, body: Option<Value>) -> (u16, Value) {
