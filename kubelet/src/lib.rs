@@ -12,6 +12,7 @@
 //!     driver, release        to prepare claims, and to end them
 //!     health                 how rails are, for the status of pods
 //!     tell, status             what the status of claims says
+//!     refused                  what the create hook said to their containers
 //!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -22,9 +22,10 @@ use rdmaprep_kubelet::dra::api_server::{Access, ApiServer};
 use rdmaprep_kubelet::dra::binding::Bindings;
 use rdmaprep_kubelet::dra::driver::{Driver, PATIENCE};
 use rdmaprep_kubelet::dra::publish::{Publisher, follow};
+use rdmaprep_kubelet::dra::refused::Refusals;
 use rdmaprep_kubelet::dra::session::KUBELET_DIR;
 use rdmaprep_kubelet::dra::tell::Teller;
-use rdmaprep_kubelet::dra::{session, slice};
+use rdmaprep_kubelet::dra::{refused, session, slice};
 use rdmaprep_kubelet::program::{Machine, ended, say, stopped};
 
 /// A pod that shares a claim waits for it that long.
@@ -101,8 +102,16 @@ fn run(args: &Args) -> Result<()> {
     let wanted = move |taints| slice::of_node(&at, &offered.shown(), &its, taints);
     let publisher = Publisher::new(server.clone(), &name, wanted, log);
     let (tells, told) = sync_channel(1);
-    let its = bindings.clone();
-    let mut teller = Teller::new(server.clone(), node.clone(), &name, store.clone(), its);
+    let refusals = Refusals::new(&args.machine.run_dir()?, Path::new(refused::HOST));
+    let refusals = Arc::new(refusals);
+    let mut teller = Teller::new(
+        server.clone(),
+        node.clone(),
+        &name,
+        store.clone(),
+        bindings.clone(),
+        refusals.clone(),
+    );
     thread::spawn(move || teller.run(&told));
     let driver = Arc::new(Driver {
         node,
@@ -122,7 +131,7 @@ fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(args, &driver))
+    runtime.block_on(serve(args, &driver, &refusals))
 }
 
 /// Threads that end with the program.
@@ -140,12 +149,13 @@ fn publish<W: Fn(bool) -> serde_json::Value + Send + 'static>(
     thread::spawn(move || follow(&server, &name, &wakes));
 }
 
-async fn serve(args: &Args, driver: &Arc<Driver>) -> Result<()> {
+async fn serve(args: &Args, driver: &Arc<Driver>, refusals: &Arc<Refusals>) -> Result<()> {
     tokio::select! {
         ended = session::run(driver, &args.kubelet_root) => ended,
         ended = args.machine.look(&driver.node) => ended,
         ended = pass_on(driver) => ended,
         ended = follow_claims(driver) => ended,
+        ended = refused::follow(refusals, &driver.tells) => ended,
         ended = stopped() => ended,
     }
 }

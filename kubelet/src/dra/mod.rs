@@ -9,6 +9,7 @@ pub mod claim;
 pub mod driver;
 mod health;
 pub mod publish;
+pub mod refused;
 mod release;
 mod reserved;
 pub mod service;

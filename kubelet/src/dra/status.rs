@@ -49,10 +49,10 @@ impl State {
 impl Look<'_> {
     /// An entry of `status.devices` for each rail of the claim, without times. `refused` are the
     /// words with which the create hook refused its pod's last container.
-    pub fn devices(&self, binding: &Binding, refused: Option<&str>) -> Vec<Value> {
+    pub fn devices(&self, binding: &Binding, refused: Option<String>) -> Vec<Value> {
         let rails = binding.rails.iter();
         rails
-            .map(|bound| self.device(binding, bound, refused))
+            .map(|bound| self.device(binding, bound, refused.as_deref()))
             .collect()
     }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::dra::api_server::{ApiServer, is_missing};
 use crate::dra::binding::Bindings;
+use crate::dra::refused::Refusals;
 use crate::dra::status::{self, Look};
 use crate::dra::{api, claim};
 use crate::node::Node;
@@ -36,6 +37,7 @@ pub struct Teller {
     pub pool: String,
     pub store: Store,
     pub bindings: Bindings,
+    pub refusals: Arc<Refusals>,
     claims: BTreeMap<String, Told>,
 }
 
@@ -57,6 +59,7 @@ impl Teller {
         pool: &str,
         store: Store,
         bindings: Bindings,
+        refusals: Arc<Refusals>,
     ) -> Teller {
         Teller {
             server,
@@ -64,6 +67,7 @@ impl Teller {
             pool: pool.to_owned(),
             store,
             bindings,
+            refusals,
             claims: BTreeMap::new(),
         }
     }
@@ -108,6 +112,7 @@ impl Teller {
             told.binding.ended = true;
         }
         let uids: Vec<String> = all.iter().map(|b| b.claim.uid.clone()).collect();
+        self.refusals.keep(&uids);
         for binding in all {
             match self.claims.get_mut(&binding.claim.uid) {
                 Some(told) => told.binding = binding,
@@ -121,7 +126,7 @@ impl Teller {
         let mut over = Vec::new();
         let now = Instant::now();
         for (uid, told) in &mut self.claims {
-            let wanted = look.devices(&told.binding, None);
+            let wanted = look.devices(&told.binding, self.refusals.words(&told.binding));
             let is_bound = uids.contains(uid);
             if told.said.as_ref() != Some(&wanted) && told.not_before <= now {
                 let done = write(&self.server, &told.binding, &wanted, &pool);

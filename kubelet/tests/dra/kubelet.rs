@@ -12,8 +12,9 @@ use rdmaprep::store::Store;
 use rdmaprep_kubelet::dra::binding::Bindings;
 use rdmaprep_kubelet::dra::driver::Driver;
 use rdmaprep_kubelet::dra::publish::{Publisher, follow};
+use rdmaprep_kubelet::dra::refused::Refusals;
 use rdmaprep_kubelet::dra::tell::Teller;
-use rdmaprep_kubelet::dra::{api, session, slice};
+use rdmaprep_kubelet::dra::{api, refused, session, slice};
 use rdmaprep_kubelet::grpc;
 use rdmaprep_kubelet::node::{Inventory, Node};
 use rdmaprep_kubelet::pools::Pools;
@@ -102,8 +103,12 @@ impl Machine {
         std::thread::spawn(move || follow(&client, NODE, &to));
         let (tells, told) = sync_channel(1);
         let (client, at) = (self.server.client(), node.clone());
-        let mut teller = Teller::new(client, at, NODE, store.clone(), bindings.clone());
+        let refusals = Arc::new(Refusals::new(&self.path("run"), &self.path("host")));
+        let its = (store.clone(), bindings.clone(), refusals.clone());
+        let mut teller = Teller::new(client, at, NODE, its.0, its.1, its.2);
         std::thread::spawn(move || teller.run(&told));
+        let to = tells.clone();
+        tokio::spawn(async move { refused::follow(&refusals, &to).await });
         let driver = Arc::new(Driver {
             node,
             name: NODE.to_owned(),

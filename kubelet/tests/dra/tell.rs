@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use rdmaprep::report::Report;
 use rdmaprep_kubelet::dra::api;
 use serde_json::{Value, json};
 
-use crate::kubelet::{BOOT, Kubelet, Machine, Running, find};
+use crate::kubelet::{BOOT, Kubelet, Machine, Running, find, uid};
 use crate::server::{NODE, State};
 
 async fn started() -> (Machine, Running, Kubelet) {
@@ -226,4 +227,68 @@ async fn status_of_a_released_claim_is_not_tried_for_ever() {
     let calls = machine.server.state().calls.len();
     tokio::time::sleep(Duration::from_millis(9000)).await;
     assert_eq!(machine.server.state().calls.len(), calls);
+}
+
+/// The report of a create hook that refused a container with that claim, which has config.json at
+/// that place.
+fn refuse(machine: &Machine, claim: &api::Claim, pod: &str, bundle: &str, words: &str) {
+    let id = format!("{:0>64}", bundle.len());
+    let folder = machine.path("host").join(bundle.replace("ID", &id));
+    std::fs::create_dir_all(&folder).unwrap();
+    let pod = uid(pod);
+    let config = json!({"ociVersion": "1.2.0",
+        "linux": {"cgroupsPath": format!("/kubepods/burstable/pod{pod}/{id}")},
+        "hooks": {"createRuntime": [{"path": "/usr/bin/rdmaprep", "args": ["rdmaprep", "hook",
+            "createRuntime", "--rail", "rdma0", "--claim", claim.uid]}]}});
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let mut report = Report::new("hook createRuntime");
+    report.container = Some(id.clone());
+    report.time = Some(1);
+    (report.exit_code, report.message) = (3, Some(words.to_owned()));
+    let text = serde_json::to_string(&report).unwrap();
+    let unfinished = machine.path("run/reports/.new~");
+    std::fs::write(&unfinished, text).unwrap();
+    std::fs::rename(unfinished, machine.path(&format!("run/reports/{id}.json"))).unwrap();
+}
+
+#[tokio::test]
+async fn refusal_of_the_create_hook_is_told_in_its_words() {
+    let engines = [
+        "run/containerd/io.containerd.runtime.v2.task/k8s.io/ID",
+        "run/containers/storage/overlay-containers/ID/userdata",
+    ];
+    for bundle in engines {
+        let (machine, running, kubelet) = started().await;
+        let claim = machine.claim("a", &[0]);
+        kubelet.one(&claim).await.unwrap();
+        wait(&machine, "a", "Prepared");
+        // A second pod with the claim: its refusal is not the first one's.
+        refuse(&machine, &claim, "second", bundle, "one pod at a time");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        running.driver.wake();
+        wait(&machine, "a", "Prepared");
+        // As long as the server takes it, and in characters of two bytes.
+        let words = format!("rdma0 lacks its address\u{1b}: {}", "ü".repeat(40_000));
+        refuse(&machine, &claim, "pod-a", bundle, &words);
+        let start = Instant::now();
+        while reason(&machine.server.state(), "a", "rdma0").as_deref() != Some("Refused") {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let refused = wait(&machine, "a", "Refused");
+        let message = refused["conditions"][0]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("rdma0 lacks its address\\u{1b}: üü"),
+            "{message:.60}"
+        );
+        assert!(
+            (32_760..=32_768).contains(&message.len()),
+            "{}",
+            message.len()
+        );
+        // The next container has it.
+        attached(&machine, &claim);
+        running.driver.wake();
+        wait(&machine, "a", "Attached");
+    }
 }
