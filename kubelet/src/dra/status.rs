@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dra::away::record_has;
 use crate::dra::{DRIVER, slice};
-use crate::rail::Shown;
+use crate::rail::{Rail, Shown};
 
 /// Of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 32_768;
@@ -60,7 +60,7 @@ impl Look<'_> {
         let record = self.record(binding, bound);
         let state = match record {
             Some(record) => away(binding, record),
-            None => on_host(binding, refused),
+            None => self.on_host(binding, bound, refused),
         };
         let mut device = json!({
             "driver": DRIVER,
@@ -93,13 +93,31 @@ impl Look<'_> {
         })
     }
 
+    fn on_host(&self, binding: &Binding, bound: &Bound, refused: Option<&str>) -> State {
+        if binding.ended {
+            return State::not_ready("Returned", "back on the host");
+        }
+        if let Some(words) = refused {
+            return State::not_ready("Refused", words);
+        }
+        // Also where a record that cannot be read has it: the rail is not here then.
+        match self.rail(bound).and_then(|rail| rail.unhealthy) {
+            Some(why) => State::not_ready("Unhealthy", why),
+            None => State::not_ready("Prepared", "no container of its pod has it yet"),
+        }
+    }
+
     fn here(&self, bound: &Bound) -> Option<Value> {
+        let rail = self.rail(bound)?;
+        let name = rail.facts.netdev.as_deref()?;
+        let addresses = rail.addresses.iter().copied();
+        Some(network_data(name, rail.facts.mac.as_ref(), addresses))
+    }
+
+    fn rail(&self, bound: &Bound) -> Option<Rail> {
         let (devices, _) = slice::devices(self.shown);
         let device = devices.iter().find(|d| d.name == bound.device)?;
-        let facts = &device.rail.facts;
-        let name = facts.netdev.as_deref()?;
-        let addresses = device.rail.addresses.iter().copied();
-        Some(network_data(name, facts.mac.as_ref(), addresses))
+        Some(device.rail.clone())
     }
 }
 
@@ -118,14 +136,6 @@ fn away(binding: &Binding, record: &Record) -> State {
             State::not_ready("Attaching", format!("on its way to pod {pod}"))
         }
         _ => State::not_ready("Returning", format!("pod {pod} has ended: on its way back")),
-    }
-}
-
-fn on_host(binding: &Binding, refused: Option<&str>) -> State {
-    match (binding.ended, refused) {
-        (true, _) => State::not_ready("Returned", "back on the host"),
-        (false, Some(words)) => State::not_ready("Refused", words),
-        (false, None) => State::not_ready("Prepared", "no container of its pod has it yet"),
     }
 }
 

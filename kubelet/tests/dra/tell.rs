@@ -113,6 +113,27 @@ async fn status_follows_a_claim_from_prepare_to_its_end() {
     );
 }
 
+/// As one that lost its carrier, or that a record has which cannot be read.
+#[tokio::test]
+async fn rail_that_is_not_well_is_not_just_prepared() {
+    let (machine, running, kubelet) = started().await;
+    kubelet.one(&machine.claim("a", &[0])).await.unwrap();
+    wait(&machine, "a", "Prepared");
+    let before = "2026-11-27T00:00:00Z";
+    machine.change_claim("a", |c| {
+        c["status"]["devices"][0]["conditions"][0]["lastTransitionTime"] = json!(before);
+    });
+    machine.set(0, |rail| {
+        rail.unhealthy = Some("not on this host".to_owned())
+    });
+    running.driver.node.refresh().await.unwrap();
+    running.driver.wake();
+    let after = wait(&machine, "a", "Unhealthy");
+    let time = &after["conditions"][0]["lastTransitionTime"];
+    assert_eq!(time, before, "it was not ready before");
+    assert_eq!(after["conditions"][0]["message"], "not on this host");
+}
+
 /// What is right is not written again, also by a driver that has started since.
 #[tokio::test]
 async fn what_the_status_says_is_not_written_again() {
