@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use anyhow::Result;
-use nix::libc::{EHOSTUNREACH, EINVAL, ENETUNREACH};
+use nix::libc::{EACCES, EHOSTUNREACH, EINVAL, ENETDOWN, ENETUNREACH};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::step::{Step, links_to_gateways};
 
@@ -75,11 +75,22 @@ pub fn apply_each(
     errors
 }
 
-/// Whether the kernel finds that what a step asks for cannot be, as the namespace is now.
+/// Whether the kernel finds no way to a gateway: a rule or route may be `unreachable`, `blackhole`
+/// or `prohibit` there, or a gateway may be the host's own address.
+fn is_about_gateway(error: &anyhow::Error) -> bool {
+    let errno = errno(error);
+    matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL | EACCES))
+}
+
+/// Whether what a step asks for cannot be, as the namespace is now. A nexthop object needs a link
+/// with a carrier: else ENETDOWN (rtm_to_nh_config() in net/ipv4/nexthop.c).
 pub fn is_refusal(error: &anyhow::Error) -> bool {
+    is_about_gateway(error) || errno(error) == Some(ENETDOWN)
+}
+
+fn errno(error: &anyhow::Error) -> Option<i32> {
     let error = error.downcast_ref::<io::Error>();
-    let errno = error.and_then(io::Error::raw_os_error);
-    matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL))
+    error.and_then(io::Error::raw_os_error)
 }
 
 /// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes
@@ -92,7 +103,7 @@ fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> 
         })
     };
     let result = once(step);
-    if !result.as_ref().is_err_and(is_refusal) {
+    if !result.as_ref().is_err_and(is_about_gateway) {
         return result;
     }
     let mut links = links_to_gateways(step);

@@ -341,7 +341,7 @@ fn will_do(
     foretold.stuck.extend(stuck);
     foretold
         .steps
-        .extend(plan.steps.iter().map(Step::to_string));
+        .extend(plan.all_steps().iter().map(Step::to_string));
     foretold.notes = plan.notes;
     Ok(())
 }

@@ -10,7 +10,7 @@ mod recipient;
 mod unfinished;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -255,7 +255,7 @@ impl<'a> Create<'a> {
             awaits: Vec::new(),
             due_until_back: Vec::new(),
             children_gone: false,
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             rules_beside: None,
             static_rules,
             searched: None,

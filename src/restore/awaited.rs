@@ -12,17 +12,17 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect};
 
-use super::diff::additions;
+use super::diff::{additions, remnants};
 use super::forget::close_record;
+use super::legs::{absent_parts, other_records};
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, is_strange, owed};
-use super::plan::{Purpose, RestorePlan, delete_on_host, superseded};
+use super::plan::{Purpose, RestorePlan, superseded};
 use super::settle::{
     Waiting, activate, assume_managers_done, last_words, waiting, words_of_earlier,
 };
-use super::{Restored, SETTLE, nic_names};
-use crate::apply::apply_all;
+use super::{Restored, nic_names, refusals, time_for_steps};
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::record::Record;
@@ -45,12 +45,15 @@ pub fn resume(
     patience: Duration,
 ) -> Result<Restored> {
     let mut managers = Managers::of(machine.root());
+    let others = other_records(records, record);
     let deadline = Instant::now() + patience;
     let mut steps = 0;
     let mut asked = BTreeSet::new();
     loop {
+        let (absent, gone_notes) = absent_parts(world, records, record, &others, record.phase)?;
         let host = observe(world, record)?;
-        let (here, mut notes) = waiting_still(record, &host, &mut managers);
+        let (here, mut notes) = waiting_still(&absent.possible(record), &host, &mut managers);
+        notes.extend(gone_notes);
         let is_over = Instant::now() >= deadline;
         let mut words = words_of_earlier(&here, &mut managers, &host);
         let mut nics = NicsOfManagers {
@@ -64,9 +67,10 @@ pub fn resume(
             last_words(&mut words, &mut managers);
         }
         forget_unnoticed(&mut words, records.age(record));
-        let missing = steps_to_add(record, &here, &words, &host);
-        let errors = apply_all(&missing, world, Instant::now() + SETTLE);
-        steps += missing.len() - errors.len();
+        let missing = plan_to_add(record, &here, &words, &host);
+        let until = Instant::now() + time_for_steps(patience);
+        let errors = refusals::carry_out(&missing, world, until, |_| {}).errors;
+        steps += missing.all_steps().len().saturating_sub(errors.len());
         let unsettled: Vec<Waiting> = here
             .iter()
             .filter_map(|held| waiting(held, &words, &host, &mut managers))
@@ -135,33 +139,32 @@ fn stalled_note(held: &MovedNic, words: &Words) -> Option<String> {
     })
 }
 
-/// What [`resume`] would do now with a record of that age.
+/// What [`resume`] would do now.
 pub fn preview(
     machine: &dyn Namespaces,
     world: &mut dyn World,
+    records: &Records,
     record: &Record,
-    age: Duration,
     purpose: Purpose,
 ) -> Result<RestorePlan> {
     let mut managers = Managers::of(machine.root());
+    let others = other_records(records, record);
+    let (absent, gone_notes) = absent_parts(world, records, record, &others, record.phase)?;
     let host = observe(world, record)?;
-    let (here, mut notes) = waiting_still(record, &host, &mut managers);
+    let (here, mut notes) = waiting_still(&absent.possible(record), &host, &mut managers);
+    notes.extend(gone_notes);
     let mut words = words_of_earlier(&here, &mut managers, &host);
-    forget_unnoticed(&mut words, age);
+    forget_unnoticed(&mut words, records.age(record));
     if purpose == Purpose::Forget {
         assume_managers_done(&mut words);
     }
-    let steps = steps_to_add(record, &here, &words, &host);
+    let plan = plan_to_add(record, &here, &words, &host);
     // Of what is forgotten nothing is awaited.
     for held in here.iter().filter(|_| purpose != Purpose::Forget) {
         notes.extend(waiting(held, &words, &host, &mut managers).map(|w| w.why));
         notes.extend(reactivation_note(held, &words));
     }
-    Ok(RestorePlan {
-        steps,
-        notes,
-        ..RestorePlan::default()
-    })
+    Ok(RestorePlan { notes, ..plan })
 }
 
 /// NetworkManager came back when all was there, and took it for another program's.
@@ -184,8 +187,8 @@ fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
     world.observe(Side::Host, &scope.with(routes))
 }
 
-/// The steps that add what is missing: nothing of a NIC whose manager has not begun.
-fn steps_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<Step> {
+/// Adds what is missing: nothing of a NIC whose manager has not begun.
+fn plan_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> RestorePlan {
     let owed = owed(here, words, host);
     let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = owed
         .iter()
@@ -193,8 +196,9 @@ fn steps_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapsh
         .filter_map(|(owed, held)| additions(&owed.before, held.managed.as_ref(), host))
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+    let routes = added.iter().flat_map(|state| &state.routes);
+    steps.extend(remnants(Side::Host, routes, host));
     steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
-    steps.extend(superseded(&owed, host).map(delete_on_host));
     steps.extend(
         here.iter()
             .flat_map(|held| delete_replaced(held, words, host)),
@@ -207,7 +211,11 @@ fn steps_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapsh
     }) {
         steps.extend(record.host_objects.missing(host).steps());
     }
-    steps
+    RestorePlan {
+        steps,
+        superseded: superseded(&owed, host, &[]),
+        ..RestorePlan::default()
+    }
 }
 
 /// Deletes the link-local address that was put back of a manager which had not noticed that its NIC

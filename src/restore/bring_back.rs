@@ -3,6 +3,7 @@
 mod held_back;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -12,7 +13,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::Route;
 use rdma_model::step::{Side, Step};
 
-use crate::apply::{apply_all, apply_each};
+use crate::apply::apply_all;
 use crate::deadline;
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::Managers;
@@ -29,7 +30,7 @@ use crate::restore::owed::{not_begun, order_of, owed};
 use crate::restore::plan::{AbsentParts, Purpose, RestorePlan, delete_on_host, superseded};
 use crate::restore::refusals;
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
-use crate::restore::{Restored, SETTLE};
+use crate::restore::{Restored, SETTLE, time_for_steps};
 use crate::store::records::Records;
 
 /// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
@@ -47,7 +48,7 @@ pub(super) fn bring_back(
     // the container, wherever they are now.
     let mut beside = back.delete_links_beside()?;
     let planned = back.find_and_plan(patience)?;
-    let mut ran = back.run_steps(&planned.plan.steps);
+    let mut ran = back.run_steps(&planned.plan, patience);
     ran.add(back.put_in_order()?);
     let here = back.nics_here(&planned.plan);
     let on_nics = back.delete_links_on(&planned.plan, &here)?;
@@ -155,7 +156,10 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let possible = self.absent.possible(&self.record);
         let managers = &mut self.managers;
         let planned = find_and_plan(self.machine, self.world, managers, &possible, patience)?;
-        self.record.searched = planned.searched;
+        // Where none was searched, the next one that does begins where the last one ended.
+        if !patience.is_zero() {
+            self.record.searched = planned.searched;
+        }
         let planned = self.without_stuck(planned)?;
         // A restore that was killed before it could save them has moved nothing.
         if self.record.rules_beside.is_none() {
@@ -184,19 +188,19 @@ impl<'a, 'r> BringBack<'a, 'r> {
         Ok(Planned { plan, ..planned })
     }
 
-    fn run_steps(&mut self, steps: &[Step]) -> Ran {
-        // The steps that wait need theirs beside the moves.
-        let deadline = Instant::now() + SETTLE + deadline::moves(&self.record.held);
+    fn run_steps(&mut self, plan: &RestorePlan, patience: Duration) -> Ran {
+        // The steps that wait for the kernel need theirs beside the moves.
+        let time = time_for_steps(patience) + deadline::moves(&self.record.held);
         let (mut since, mut moving) = (Instant::now(), Duration::ZERO);
-        let errors = apply_each(steps, self.world, deadline, |step, _| {
+        let done = refusals::carry_out(plan, self.world, Instant::now() + time, |step| {
             if is_move(step) {
                 moving += since.elapsed();
             }
             since = Instant::now();
         });
         Ran {
-            steps: steps.len(),
-            errors,
+            steps: plan.steps.len() + plan.superseded.len(),
+            errors: done.errors,
             moving,
         }
     }
@@ -247,7 +251,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         if planned.plan.stuck.is_empty() {
             let mut complete = without_waiting(here, &settled.waiting);
             complete.retain(|h| !settled.ended.contains(h.name()));
-            let stand_ins = delete_stand_ins(self.world, &complete)?;
+            let stand_ins = delete_stand_ins(self.world, &complete, &settled.drift)?;
             settled.drift.extend(stand_ins);
         }
         Ok(settled)
@@ -277,6 +281,15 @@ impl<'a, 'r> BringBack<'a, 'r> {
         put_in_order(self.world, Side::Host, &order, &host)
     }
 
+    /// Of NICs that are not back, of other records as well.
+    fn addresses_away(&self, plan: &RestorePlan) -> BTreeSet<IpAddr> {
+        let stuck = self.record.reduced_to(&plan.stuck_nics());
+        let away = stuck.held.iter();
+        let away = away.chain(self.others.iter().flat_map(|r| &r.held));
+        let addresses = away.flat_map(|h| &h.before.netdev.addresses);
+        addresses.map(|a| a.address).collect()
+    }
+
     fn finish(
         mut self,
         planned: Planned,
@@ -285,7 +298,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         beside: LinksBeside,
         mut settled: Settled,
     ) -> Result<Restored> {
-        let given_up = refusals::give_up(&mut settled, &mut self.record);
+        let away = self.addresses_away(&planned.plan);
+        let given_up = refusals::give_up(&mut settled, &mut self.record, &away);
         // Where steps failed, a link manager need not be the reason.
         settled.fought = settled.fought.filter(|_| ran.errors.is_empty());
         let deleted = planned.plan.deleted_but(&beside.moved_on);
@@ -344,24 +358,37 @@ fn is_move(step: &Step) -> bool {
     matches!(step, Step::Move { .. } | Step::RdmaMove { .. })
 }
 
-/// Tries again to delete stand-ins that are beside the whole routes; returns those that stay.
-fn delete_stand_ins(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>> {
+/// Tries again to delete stand-ins that are beside the whole routes; returns those that stay, but
+/// for those of routes that are missing.
+fn delete_stand_ins(
+    world: &mut dyn World,
+    held: &[MovedNic],
+    drift: &[Drift],
+) -> Result<Vec<Drift>> {
     if held.iter().all(|h| h.stand_ins.is_empty()) {
         return Ok(Vec::new());
     }
+    let lacking: BTreeSet<&String> = drift.iter().filter_map(|d| d.expected.as_ref()).collect();
+    let mut missing: Vec<Route> = held.iter().flat_map(|h| h.before.routes.clone()).collect();
+    missing.retain(|route| lacking.contains(&route.to_string()));
     let scope = Scope::network().with(RoutesOf::of_moved(held, []));
     let host = world.observe(Side::Host, &scope)?;
-    let again: Vec<Step> = superseded(held, &host).map(delete_on_host).collect();
+    let again = superseded(held, &host, &missing);
+    let again: Vec<Step> = again.iter().map(delete_on_host).collect();
     if again.is_empty() {
         return Ok(Vec::new());
     }
     apply_all(&again, world, Instant::now() + SETTLE);
-    let drift = |route: &Route| Drift {
+    let host = world.observe(Side::Host, &scope)?;
+    let left = superseded(held, &host, &missing);
+    Ok(left.iter().map(beside_the_whole).collect())
+}
+
+fn beside_the_whole(stand_in: &Route) -> Drift {
+    Drift {
         dev: "host".into(),
         field: "stand-in".into(),
         expected: None,
-        observed: Some(route.to_string()),
-    };
-    let host = world.observe(Side::Host, &scope)?;
-    Ok(superseded(held, &host).map(drift).collect())
+        observed: Some(stand_in.to_string()),
+    }
 }

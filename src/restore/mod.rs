@@ -32,6 +32,15 @@ use rdma_model::moved_nic::MovedNic;
 /// settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
 
+/// How long steps may wait for the kernel. Without patience other hooks wait for the lock, and what
+/// was not there at the first try will hardly come now.
+fn time_for_steps(patience: Duration) -> Duration {
+    match patience.is_zero() {
+        true => Duration::from_secs(2),
+        false => SETTLE,
+    }
+}
+
 /// What a restore did.
 #[derive(Debug, Default)]
 pub struct Restored {

@@ -10,6 +10,7 @@ use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
 use crate::restore::diff::{difference, differences, remnants};
 pub use crate::restore::legs::AbsentParts;
+use crate::restore::legs::is_part;
 use crate::restore::link_diff::{
     device_differences, foreign_programs, link_settings, lost_programs,
 };
@@ -49,6 +50,8 @@ pub struct RestorePlan {
     pub notes: Vec<String>,
     /// NICs that are no hardware and are in neither namespace.
     pub deleted: Vec<IfName>,
+    /// Stand-ins that go once the steps are done.
+    pub superseded: Vec<Route>,
 }
 
 impl RestorePlan {
@@ -58,6 +61,12 @@ impl RestorePlan {
         deleted
             .map(|name| format!("{name} had been deleted"))
             .collect()
+    }
+
+    /// With what goes once the others are done.
+    pub fn all_steps(&self) -> Vec<Step> {
+        let superseded = self.superseded.iter().map(delete_on_host);
+        self.steps.iter().cloned().chain(superseded).collect()
     }
 
     pub(super) fn stuck_nics(&self) -> Vec<IfName> {
@@ -164,12 +173,19 @@ pub fn plan_restore(
         .extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
     restore
         .steps
-        .extend(last_steps(held, &restore.stuck, (host, inside)));
+        .extend(last_steps(held, &restore.stuck, inside));
+    if restore.stuck.is_empty() {
+        restore.superseded = superseded(held, host, &[]);
+    }
     restore
 }
 
 /// What goes when all else is there.
-fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): Seen) -> Vec<Step> {
+fn last_steps(
+    held: &[MovedNic],
+    stuck: &[(IfName, String)],
+    inside: Option<&Snapshot>,
+) -> Vec<Step> {
     let orphans = orphans(held, stuck, inside);
     // Without a NIC that is stuck the whole routes are not there, and what stays inside still needs
     // the settings.
@@ -179,11 +195,7 @@ fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): See
     let given_back = inside
         .into_iter()
         .flat_map(|i| rails::give_back(held.iter().map(|h| &h.overruled), i));
-    superseded(held, host)
-        .map(delete_on_host)
-        .chain(orphans)
-        .chain(given_back)
-        .collect()
+    orphans.into_iter().chain(given_back).collect()
 }
 
 /// The order in which NICs are moved: what others sit on or are members of comes where they need
@@ -209,18 +221,17 @@ fn minor(held: &MovedNic) -> u32 {
     node.and_then(uverbs_number).unwrap_or(u32::MAX)
 }
 
-/// What was put in place of routes while a leg of theirs was away: the whole ones are there now,
-/// behind it.
-pub(super) fn superseded<'a>(
-    held: &'a [MovedNic],
-    host: &'a Snapshot,
-) -> impl Iterator<Item = &'a Route> {
+/// What was put in place of routes while a leg of theirs was away, but for what stands in for
+/// routes that are `missing` yet.
+pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) -> Vec<Route> {
     // The leg on a NIC that belongs to another device by now does not come back.
-    let back = held.iter().filter(move |h| !is_taken_into_another(h, host));
+    let back = held.iter().filter(|h| !is_taken_into_another(h, host));
     let stand_ins = back.flat_map(|h| &h.stand_ins);
-    stand_ins.filter(move |r| {
-        host.routes.contains(r) && !held.iter().any(|h| h.before.routes.contains(r))
-    })
+    let gone = stand_ins
+        .filter(|r| host.routes.contains(r) && !held.iter().any(|h| h.before.routes.contains(r)));
+    let mut gone: Vec<Route> = gone.cloned().collect();
+    gone.retain(|r| !missing.iter().any(|whole| is_part(r, whole)));
+    gone
 }
 
 pub(super) fn delete_on_host(route: &Route) -> Step {

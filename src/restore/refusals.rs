@@ -1,25 +1,55 @@
-//! What the kernel refuses to take back.
+//! What the kernel refuses to take back, and what stays on the host in its place.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::net::IpAddr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdma_model::drift::Drift;
-use rdma_model::step::Step;
+use rdma_model::snapshot::Route;
+use rdma_model::step::{Side, Step};
 
-use super::SETTLE;
+use super::legs::is_part;
+use super::plan::{RestorePlan, delete_on_host};
 use super::settle::Settled;
-use crate::apply::{apply_each, is_refusal};
+use crate::apply::{apply_all, apply_each, is_refusal};
 use crate::kernel::World;
 use crate::record::Record;
 
-/// Does all the steps. Returns whether one failed, and what of routing the kernel refused, as in
-/// [`Drift::expected`].
-pub(super) fn apply(steps: &[Step], world: &mut dyn World) -> (bool, BTreeSet<String>) {
-    let mut refused = BTreeSet::new();
-    let errors = apply_each(steps, world, Instant::now() + SETTLE, |step, failed| {
-        refused.extend(added(step).filter(|_| failed.is_some_and(is_refusal)));
+/// A gateway may be the host's own address for a while, as when a virtual one fails over.
+const PASSING: Duration = Duration::from_secs(10 * 60);
+
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) errors: Vec<anyhow::Error>,
+    /// What of routing the kernel refused, as in [`Drift::expected`].
+    pub(super) refused: BTreeSet<String>,
+}
+
+/// Does all the steps of a plan, and then deletes what stood in for routes that have come. Of one
+/// that has not, the part that had to go before it comes back.
+pub(super) fn carry_out(
+    plan: &RestorePlan,
+    world: &mut dyn World,
+    deadline: Instant,
+    mut over: impl FnMut(&Step),
+) -> Done {
+    let mut done = Done::default();
+    let mut missing: Vec<Route> = Vec::new();
+    done.errors = apply_each(&plan.steps, world, deadline, |step, failed| {
+        over(step);
+        let Some(error) = failed else { return };
+        done.refused
+            .extend(added(step).filter(|_| is_refusal(error)));
+        if let Step::RouteAdd { route, .. } = step {
+            missing.push(route.clone());
+        }
     });
-    (!errors.is_empty(), refused)
+    let mut superseded: Vec<&Route> = plan.superseded.iter().collect();
+    superseded.retain(|r| !missing.iter().any(|whole| is_part(r, whole)));
+    let mut last: Vec<Step> = superseded.into_iter().map(delete_on_host).collect();
+    last.extend(plan.steps.iter().filter_map(|s| part_again(s, &missing)));
+    done.errors.extend(apply_all(&last, world, deadline));
+    done
 }
 
 fn added(step: &Step) -> Option<String> {
@@ -30,17 +60,52 @@ fn added(step: &Step) -> Option<String> {
     }
 }
 
-/// What the kernel refuses at a second try is no reason to keep the record for ever: an
-/// administrator may have made it impossible. Returns a sentence for each.
-pub(super) fn give_up(settled: &mut Settled, record: &mut Record) -> Vec<String> {
-    let now = std::mem::take(&mut settled.refused);
+fn part_again(step: &Step, missing: &[Route]) -> Option<Step> {
+    let Step::RouteDelete {
+        side: Side::Host,
+        route,
+    } = step
+    else {
+        return None;
+    };
+    let is_part_of_missing = missing.iter().any(|whole| is_part(route, whole));
+    is_part_of_missing.then(|| Step::RouteAdd {
+        side: Side::Host,
+        route: route.clone(),
+    })
+}
+
+/// What the kernel has refused for some time is no reason to keep the record for ever: an
+/// administrator may have made it impossible. What is from an address that is still `away` comes
+/// with that one. Returns a sentence for each.
+pub(super) fn give_up(
+    settled: &mut Settled,
+    record: &mut Record,
+    away: &BTreeSet<IpAddr>,
+) -> Vec<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
+    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let awaited = routes.filter(|r| r.prefsrc.is_some_and(|ip| away.contains(&ip)));
+    let awaited: BTreeSet<String> = awaited.map(Route::to_string).collect();
+    let refused = std::mem::take(&mut settled.refused).into_iter();
+    let earlier = std::mem::take(&mut record.refused);
+    record.refused = refused
+        .filter(|text| !awaited.contains(text))
+        .map(|text| {
+            let since = earlier.get(&text).copied().unwrap_or(now);
+            (text, since)
+        })
+        .collect();
     let drift = std::mem::take(&mut settled.drift).into_iter();
     let (given_up, left): (Vec<Drift>, Vec<Drift>) = drift.partition(|drift| {
-        let text = drift.expected.as_ref();
-        text.is_some_and(|text| now.contains(text) && record.refused.contains(text))
+        let since = drift
+            .expected
+            .as_ref()
+            .and_then(|text| record.refused.get(text));
+        since.is_some_and(|since| since + PASSING.as_secs() <= now)
     });
     settled.drift = left;
-    record.refused = now;
     let given_up = given_up.into_iter();
     given_up
         .map(|drift| format!("{} left out: the kernel refuses it by now", drift.field))

@@ -93,8 +93,7 @@ pub fn preview(
     purpose: Purpose,
 ) -> Result<RestorePlan> {
     if record.is_back() {
-        let age = records.age(record);
-        return awaited::preview(machine, world, record, age, purpose);
+        return awaited::preview(machine, world, records, record, purpose);
     }
     let (absent, gone_notes) = absent_parts(
         world,

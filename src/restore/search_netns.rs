@@ -8,10 +8,10 @@ use anyhow::Result;
 use rdma_model::step::Side;
 
 use super::SETTLE;
-use crate::apply::apply_all;
 use crate::kernel::{Depth, Namespaces, RoutesOf, Scope, World};
 use crate::record::Record;
 use crate::restore::plan::{Goal, is_surely_in, plan_restore};
+use crate::restore::refusals::carry_out;
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -77,7 +77,8 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
         Some(&there),
         Goal::Effect,
     );
-    let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
+    let deadline = Instant::now() + SETTLE;
+    let errors = carry_out(&plan, world, deadline, |_| {}).errors;
     let mut notes = Vec::new();
     for stray in &strays {
         let name = stray.name();

@@ -653,14 +653,35 @@ fn a_route_that_is_refused_keeps_no_other_away() {
         let before = prepared(host, 2);
         let mut c = Container::new("barred");
         c.create(host).ok();
-        host.ip("rule add to 10.0.0.9 prohibit priority 100");
+        host.ip(HIDE_GATEWAY);
         c.stop(host)
             .fails(8, &["adding route 10.20.0.0/16 via 10.0.0.9 dev r0"]);
         assert!(sh("ip route").contains("10.21.0.0/16 via 10.1.0.9 dev r1"));
         assert!(sh("ip rule").contains("from 10.1.0.1 lookup 101"));
-        host.ip("rule delete to 10.0.0.9 prohibit priority 100");
+        host.ip(SHOW_GATEWAY);
         host.rdmaprep(&["restore", "--all"]).ok();
         host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// No table is asked before this rule: the kernel finds no way to the gateway and refuses it.
+const HIDE_GATEWAY: &str = "rule add lookup local priority 1
+rule delete lookup local priority 0
+rule add to 10.0.0.9 unreachable priority 0";
+const SHOW_GATEWAY: &str = "rule delete to 10.0.0.9 unreachable priority 0
+rule add lookup local priority 0
+rule delete lookup local priority 1";
+
+#[test]
+fn a_gateway_that_a_rule_prohibits_keeps_no_route_away() {
+    alone(|host| {
+        prepared(host, 1);
+        let mut c = Container::new("prohibited");
+        c.create(host).ok();
+        host.ip("rule add to 10.0.0.9 prohibit priority 100");
+        c.stop(host).ok();
+        assert!(sh("ip route").contains("10.20.0.0/16 via 10.0.0.9 dev r0"));
         host.is_clean();
     });
 }
@@ -958,7 +979,7 @@ fn a_run_folder_that_others_can_write_is_refused() {
 /// Linux refuses an address of its own as a gateway of IPv6: what no host can have does not hold a
 /// record for ever.
 #[test]
-fn what_linux_refuses_twice_is_given_up() {
+fn what_linux_refuses_for_some_time_is_given_up() {
     alone(|host| {
         host.rails(2);
         host.ip("address add fd00::1/64 dev r0 nodad
@@ -970,6 +991,10 @@ route add fd14::/48 via fd00::8 dev r0");
         sh("ip address add fd00::9/128 dev r1 nodad");
         let said = c.stop(host);
         assert_eq!(said.code, Some(8), "{said:?}");
+        // It may be passing.
+        let said = host.rdmaprep(&["restore", "--all"]);
+        assert_eq!(said.code, Some(8), "{said:?}");
+        refuse_since_some_time(host);
         let said = host.rdmaprep(&["restore", "--all"]).ok();
         let note = "\n  note        route fd13::/48";
         assert!(said.out.contains(note), "{said:?}");
@@ -980,6 +1005,98 @@ route add fd14::/48 via fd00::8 dev r0");
         let routes = sh("ip -6 route show dev r0");
         assert!(routes.contains("fd14::/48 via fd00::8"), "{routes}");
         host.is_clean();
+    });
+}
+
+/// As if the kernel had begun to refuse ten minutes earlier.
+fn refuse_since_some_time(host: &Host) {
+    for path in fs::read_dir(host.run.join("records")).unwrap() {
+        let path = path.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let refused = record.get_mut("refused").and_then(Value::as_object_mut);
+        for since in refused.into_iter().flat_map(|all| all.values_mut()) {
+            *since = (since.as_u64().unwrap() - 601).into();
+        }
+        fs::write(path, record.to_string()).unwrap();
+    }
+}
+
+/// A virtual address that fails over, an administrator's rule.
+#[test]
+fn what_linux_refuses_for_a_while_leaves_the_other_legs() {
+    alone(|host| {
+        prepared(host, 2);
+        host.prepare("r0");
+        host.ip(
+            "route add 10.50.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1
+route add fd50::/48 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1",
+        );
+        let before = host.look();
+        let mut c = Container::new("for-a-while");
+        c.create(host).ok();
+        host.ip("rule add to 10.0.0.9 prohibit priority 100\naddress add fd00::9/128 dev r1 nodad");
+        for _ in 0..2 {
+            let said = c.stop(host);
+            assert_eq!(said.code, Some(8), "{said:?}");
+            for (family, subnet) in [("-4", "10.50.0.0/16"), ("-6", "fd50::/48")] {
+                let left = sh(&format!("ip {family} route show {subnet}"));
+                assert!(left.contains("dev r1"), "{subnet}: {left}");
+            }
+            host.rdmaprep(&["restore", "--all", "--stale"])
+                .fails(8, &[]);
+        }
+        host.ip("rule delete to 10.0.0.9 prohibit priority 100\naddress delete fd00::9/128 dev r1");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
+/// The route over the second one's NIC is from the first one's address.
+#[test]
+fn what_waits_for_an_address_of_another_container_comes() {
+    alone(|host| {
+        prepared(host, 2);
+        host.ip("route add fd99::/64 via fd01::9 dev r1 src fd00::1
+route add 10.51.0.0/16 via 10.1.0.9 dev r1 src 10.0.0.1");
+        let before = host.look();
+        let (mut a, mut b) = (Container::new("a"), Container::new("b"));
+        host.prepare("r0");
+        a.create(host).ok();
+        host.prepare("r1");
+        b.create(host).ok();
+        b.stop(host);
+        refuse_since_some_time(host);
+        host.rdmaprep(&["restore", "--all", "--stale"]);
+        a.stop(host);
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
+/// A stop that is killed has brought the NIC over which another one's route leads.
+#[test]
+fn a_route_over_the_nic_of_a_killed_stop_stays() {
+    alone(|host| {
+        prepared(host, 2);
+        host.ip("route add 10.51.0.0/16 via 10.1.0.9 dev r1 src 10.0.0.1");
+        let before = host.look();
+        // In the middle NICs are here, and the record stays.
+        for point in (1..30).step_by(3) {
+            let (mut a, b) = (Container::new("a"), Container::new("b"));
+            host.prepare("r0");
+            a.create(host).ok();
+            host.prepare("r1");
+            b.create(host).ok();
+            let mut stop = host.command(&["hook", "poststop"]);
+            stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
+            testkit::run(&mut stop, &b.stopped());
+            a.stop(host).ok();
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            host.is_as(&before);
+        }
     });
 }
 
@@ -1005,6 +1122,8 @@ nexthop add id 42 via 10.1.0.8 dev r1",
                 "ip nexthop del id {number}; ip nexthop add id {number} {is_now}"
             ));
             c.stop(host);
+            host.rdmaprep(&["restore", "--all"]);
+            refuse_since_some_time(host);
             host.rdmaprep(&["restore", "--all"]).ok();
             host.is_clean();
             assert!(sh("ip nexthop show dev r0").contains("id 40 "), "{is_now}");

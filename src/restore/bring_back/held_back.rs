@@ -82,7 +82,7 @@ impl BringBack<'_, '_> {
         whole.held.retain(|h| !left.contains(h.name()));
         if left.is_empty()
             || whole.held.is_empty()
-            || !delete_stand_ins(self.world, &whole.held)?.is_empty()
+            || !delete_stand_ins(self.world, &whole.held, &settled.drift)?.is_empty()
         {
             return Ok(());
         }

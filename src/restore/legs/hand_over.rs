@@ -9,7 +9,7 @@ use rdma_model::step::Side;
 
 use super::{AbsentParts, is_part};
 use crate::kernel::{Depth, Scope, World};
-use crate::record::Record;
+use crate::record::{Phase, Record};
 use crate::restore::owed;
 use crate::store::records::Records;
 
@@ -19,6 +19,8 @@ impl AbsentParts {
     pub(super) fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
+        // A killed restore has brought it: the next one takes it for the host's by its record.
+        let is_underway = to.phase == Phase::Restoring;
         // By one that is down no route leads.
         for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
             let state = &mut held.before;
@@ -43,7 +45,7 @@ impl AbsentParts {
             state.routes.retain(|r| !gone.contains(r));
             let whole = from.held.iter().flat_map(|h| &h.before.routes);
             for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
-                let both = self.lacks(route) && its.lacks(route);
+                let both = (self.lacks(route) || is_underway) && its.lacks(route);
                 if !both || !leads_by_its(route, from, &its.objects) {
                     continue;
                 }
@@ -52,8 +54,9 @@ impl AbsentParts {
                     state.routes.push(route.clone());
                     keys.push(route.clone());
                 }
-                let here = self
-                    .route(route)
+                let here = Some(route)
+                    .filter(|route| self.lacks(route))
+                    .and_then(|route| self.route(route))
                     .filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
                 held.stand_ins
                     .extend(here.filter(|part| !held.stand_ins.contains(part)));

@@ -1,5 +1,7 @@
 //! Puts back what is missing, as soon as no manager is about to make it, and deletes double rules.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use rdma_model::drift::Drift;
 use rdma_model::effect::{Chooser, compare_rules, doubled_since};
@@ -17,6 +19,7 @@ use crate::restore::order::put_in_order;
 use crate::restore::owed::{Words, order_of, owed};
 use crate::restore::plan::{Goal, plan_restore};
 use crate::restore::refusals;
+use crate::restore::time_for_steps;
 use crate::verify;
 
 fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
@@ -107,7 +110,8 @@ impl Settling<'_> {
             self.failed = true;
             return Ok(false);
         };
-        let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
+        let mut restore = plan_restore(owed, host, inside.as_ref(), Goal::Effect);
+        let steps = &mut restore.steps;
         steps.extend(self.back.host_objects.missing(host).steps());
         let side = Side::Host;
         let lost = self.lost_routes(host).into_iter();
@@ -117,18 +121,21 @@ impl Settling<'_> {
                 .iter()
                 .map(|rule| rule_delete(side, rule)),
         );
-        (self.failed, self.refused) = refusals::apply(&steps, self.world);
+        let is_any_due = !restore.all_steps().is_empty();
+        let deadline = Instant::now() + time_for_steps(self.patience);
+        let done = refusals::carry_out(&restore, self.world, deadline, |_| {});
+        (self.failed, self.refused) = (!done.errors.is_empty(), done.refused);
         if order.is_empty() {
-            return Ok(!steps.is_empty());
+            return Ok(is_any_due);
         }
         let scope = Scope::network().with(self.routes());
         let now = self.world.observe(Side::Host, &scope);
         let Ok(ordered) = now.and_then(|now| put_in_order(self.world, Side::Host, order, &now))
         else {
             self.failed = true;
-            return Ok(!steps.is_empty());
+            return Ok(is_any_due);
         };
         self.failed |= !ordered.errors.is_empty();
-        Ok(steps.len() + ordered.steps > 0)
+        Ok(is_any_due || ordered.steps > 0)
     }
 }

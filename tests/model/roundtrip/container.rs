@@ -278,7 +278,7 @@ fn whatever_the_container_did() {
                 return;
             };
             case.assert_equal(kernel.clone(), "after mischief", |l| !own_rule(l));
-            let steps = restore_plan(&kernel, &case.attach.held).steps;
+            let steps = restore_plan(&kernel, &case.attach.held).all_steps();
             let until = cut.index(steps.len() + 1);
             apply_all(&steps[..until], &mut kernel, soon());
             case.assert_equal(

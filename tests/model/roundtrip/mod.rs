@@ -101,7 +101,7 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
     inside
         .iter()
         .for_each(|inside| assert_sweeps(&home.steps, inside));
-    apply_all(&home.steps, kernel, soon());
+    apply_all(&home.all_steps(), kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::network()).unwrap();
     let order = order.met(&now);
     put_in_order(kernel, Side::Host, &order, &now).unwrap();
@@ -349,7 +349,7 @@ fn a_restore_cut_off_anywhere() {
         let Some(attached) = case.attached() else {
             return;
         };
-        let steps = restore_plan(&attached, &case.attach.held).steps;
+        let steps = restore_plan(&attached, &case.attach.held).all_steps();
         let mut kernel = attached.clone();
         for (k, step) in steps.iter().enumerate() {
             case.assert_restored(kernel.clone(), &format!("home, cut off before step {k}"));
@@ -508,11 +508,14 @@ fn an_equal_host_needs_nothing() {
         let case = Case::new(&h);
         point();
         let held = &case.attach.held;
-        assert_eq!(texts(&restore_plan(&case.kernel, held).steps), [""; 0]);
+        assert_eq!(
+            texts(&restore_plan(&case.kernel, held).all_steps()),
+            [""; 0]
+        );
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
         let look = kernel.observe(Side::Host, &Scope::network()).unwrap();
-        let steps = plan_restore(held, &look, None, Goal::Exact).steps;
+        let steps = plan_restore(held, &look, None, Goal::Exact).all_steps();
         let same = |s: &Step| match s {
             // One of these values decides whether the kernel makes link-local addresses, with their
             // route.

@@ -254,7 +254,7 @@ fn cut_off_anywhere() {
         assert_equal_after_restore(&case, refused, &format!("refused: {step}"));
         kernel.perform(step, soon()).unwrap();
     }
-    let steps = restore_plan(&kernel, &case.attach.held).steps;
+    let steps = restore_plan(&kernel, &case.attach.held).all_steps();
     for (k, step) in steps.iter().enumerate() {
         assert_equal_after_restore(
             &case,
