@@ -5,18 +5,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use rdma_model::manager::Managed;
 use rdma_model::snapshot::Netdev;
 use rustbus::wire::ObjectPath;
 use rustbus::wire::unmarshal::traits::Variant;
 
+use super::Word;
 use super::bus::{Bus, Callee};
 use super::network_manager::{
-    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, active_on,
-    device, flag, is_external, number, object, object_in, own_profile_of, path_in, property,
-    settings, string, word,
+    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, device,
+    flag, is_external, number, object, object_in, path_in, profile_of, property, settings, string,
+    word,
 };
-use super::{Managers, Word};
 
 const PROFILES: Callee<'static> = Callee {
     name: NAME,
@@ -28,7 +27,7 @@ const BY_USER: u32 = 39;
 
 fn active(bus: &mut Bus, link: &Netdev) -> Result<String> {
     let path = device(bus, link)?;
-    active_on(bus, &path)
+    object(bus, &path, "ActiveConnection").context("no profile is active")
 }
 
 /// Its activation of a link, by a name that no other one has.
@@ -37,40 +36,21 @@ pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
     Ok(format!("{} {active}", bus.owner(NAME)?))
 }
 
-/// The file of the profile that is active on a link; none of what it has found there.
+/// The file of the profile that is active on a link.
 pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
     let device = device(bus, link)?;
-    let profile = own_profile_of(bus, &device)?;
+    let profile = profile_of(bus, &device)?;
     Ok(string(bus, &profile, PROFILE, "Filename")?.into())
 }
 
 /// The profile that is active on a link.
-pub fn active_uuid(bus: &mut Bus, link: &Netdev) -> Result<String> {
+pub fn uuid(bus: &mut Bus, link: &Netdev) -> Result<String> {
     let active = active(bus, link)?;
     string(bus, &active, ACTIVE, "Uuid")
 }
 
-impl Managers {
-    /// Has the profile activated again that was active on a link. [`Word::Configuring`] while that
-    /// is under way, [`Word::NotBegun`] where its manager has refused it, and may yet do it.
-    pub fn activate(&mut self, managed: &Managed, link: &Netdev) -> Option<Word> {
-        match self.activates(managed, link) {
-            true => Some(Word::Configuring),
-            false => self.is_young(managed.by).then_some(Word::NotBegun),
-        }
-    }
-
-    fn activates(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        let (Some(uuid), Some(bus)) = (&managed.uuid, &mut self.bus) else {
-            return false;
-        };
-        let is_active = active_uuid(bus, link).is_ok_and(|active| active == *uuid);
-        !is_active && !is_ended(bus, link) && activate(bus, link, uuid).is_ok()
-    }
-}
-
 /// Activates a profile on a link that has another one, or none.
-fn activate(bus: &mut Bus, link: &Netdev, uuid: &str) -> Result<()> {
+pub fn activate(bus: &mut Bus, link: &Netdev, uuid: &str) -> Result<()> {
     let device = device(bus, link)?;
     let profile = path_in(&bus.call(PROFILES, "GetConnectionByUuid", &[uuid])?)?;
     let paths = [profile.as_str(), &device, "/"].map(ObjectPath::new);
@@ -97,7 +77,7 @@ fn is_ended_on(bus: &mut Bus, path: &str) -> bool {
 pub fn ended(bus: &mut Bus, link: &Netdev) -> Result<Vec<String>> {
     let path = device(bus, link)?;
     let is_kept = match number(bus, &path, DEVICE, "State")? {
-        ACTIVATED => is_external(bus, &path).is_ok_and(|is| is),
+        ACTIVATED => is_external(bus, &path),
         DISCONNECTED => is_ended_on(bus, &path) || !flag(bus, &path, DEVICE, "Autoconnect")?,
         _ => false,
     };

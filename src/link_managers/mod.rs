@@ -140,7 +140,7 @@ impl Managers {
     }
 
     fn uuid(&mut self, by: Manager, link: &Netdev) -> Option<String> {
-        activation::active_uuid(self.network_manager(by)?, link).ok()
+        activation::uuid(self.network_manager(by)?, link).ok()
     }
 
     /// The bus, if `by` is NetworkManager.
@@ -183,6 +183,10 @@ impl Managers {
     /// Whether its files are not those by which a link was configured before. A profile that
     /// NetworkManager makes of what it finds on a link is no other one.
     fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let bus = self.network_manager(managed.by);
+        if bus.is_some_and(|bus| network_manager::finds_configured(bus, link)) {
+            return false;
+        }
         managed.profile.as_ref().is_some_and(|was| {
             self.profile(managed.by, link)
                 .is_some_and(|now| now.digest != was.digest)
@@ -204,7 +208,6 @@ impl Managers {
             Word::Done if self.is_unaware(managed, link) => Word::DoneBefore,
             Word::Done if self.has_changed(managed, link) => Word::Changed,
             Word::Idle if self.is_ended(managed.by, link) => Word::Ended,
-            Word::GivenUp if self.is_young(managed.by) => Word::NotBegun,
             word => word,
         }
     }
@@ -215,6 +218,17 @@ impl Managers {
             true => Word::Changed,
             false => Word::Begun,
         }
+    }
+
+    /// Has the profile activated again that was active on a link. Whether its manager does that.
+    pub fn activate(&mut self, managed: &Managed, link: &Netdev) -> bool {
+        let (Some(uuid), Some(bus)) = (&managed.uuid, &mut self.bus) else {
+            return false;
+        };
+        let is_active = activation::uuid(bus, link).is_ok_and(|active| active == *uuid);
+        !is_active
+            && !activation::is_ended(bus, link)
+            && activation::activate(bus, link, uuid).is_ok()
     }
 
     /// Whether someone has ended what the manager of a link had active on it.
@@ -402,6 +416,3 @@ fn known<'a>(own: &'a mut Option<networkd::Own>, bus: &mut bus::Bus) -> Option<&
     }
     own.as_ref()
 }
-
-#[cfg(test)]
-mod tests;

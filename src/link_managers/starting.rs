@@ -48,12 +48,6 @@ impl Managers {
         (starts || was_missed).then_some("it is starting")
     }
 
-    /// Whether a manager may yet do otherwise than it says: NetworkManager in its first seconds.
-    pub fn is_young(&mut self, by: Manager) -> bool {
-        self.network_manager(by)
-            .is_some_and(network_manager::is_young)
-    }
-
     fn is_undecided(&mut self, link: &Netdev) -> bool {
         let bus = self.bus.as_mut();
         bus.is_some_and(|bus| network_manager::is_undecided(bus, link))

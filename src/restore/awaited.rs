@@ -64,7 +64,7 @@ pub fn resume(
         nics.activate_again(Word::External, &host, &mut managers);
         if is_over {
             nics.activate_again(Word::Idle, &host, &mut managers);
-            last_words(&mut words, &mut managers);
+            last_words(&mut words, managers.can_be_asked());
         }
         forget_unnoticed(&mut words, records.age(record));
         let missing = plan_to_add(record, &here, &words, &host);
@@ -116,12 +116,9 @@ impl NicsOfManagers<'_> {
             let Some(word) = self.words.get_mut(name).filter(|word| **word == which) else {
                 continue;
             };
-            if self.asked.contains(name) {
+            if self.asked.contains(name) || activate(held, managers, host) {
                 *word = Word::Configuring;
-            } else if let Some(done) = activate(held, managers, host) {
-                *word = done;
-                self.asked
-                    .extend((done == Word::Configuring).then(|| name.clone()));
+                self.asked.insert(name.clone());
             }
         }
     }

@@ -83,7 +83,7 @@ pub fn settle(
         last: None,
         looks: 0,
         device_notes: None,
-        activated: Words::new(),
+        activated: Vec::new(),
         lacked: None,
         tries: 0,
         failed: false,
@@ -107,8 +107,8 @@ struct Settling<'a> {
     looks: usize,
     /// Set when device settings have been put back.
     device_notes: Option<Vec<String>>,
-    /// NICs whose profile was to be activated, and what that came to.
-    activated: Words,
+    /// NICs whose profile has been activated.
+    activated: Vec<IfName>,
     /// What was missing when it was first put back.
     lacked: Option<Vec<Drift>>,
     tries: usize,
@@ -208,16 +208,14 @@ impl Settling<'_> {
     }
 
     /// A profile that was activated a moment ago is no news yet; and waiting ends.
-    fn with_what_was_done(&mut self, mut words: Words) -> Words {
+    fn with_what_was_done(&self, mut words: Words) -> Words {
         for (name, word) in &mut words {
-            match self.activated.get(name) {
-                Some(done) if *word == Word::Idle => *word = *done,
-                Some(Word::NotBegun) if *word == Word::External => *word = Word::NotBegun,
-                _ => {}
+            if *word == Word::Idle && self.activated.contains(name) {
+                *word = Word::Configuring;
             }
         }
         if self.is_over() || self.waited >= OWN {
-            last_words(&mut words, self.managers);
+            last_words(&mut words, self.managers.can_be_asked());
         }
         words
     }
@@ -234,15 +232,14 @@ impl Settling<'_> {
         let due = self.back.held.iter().filter(|held| {
             let name = held.name();
             words.get(name) == Some(&word)
-                && self.activated.get(name) != Some(&Word::Configuring)
+                && !self.activated.contains(name)
                 // Of those that were here, an administrator may have changed it.
                 && (word == Word::Idle || self.back.arriving.contains(name))
         });
-        let done = due.filter_map(|h| Some((h.name().clone(), activate(h, self.managers, host)?)));
-        let done: Words = done.collect();
-        let is_any = !done.is_empty();
-        self.activated.extend(done);
-        is_any
+        let asked = due.filter(|held| activate(held, self.managers, host));
+        let asked: Vec<IfName> = asked.map(|h| h.name().clone()).collect();
+        self.activated.extend(asked.iter().cloned());
+        !asked.is_empty()
     }
 
     /// Whether nothing changes, and nothing is awaited.

@@ -8,7 +8,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Rule, Snapshot};
 use rdma_model::step::chosen_by_manager;
 
-use crate::link_managers::{Manager, Managers, Word};
+use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
 use crate::restore::owed::{Words, has_its_own, is_strange};
 use crate::select::Awaits;
@@ -93,15 +93,12 @@ fn has_unknown_address(held: &MovedNic, link: &Netdev) -> bool {
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
 /// nothing does not run, and one that has missed nothing does nothing more.
-pub fn last_words(words: &mut Words, managers: &mut Managers) {
-    let can_be_asked = managers.can_be_asked();
-    // No other one has no profile that it activates.
-    let is_young = managers.is_young(Manager::NetworkManager);
+pub fn last_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
             Word::NotBegun if !can_be_asked => Word::Absent,
             Word::DoneBefore => Word::NeverMissedIt,
-            Word::Idle if !is_young => Word::GivenUp,
+            Word::Idle => Word::GivenUp,
             word => word,
         };
     }
@@ -114,9 +111,11 @@ pub fn assume_managers_done(words: &mut Words) {
     busy.for_each(|word| *word = Word::Changed);
 }
 
-/// See [`Managers::activate`].
-pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> Option<Word> {
-    managers.activate(held.managed.as_ref()?, host.netdev(held.name())?)
+/// Has the profile of a NIC activated again. Whether that is under way.
+pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bool {
+    let link = host.netdev(held.name());
+    let managed = held.managed.as_ref().zip(link);
+    managed.is_some_and(|(managed, link)| managers.activate(managed, link))
 }
 
 /// Whether a stop need not wait for the manager any longer.
