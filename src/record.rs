@@ -1,7 +1,7 @@
 //! The write-ahead record: everything that restoring NICs takes, written before the first of them
 //! moves; one per container namespace. It is replaced as a whole, so it is valid at every instant.
-//! Another schema is refused by name rather than guessed at: a field that is added or goes makes a
-//! new one.
+//! Another schema is refused by name rather than guessed at: a field without which an older program
+//! would restore otherwise makes a new one.
 
 mod salvage;
 

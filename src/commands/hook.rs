@@ -30,7 +30,7 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
     // Before it reads what others wrote. In a container's user namespace this may fail: that is an
-    // error only for a hook that has something to do, which is known below.
+    // error only at a stage that has something to do, which is known below.
     let shed = capabilities::shed();
     let begun = Instant::now();
     let state = read_state()?;

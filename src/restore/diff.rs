@@ -81,7 +81,8 @@ pub(super) fn difference(
         let stays = is_there(&plain, &have.netdev, is, goal) && !going.contains(&plain);
         want.netdev.addresses.contains(&plain) && !stays
     });
-    // Those that are missing decide how an address is added.
+    // Before `configure`: an address that a missing route prefers is added without a wait for
+    // duplicate address detection.
     add.routes = missing_of(&want, &have, &flushed, goal);
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing_qdiscs;
@@ -97,6 +98,7 @@ pub(super) fn difference(
     }
     steps.extend(device_differences(side, was, is));
     steps.extend(removed(side, &want, &have, &going, goal));
+    // Those that the NIC itself has are deleted by `removed`.
     let mut remnants = remnants(side, add.routes.iter(), observed);
     remnants
         .retain(|s| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route)));

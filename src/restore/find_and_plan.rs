@@ -43,7 +43,7 @@ pub(super) fn find_and_plan(
 ) -> Result<Planned> {
     let deadline = Instant::now() + patience;
     let mut notes = Vec::new();
-    // Every namespace of the machine is looked into: once.
+    // Every namespace of the machine is looked into: once, and by a try with patience alone.
     let mut has_searched = patience.is_zero();
     let mut searched = None;
     loop {

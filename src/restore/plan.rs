@@ -44,7 +44,8 @@ pub struct RestorePlan {
     /// NICs that are neither inside nor on the host, or cannot be moved to the host, each with the
     /// reason.
     pub stuck: Vec<(IfName, String)>,
-    /// How many of these are in neither place: a namespace that ends returns NICs some time later.
+    /// How many of these, and of HCAs without a NIC, are in neither place: a namespace that ends
+    /// returns them some time later.
     pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,

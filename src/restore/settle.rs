@@ -54,7 +54,7 @@ pub struct Settled {
     pub drift: Vec<Drift>,
     /// What a link manager changed meanwhile, and which one.
     pub fought: Option<String>,
-    /// Which device settings had been changed, a sentence for each NIC.
+    /// Which device settings had been changed, and what is left out, a sentence for each.
     pub notes: Vec<String>,
     /// NICs whose manager is not done.
     pub waiting: Vec<Waiting>,
@@ -145,8 +145,9 @@ impl Settling<'_> {
             }
             let words = self.with_what_was_done(words);
             let still = self.is_still(&host, &words);
-            let mut taken = [Word::Changed, Word::External].into_iter();
-            if still && taken.any(|word| self.activate(word, &words, &host)) {
+            // A manager that took another profile, or what it found there, does no more by itself.
+            let mut to_activate = [Word::Changed, Word::External].into_iter();
+            if still && to_activate.any(|word| self.activate(word, &words, &host)) {
                 self.last = None;
             } else if still && let Next::End(drift) = self.put_back(&host, &words)? {
                 return Ok(self.end(drift, &words, &host));

@@ -33,7 +33,8 @@ impl Create<'_> {
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        // If this fails the record stays. Nothing has moved: restoring it changes nothing.
+        // If this fails the record stays. Nothing has moved: its restore brings back what earlier
+        // ones owed.
         replace_unfinished(&mut attempt.records, &record)?;
         self.attach(&mut attempt, &mut record, steps, setup)
             .or_else(|e| self.undo(attempt, record, &e))

@@ -47,7 +47,7 @@ impl BringBack<'_, '_> {
         why.extend(errors.chain(&let_go.err()).map(|e| format!("{e:#}")));
         why.extend(remaining);
         why.extend(settled.drift.iter().map(Drift::to_string));
-        // Else it has been put back.
+        // Where nothing is lacking, what a manager took has been put back: that is a note.
         let is_lost = !settled.drift.is_empty();
         let why_or_note = if is_lost { &mut why } else { &mut notes };
         why_or_note.extend(settled.fought);
@@ -67,7 +67,7 @@ impl BringBack<'_, '_> {
         record.due_until_back = [names, due].concat();
         record.held_back = why;
         record.notes = notes;
-        // Else they have been put back.
+        // Objects of the host that no NIC awaits have been put back.
         if record.due_until_back.is_empty() {
             record.host_objects = HostObjects::default();
         }

@@ -24,6 +24,7 @@ impl AbsentParts {
         // By one that is down no route leads.
         for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
             let state = &mut held.before;
+            // As if this NIC alone were away: a route that lacks something by it, too, is its own.
             let its = AbsentParts {
                 devs: [state.netdev.name.clone()].into(),
                 sources: state
