@@ -190,10 +190,12 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
 /// links come back.
 pub(super) fn unrecorded(records: &Records) -> Result<Vec<(u64, String)>> {
     let store = records.store();
-    let paths = records.paths();
+    let pinned = store.all_pins()?;
+    // Read now: a create that ran meanwhile has written its record before it pinned the namespace.
+    let paths = store.record_paths()?;
     let recorded: Vec<u64> = paths.iter().filter_map(|p| store.netns_of(p)).collect();
     let mut found = Vec::new();
-    for netns in store.all_pins()? {
+    for netns in pinned {
         let place = pins::place(&store.pin(netns), netns);
         let Some(place) = place.filter(|_| !recorded.contains(&netns)) else {
             continue;

@@ -184,8 +184,17 @@ impl<'a, 'r> BringBack<'a, 'r> {
         self.save();
         let possible = self.absent.possible(&self.record);
         let again = plan_now(self.world, &mut self.managers, &possible, Purpose::Restore)?;
-        let plan = again.plan;
-        Ok(Planned { plan, ..planned })
+        let mut restore = again.plan;
+        // One that has come since lacks its part of the routes: the next try gives it that.
+        let still = restore.stuck_nics();
+        for name in stuck.into_iter().filter(|name| !still.contains(name)) {
+            restore.stuck.push((name, "has come only now".to_owned()));
+            restore.superseded.clear();
+        }
+        Ok(Planned {
+            plan: restore,
+            ..planned
+        })
     }
 
     fn run_steps(&mut self, plan: &RestorePlan, patience: Duration) -> Ran {

@@ -269,7 +269,7 @@ impl Store {
         }))
     }
 
-    fn record_paths(&self) -> Result<Vec<PathBuf>> {
+    pub fn record_paths(&self) -> Result<Vec<PathBuf>> {
         // Write access there decides what the host gets back.
         files::owned(&self.run)?;
         files::owned(&self.records())?;

@@ -46,6 +46,34 @@ fn a_leg_that_was_deleted_meanwhile_stays_deleted() {
     });
 }
 
+/// Linux takes the legs of a deleted IPv6 route out of a whole one that is there.
+#[test]
+fn what_is_left_of_an_ipv6_route_goes_before_the_whole() {
+    alone(|host| {
+        host.rails(3);
+        for i in 0..3 {
+            host.ip(&format!("address add fd0{i}::1/64 dev r{i} nodad"));
+        }
+        host.ip(
+            "route add fd97::/64 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via \
+            fd02::9 dev r2",
+        );
+        host.prepare("r0");
+        let c = Container::new("c");
+        c.create(host).ok();
+        host.ip("route delete fd97::/64 via fd02::9 dev r2");
+        let points = host.run.join("points");
+        let mut stop = host.command(&["hook", "poststop"]);
+        stop.env("RDMAPREP_FAULT_POINTS", &points);
+        testkit::run(&mut stop, &c.stopped()).ok();
+        let points = std::fs::read_to_string(points).unwrap();
+        let (_, since) = points.split_once("adding route fd97::/64").unwrap();
+        assert!(!since.contains("deleting route fd97::/64"), "{points}");
+        assert_eq!(legs("fd97::/64"), ["r0", "r1"]);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn a_group_that_was_deleted_meanwhile_stays_deleted() {
     alone(|host| {

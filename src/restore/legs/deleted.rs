@@ -9,7 +9,7 @@ use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
 use rdma_model::step::NicState;
 
-use super::{AbsentParts, is_part, is_same_leg, key};
+use super::{AbsentParts, is_ipv6, is_part, is_same_leg, key};
 use crate::record::Record;
 
 /// A leg over a link that stayed, and what was left of its route.
@@ -76,10 +76,12 @@ impl AbsentParts {
         }
     }
 
-    /// What stands in for routes of a NIC besides what is recorded, which was changed.
+    /// What stands in for routes of a NIC besides what is recorded, which was changed. What is left
+    /// of an IPv6 route goes before the whole comes (`remnants`): by then Linux would take its legs
+    /// out of that one (ip6_route_del() in net/ipv6/route.c).
     pub(super) fn rests_of(&self, state: &NicState) -> Vec<Route> {
         let mut rests: Vec<Route> = self.rests.clone();
-        rests.retain(|rest| state.routes.iter().any(|r| is_part(rest, r)));
+        rests.retain(|rest| !is_ipv6(rest) && state.routes.iter().any(|r| is_part(rest, r)));
         rests
     }
 
@@ -156,6 +158,6 @@ fn legs_that_stayed<'a>(
 /// IPv4 it is put there.
 fn has_stayed(record: &Record, route: &Route, leg: &Hop) -> bool {
     let mut parts = record.held.iter().flat_map(|h| &h.stand_ins);
-    super::is_ipv6(route)
+    is_ipv6(route)
         || parts.any(|part| is_part(part, route) && part.hops.iter().any(|h| is_same_leg(h, leg)))
 }
