@@ -81,6 +81,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         .iter()
         .map(|h| (h.name().clone(), move_order(h)))
         .collect();
+    // What comes along with a NIC follows it, members before their bond.
     held.sort_by_key(|h| {
         (
             order

@@ -150,8 +150,8 @@ impl HookCall<'_> {
         self.known + Duration::from_secs(seconds.into())
     }
 
-    /// Nothing where the container did not opt in, or where the hook of another of its devices does
-    /// the work.
+    /// Nothing where the container did not opt in, or where another hook does the work: a CDI
+    /// device brings one with `--rail` into config.json, and the first of these does it for all.
     fn asked(&self) -> Result<Option<Asked>> {
         let (args, state) = (self.args, &self.state);
         let named = args.plan.as_deref();

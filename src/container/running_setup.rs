@@ -26,8 +26,8 @@ pub struct RunningSetup {
     done: Receiver<Result<Applied>>,
     /// What its image lacks.
     lacks: Receiver<Vec<String>>,
-    /// Nothing is sent: its end lets the thread end, here or with a create that fails. One that
-    /// ends beside moves makes them slower (docs/performance.md).
+    /// Nothing is sent: when this is dropped the thread ends, also with a create that fails. A
+    /// thread that ends beside moves makes them slower (docs/performance.md).
     until_moved: Sender<()>,
 }
 

@@ -230,9 +230,10 @@ impl<'a> Create<'a> {
         let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
-        // The host's own are recorded when the NICs return (restore/of_host.rs): here only what
-        // earlier restores owe.
+        // Rules, routes and nexthop objects that are no NIC's are recorded when the NICs return
+        // (restore/of_host.rs): here only those that earlier restores owe.
         let host_objects = unfinished_objects(&attempt.records, &held, &host);
+        // Whose they are only networkd can say, which may not run then.
         let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);
         Ok(Record {
             schema: SCHEMA,
@@ -248,6 +249,7 @@ impl<'a> Create<'a> {
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
             precedence,
+            static_rules,
             // What only a restore fills.
             held_back: Vec::new(),
             notes: Vec::new(),
@@ -257,7 +259,6 @@ impl<'a> Create<'a> {
             children_gone: false,
             refused: BTreeMap::new(),
             rules_beside: None,
-            static_rules,
             searched: None,
         })
     }

@@ -52,7 +52,7 @@ pub fn record_objects(
     Ok(())
 }
 
-/// See [`Record::static_rules`].
+/// Rules that say RTPROT_STATIC and are not networkd's: see [`Record::static_rules`].
 pub fn static_rules(managers: &mut Managers, host: &Snapshot) -> Vec<Rule> {
     let mut all: Vec<Rule> = host.rules.clone();
     all.retain(Rule::is_static);

@@ -46,6 +46,7 @@ pub fn reclaim(
         let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
         unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
+    // Files with the NCCL settings of containers in a namespace (`Store::profile`).
     for profile in store
         .all_profiles()?
         .into_iter()

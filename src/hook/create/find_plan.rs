@@ -40,9 +40,8 @@ impl Create<'_> {
         let busy = planner::busy_nics(&attempt.records, hook.machine);
         let world = &mut *attempt.world;
         let whole = self.whole_plan(name, world, &busy)?;
-        // Before the host is observed: an observation that only ends in a wait would keep the lock
-        // from others. A policy that judges hardware needs the observation, so it is checked below
-        // then.
+        // Before the host is observed for a stored plan: an observation that only ends in a wait
+        // would keep the lock from others. A policy that judges hardware needs it, and comes below.
         let by_hardware = policy.asks_for_hardware();
         if !by_hardware {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
@@ -100,6 +99,7 @@ impl Create<'_> {
         let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
         let by_hardware = self.pod_request.host.policy.asks_for_hardware();
         Scope {
+            // Hardware is judged by it, for gVisor's RDMA proxy, too; and a view is a copy of it.
             sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
             // Links in other namespaces that sit on these NICs.
             elsewhere: true,

@@ -69,7 +69,8 @@ pub(super) fn check_managers_are_known(held: &[MovedNic], managers: &mut Manager
     Ok(())
 }
 
-/// Of NetworkManager the profile counts as well.
+/// Whether the manager could be asked what on the NIC is not its own (`foreign`), and
+/// NetworkManager which profile it has there.
 fn is_known(managed: &Managed) -> bool {
     let has_profile = managed.uuid.is_some() || managed.by == Manager::Networkd;
     managed.foreign.is_some() && has_profile
@@ -84,7 +85,7 @@ pub(super) fn record_manager_and_its_rules(
     host: &Snapshot,
     managers: &mut Managers,
 ) {
-    // What may be the manager's beside the NIC's own rules: it is asked of all of them at once.
+    // Rules beside the NIC's own that the manager may have made: it is asked of all at once.
     let to_tables = held.before.rules_to_tables(host, moved);
     let mut applied = managers.applied_rules(&held.before.netdev, &host.rules);
     applied.retain(|r| !held.before.rules.contains(r));
@@ -97,16 +98,17 @@ pub(super) fn record_manager_and_its_rules(
         held.ended_profiles = managers.ended(&held.before.netdev);
         return;
     };
-    // What is not in `foreign` is the manager's; where it was not asked, what is static.
-    let is_managers = |r: &Rule| match managed.foreign {
+    // By its profile it makes again what is not in `foreign`; where it was not asked, what is
+    // static.
+    let comes_again = |r: &Rule| match managed.foreign {
         Some(_) => managed.owns_rule(r),
         None => r.is_static(),
     };
-    let of_manager = to_tables.iter().filter(|r| is_managers(r));
+    let of_manager = to_tables.iter().filter(|r| comes_again(r));
     // What NetworkManager applies and no profile has: it was given that by `nmcli device modify`.
     // The profile's own to other tables are left out: they come with it, and may be another NIC's
     // as well.
-    let given_at_run_time = applied.iter().filter(|r| !is_managers(r));
+    let given_at_run_time = applied.iter().filter(|r| !comes_again(r));
     let added: Vec<Rule> = of_manager.chain(given_at_run_time).cloned().collect();
     held.before.rules.extend(added);
 }
@@ -165,8 +167,8 @@ fn adopt_the_rest(was: &NicState, is: &mut NicState, host: &Snapshot) {
     is.nexthops.extend(free.cloned());
 }
 
-/// What the host lacks of its own that an earlier restore of these NICs has yet to put back. A
-/// route without a device may be there: not all are read here.
+/// What is no NIC's, and an earlier restore of these NICs has yet to put back. A route without a
+/// device may be there already, as not all are read here: then a restore adds nothing.
 pub(super) fn unfinished_objects(
     records: &Records,
     held: &[MovedNic],
