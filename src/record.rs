@@ -133,10 +133,10 @@ pub struct Record {
     /// next try begins behind them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<usize>,
-    /// What the kernel refuses to take back, as in [`Drift::expected`], and the seconds from 1970
-    /// to the first refusal.
+    /// What the kernel refuses to take back, as in [`Drift::expected`], and the seconds from the
+    /// boot to the first refusal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub refused: BTreeMap<String, u64>,
+    pub refused: BTreeMap<String, i64>,
     /// Rules that say RTPROT_STATIC and were not networkd's as the NICs left: it may not be there
     /// to ask when they return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

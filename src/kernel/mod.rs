@@ -13,6 +13,7 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 
 mod beside;
+pub mod clock;
 pub mod device;
 mod host_paths;
 pub mod links;

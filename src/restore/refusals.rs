@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rdma_model::drift::Drift;
 use rdma_model::snapshot::Route;
@@ -12,11 +12,12 @@ use super::legs::is_part;
 use super::plan::{RestorePlan, delete_on_host};
 use super::settle::Settled;
 use crate::apply::{apply_all, apply_each, is_refusal};
-use crate::kernel::World;
+use crate::kernel::{World, clock};
 use crate::record::Record;
 
 /// A gateway may be the host's own address for a while, as when a virtual one fails over.
-const PASSING: Duration = Duration::from_secs(10 * 60);
+/// In seconds.
+const PASSING: i64 = 10 * 60;
 
 #[derive(Default)]
 pub(super) struct Done {
@@ -83,8 +84,7 @@ pub(super) fn give_up(
     record: &mut Record,
     away: &BTreeSet<IpAddr>,
 ) -> Vec<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_secs();
+    let now = clock::since_boot();
     let routes = record.held.iter().flat_map(|h| &h.before.routes);
     let awaited = routes.filter(|r| r.prefsrc.is_some_and(|ip| away.contains(&ip)));
     let awaited: BTreeSet<String> = awaited.map(Route::to_string).collect();
@@ -103,11 +103,26 @@ pub(super) fn give_up(
             .expected
             .as_ref()
             .and_then(|text| record.refused.get(text));
-        since.is_some_and(|since| since + PASSING.as_secs() <= now)
+        since.is_some_and(|since| now - since >= PASSING)
     });
-    settled.drift = left;
+    settled.drift = without_followers(left, &given_up);
     let given_up = given_up.into_iter();
     given_up
         .map(|drift| format!("{} left out: the kernel refuses it by now", drift.field))
         .collect()
+}
+
+/// Routes to one destination are compared in their order: behind one that is left out, each is in
+/// the place of the one before it, and the last one seems to be missing.
+fn without_followers(mut left: Vec<Drift>, given_up: &[Drift]) -> Vec<Drift> {
+    let mut gaps: Vec<Drift> = given_up.to_vec();
+    while let Some(gap) = gaps.pop() {
+        let follows = |drift: &Drift| {
+            drift.dev == gap.dev && drift.expected.is_some() && drift.expected == gap.observed
+        };
+        let (followers, others) = left.into_iter().partition(follows);
+        left = others;
+        gaps.extend::<Vec<Drift>>(followers);
+    }
+    left
 }

@@ -1008,6 +1008,32 @@ route add fd14::/48 via fd00::8 dev r0");
     });
 }
 
+/// The others are listed in its place, each in that of the one before it.
+#[test]
+fn what_is_given_up_takes_no_equal_routes_with_it() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad
+route add fd13::/48 via fd00::9 dev r0 metric 100
+route add fd13::/48 via fd00::8 dev r0 metric 200
+route add fd13::/48 via fd00::7 dev r0 metric 300");
+        host.prepare("r0");
+        let mut c = Container::new("equals");
+        c.create(host).ok();
+        sh("ip address add fd00::9/128 dev lo nodad");
+        c.stop(host).fails(8, &["fd00::9"]);
+        refuse_since_some_time(host);
+        let said = host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(said.out.contains("left out"), "{said:?}");
+        let routes = sh("ip -6 route show fd13::/48");
+        assert!(
+            routes.contains("fd00::8") && routes.contains("fd00::7"),
+            "{routes}"
+        );
+        host.is_clean();
+    });
+}
+
 /// As if the kernel had begun to refuse ten minutes earlier.
 fn refuse_since_some_time(host: &Host) {
     for path in fs::read_dir(host.run.join("records")).unwrap() {
@@ -1015,7 +1041,7 @@ fn refuse_since_some_time(host: &Host) {
         let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let refused = record.get_mut("refused").and_then(Value::as_object_mut);
         for since in refused.into_iter().flat_map(|all| all.values_mut()) {
-            *since = (since.as_u64().unwrap() - 601).into();
+            *since = (since.as_i64().unwrap() - 601).into();
         }
         fs::write(path, record.to_string()).unwrap();
     }

@@ -74,6 +74,7 @@ impl BringBack<'_, '_> {
         let _ = self.records.save(&self.record);
         ErrorClass::Incomplete.error(text)
     }
+
     /// What happens from now on to NICs that are back whole is the host's own matter: a further try
     /// would undo it.
     fn let_go_of_whole(&mut self, stuck: &[IfName], settled: &Settled) -> Result<()> {
