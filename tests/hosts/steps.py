@@ -249,7 +249,7 @@ def other_than_its_profile(judge):
     changed = f"{said} (ipv4.dns-priority, ipv4.routes, ipv4.routing-rules)"
     if changed not in (text := judge.prepare()):
         raise Failure(f"prepare does not say that r0 was changed: {text[:300]}")
-    judge.expect_code(judge.attach("stop").stop(), 0, "stop")
+    judge.expect_code(attach_noticed(judge, "stop").stop(), 0, "stop")
     judge.until_nothing_is_left()
     judge.expect_back("stop")
     if said in (text := judge.prepare()):
