@@ -6,7 +6,7 @@ use crate::alone;
 use serde_json::Value;
 
 use crate::managed::{away, index, says, state_file, stop_beside, stop_beside_work};
-use testkit::{Container, Host, sh};
+use testkit::{Container, Host, sh, until};
 
 fn stale(host: &Host) -> String {
     host.rdmaprep(&["restore", "--all", "--stale"]).ok().out
@@ -17,6 +17,14 @@ pub fn waiting(host: &Host) {
     let (mut c, _) = away(host, "first");
     stop_beside(host, &mut c, "configuring");
     assert_eq!(host.records().len(), 1);
+}
+
+/// Linux may tell of a carrier up to a second later (net/core/link_watch.c).
+fn set_carrier(host: &Host, state: &str) {
+    host.ip(&format!("link set p0 {state}"));
+    until("r0 has noticed its carrier", || {
+        sh("ip -o link show r0").contains("NO-CARRIER") == (state == "down")
+    });
 }
 
 #[test]
@@ -287,7 +295,7 @@ fn a_restore_at_a_terminal_says_what_it_waits_for() {
 fn a_look_by_hand_says_what_each_nic_waits_for() {
     alone(|host| {
         waiting(host);
-        host.ip("link set p0 down");
+        set_carrier(host, "down");
         let why = "r0 is back; systemd-networkd is configuring it; r0 has no carrier";
         let expected =
             format!("r0 of container first: back, and not done yet\n  state       {why}\n");
@@ -300,7 +308,7 @@ fn a_look_by_hand_says_what_each_nic_waits_for() {
         let json: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(json[0]["awaits"], serde_json::json!([why]), "{json}");
         assert_eq!(json[0]["exit_code"], 0);
-        host.ip("link set p0 up");
+        set_carrier(host, "up");
         says(&index(), "configured");
         assert_eq!(stale(host), "r0 of container first: restored\n");
         host.is_clean();
@@ -407,7 +415,7 @@ fn prepare_names_the_lease_that_a_manager_waits_for() {
 fn status_says_that_a_waiting_nic_has_no_carrier() {
     alone(|host| {
         waiting(host);
-        host.ip("link set p0 down");
+        set_carrier(host, "down");
         let said = host.rdmaprep(&["status"]).ok().out;
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         let words = "systemd-networkd is configuring it; r0 has no carrier";
@@ -428,9 +436,9 @@ fn prepare_says_of_a_nic_with_an_address_that_more_may_come() {
                 "r0 may have other addresses soon than those of the plan: it has no carrier",
             )
         };
-        host.ip("link set p0 down");
+        set_carrier(host, "down");
         assert!(warned("configuring"));
-        host.ip("link set p0 up");
+        set_carrier(host, "up");
         assert!(!warned("configured"));
     });
 }
