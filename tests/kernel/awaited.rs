@@ -243,7 +243,7 @@ fn a_route_whose_source_has_gone_is_left_out_with_a_note() {
         fs::remove_file(state_file(&was)).unwrap();
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                testkit::until("the NIC is back", || {
+                until("the NIC is back", || {
                     fs::read_to_string("/proc/thread-self/net/dev")
                         .unwrap()
                         .contains("r0:")
