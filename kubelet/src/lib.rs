@@ -12,7 +12,8 @@
 //!     driver, release        to prepare claims, and to end them
 //!     health                 how rails are, for the status of pods
 //!     tell, status             what the status of claims says
-//!     refused                  what the create hook said to their containers
+//!     refused, events          what the create hook said to their containers, and of it their pods
+//!     tries                    what failed at the API server is tried again
 //!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers

@@ -53,6 +53,7 @@ fn permissions_are_the_calls_that_are_made() {
             vec!["list", "watch", "create", "update", "delete"],
         ),
         (vec!["nodes"], vec!["get"]),
+        (vec!["events"], vec!["create"]),
     ];
     assert_eq!(rules, expected);
     let account = of_kind(&all, "ServiceAccount")["metadata"]["name"]

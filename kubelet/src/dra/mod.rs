@@ -7,6 +7,7 @@ pub mod away;
 pub mod binding;
 pub mod claim;
 pub mod driver;
+mod events;
 mod health;
 pub mod publish;
 pub mod refused;
@@ -18,6 +19,7 @@ pub mod sharing;
 pub mod slice;
 mod status;
 pub mod tell;
+mod tries;
 
 /// As slices, claims and the kubelet name it.
 pub const DRIVER: &str = "rdmaprep.io";

@@ -61,6 +61,17 @@ struct Refusal {
     words: String,
 }
 
+/// The last refusal of a pod's container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// UIDs of the pod, and of a claim that the container has.
+    pub pod: String,
+    pub claim: String,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub words: String,
+}
+
 impl Refusals {
     /// `run_dir` is that of rdmaprep.
     pub fn new(run_dir: &Path, host: &Path) -> Refusals {
@@ -138,6 +149,25 @@ impl Refusals {
         });
         let (_, last) = its.max_by_key(|(_, refusal)| refusal.time)?;
         Some(last.words.clone())
+    }
+
+    /// One for each pod.
+    pub fn of_pods(&self) -> Vec<Refused> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last: BTreeMap<&String, Refused> = BTreeMap::new();
+        for ((claim, pod), refusal) in &known.last {
+            let Some(pod) = pod else { continue };
+            if last.get(pod).is_none_or(|last| last.time < refusal.time) {
+                let refused = Refused {
+                    pod: pod.clone(),
+                    claim: claim.clone(),
+                    time: refusal.time,
+                    words: refusal.words.clone(),
+                };
+                last.insert(pod, refused);
+            }
+        }
+        last.into_values().collect()
     }
 
     /// Forgets those of other claims.

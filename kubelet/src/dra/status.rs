@@ -70,7 +70,7 @@ impl Look<'_> {
                 "type": READY,
                 "status": if state.is_ready { "True" } else { "False" },
                 "reason": state.reason,
-                "message": bounded(&printable(&state.message)),
+                "message": bounded(&printable(&state.message), LONGEST_MESSAGE),
             }],
         });
         let network = match record {
@@ -187,8 +187,9 @@ fn is_link_local(address: &IpNet) -> bool {
     }
 }
 
-fn bounded(text: &str) -> &str {
-    let mut end = text.len().min(LONGEST_MESSAGE);
+/// Its beginning, of so many bytes at most.
+pub fn bounded(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -1,5 +1,6 @@
-//! Writes into the status of bound claims how their devices are. Nothing waits for it: it is a
-//! thread of its own, what fails is tried again later, and no call of the kubelet's depends on it.
+//! Writes into the status of bound claims how their devices are, and into the events of their pods
+//! why the create hook refused a container. Nothing waits for it: it is a thread of its own, what
+//! fails is tried again later, and no call of the kubelet's depends on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +16,16 @@ use serde_json::{Value, json};
 
 use crate::dra::api_server::{ApiServer, is_missing};
 use crate::dra::binding::Bindings;
+use crate::dra::events::Events;
 use crate::dra::refused::Refusals;
 use crate::dra::status::{self, Look};
+use crate::dra::tries::{PAUSE, Tries};
 use crate::dra::{api, claim};
 use crate::node::Node;
 
 /// Entries of others stay: the server keeps apart who has applied what.
 const MANAGER: &str = "fieldManager=rdmaprep-dra&force=true";
 const GROUP: Duration = Duration::from_millis(100);
-/// Between two writes of a claim, and from that on twice as long after each that failed, up to the
-/// other.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// How often it is tried to say of a claim that was released that its rails are back: its end
 /// deletes what the status says.
 const LAST_TRIES: u32 = 5;
@@ -39,6 +39,7 @@ pub struct Teller {
     pub bindings: Bindings,
     pub refusals: Arc<Refusals>,
     claims: BTreeMap<String, Told>,
+    events: Events,
 }
 
 /// A claim as it was last seen here.
@@ -46,10 +47,7 @@ struct Told {
     binding: Binding,
     /// What its status says.
     said: Option<Vec<Value>>,
-    not_before: Instant,
-    failures: u32,
-    /// Why the last try failed.
-    why: Option<String>,
+    tries: Tries,
 }
 
 impl Teller {
@@ -69,6 +67,7 @@ impl Teller {
             bindings,
             refusals,
             claims: BTreeMap::new(),
+            events: Events::new(pool),
         }
     }
 
@@ -113,12 +112,12 @@ impl Teller {
         }
         let uids: Vec<String> = all.iter().map(|b| b.claim.uid.clone()).collect();
         self.refusals.keep(&uids);
-        for binding in all {
+        for binding in &all {
             match self.claims.get_mut(&binding.claim.uid) {
-                Some(told) => told.binding = binding,
+                Some(told) => told.binding = binding.clone(),
                 None => {
                     let uid = binding.claim.uid.clone();
-                    self.claims.insert(uid, Told::new(binding));
+                    self.claims.insert(uid, Told::new(binding.clone()));
                 }
             }
         }
@@ -128,19 +127,22 @@ impl Teller {
         for (uid, told) in &mut self.claims {
             let wanted = look.devices(&told.binding, self.refusals.words(&told.binding));
             let is_bound = uids.contains(uid);
-            if told.said.as_ref() != Some(&wanted) && told.not_before <= now {
+            if told.said.as_ref() != Some(&wanted) && told.tries.not_before <= now {
                 let done = write(&self.server, &told.binding, &wanted, &pool);
                 told.note(done, wanted.clone(), self.node.log);
             }
             let is_said = told.said.as_ref() == Some(&wanted);
-            if !is_bound && (is_said || told.failures >= LAST_TRIES) {
+            if !is_bound && (is_said || told.tries.failures >= LAST_TRIES) {
                 over.push(uid.clone());
             } else if !is_said {
-                next = Some(next.map_or(told.not_before, |at| told.not_before.min(at)));
+                let at = told.tries.not_before;
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
             }
         }
         over.iter().for_each(|uid| drop(self.claims.remove(uid)));
-        Ok(next)
+        let (refused, log) = (self.refusals.of_pods(), self.node.log);
+        let event = self.events.write(&self.server, &refused, &all, log);
+        Ok(next.into_iter().chain(event).min())
     }
 }
 
@@ -149,33 +151,17 @@ impl Told {
         Told {
             binding,
             said: None,
-            not_before: Instant::now(),
-            failures: 0,
-            why: None,
+            tries: Tries::default(),
         }
     }
 
     fn note(&mut self, done: Result<()>, wanted: Vec<Value>, log: fn(&str)) {
-        let Binding {
-            namespace, claim, ..
-        } = &self.binding;
-        let name = format!("{namespace}/{}", claim.name);
-        let why = done.err().map(|e| format!("{e:#}"));
-        match (&why, &self.why) {
-            (Some(why), known) if known.as_ref() != Some(why) => {
-                log(&format!("the status of claim {name} is not written: {why}"));
-            }
-            (None, Some(_)) => log(&format!("the status of claim {name} is written")),
-            _ => {}
+        let (namespace, claim) = (&self.binding.namespace, &self.binding.claim.name);
+        let what = format!("the status of claim {namespace}/{claim}");
+        if done.is_ok() {
+            self.said = Some(wanted);
         }
-        match why.is_some() {
-            true => self.failures += 1,
-            false => (self.failures, self.said) = (0, Some(wanted)),
-        }
-        // From when it has failed, which may have taken long.
-        let pause = PAUSE.0 * 2_u32.saturating_pow(self.failures.min(16));
-        self.not_before = Instant::now() + pause.min(PAUSE.1);
-        self.why = why;
+        self.tries.note(&what, done, log);
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod away;
 mod claims;
+mod events;
 mod health;
 mod kubelet;
 mod publish;

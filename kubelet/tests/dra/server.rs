@@ -31,6 +31,11 @@ pub struct State {
     /// The same for a claim's status alone.
     pub refuses_status: Option<(u16, &'static str)>,
     pub slow_status: Duration,
+    /// By `NAMESPACE/NAME`.
+    pub events: BTreeMap<String, Value>,
+    /// The same for events alone.
+    pub refuses_events: Option<(u16, &'static str)>,
+    pub slow_events: Duration,
 }
 
 pub struct Server {
@@ -134,9 +139,13 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).ok()?;
-        let slow = match verb.as_str() {
-            "PATCH" => state.0.lock().unwrap().slow_status,
-            _ => state.0.lock().unwrap().slow,
+        let slow = {
+            let state = state.0.lock().unwrap();
+            match verb.as_str() {
+                "PATCH" => state.slow_status,
+                _ if path.starts_with(EVENTS) => state.slow_events,
+                _ => state.slow,
+            }
         };
         std::thread::sleep(slow);
         if path.contains("watch=1") {
@@ -198,6 +207,7 @@ pub fn failure(message: &str) -> Value {
 }
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/";
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/";
 
 impl State {
@@ -205,6 +215,11 @@ impl State {
         let missing = || (404, failure(&format!("{path} not found")));
         if verb == "GET" && path == format!("/api/v1/nodes/{NODE}") {
             return (200, json!({"metadata": {"name": NODE, "uid": "node-uid"}}));
+        }
+        if let Some(rest) = path.strip_prefix(EVENTS) {
+            let namespace = rest.strip_suffix("/events").unwrap();
+            assert_eq!(verb, "POST");
+            return self.create_event(namespace, body.unwrap());
         }
         if let Some(rest) = path.strip_prefix(CLAIMS) {
             let key = rest.replace("/resourceclaims/", "/");
@@ -253,6 +268,26 @@ impl State {
                 gone.map_or_else(missing, |slice| (200, slice))
             }
             _ => (405, failure("no such verb")),
+        }
+    }
+
+    fn create_event(&mut self, namespace: &str, event: Value) -> (u16, Value) {
+        if let Some((status, why)) = self.refuses_events {
+            return (status, failure(why));
+        }
+        if let Err(why) = valid::event(namespace, &event) {
+            return (422, failure(&why));
+        }
+        let key = format!(
+            "{namespace}/{}",
+            event["metadata"]["name"].as_str().unwrap()
+        );
+        match self.events.contains_key(&key) {
+            true => (409, failure(&format!("{key} already exists"))),
+            false => {
+                self.events.insert(key, event.clone());
+                (201, event)
+            }
         }
     }
 

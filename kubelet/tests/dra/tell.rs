@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use rdmaprep::report::Report;
 use rdmaprep_kubelet::dra::api;
 use serde_json::{Value, json};
 
-use crate::kubelet::{BOOT, Kubelet, Machine, Running, find, uid};
+use crate::events::refuse;
+use crate::kubelet::{BOOT, Kubelet, Machine, Running, find};
 use crate::server::{NODE, State};
 
 async fn started() -> (Machine, Running, Kubelet) {
@@ -248,28 +248,6 @@ async fn status_of_a_released_claim_is_not_tried_for_ever() {
     let calls = machine.server.state().calls.len();
     tokio::time::sleep(Duration::from_millis(9000)).await;
     assert_eq!(machine.server.state().calls.len(), calls);
-}
-
-/// The report of a create hook that refused a container with that claim, which has config.json at
-/// that place.
-fn refuse(machine: &Machine, claim: &api::Claim, pod: &str, bundle: &str, words: &str) {
-    let id = format!("{:0>64}", bundle.len());
-    let folder = machine.path("host").join(bundle.replace("ID", &id));
-    std::fs::create_dir_all(&folder).unwrap();
-    let pod = uid(pod);
-    let config = json!({"ociVersion": "1.2.0",
-        "linux": {"cgroupsPath": format!("/kubepods/burstable/pod{pod}/{id}")},
-        "hooks": {"createRuntime": [{"path": "/usr/bin/rdmaprep", "args": ["rdmaprep", "hook",
-            "createRuntime", "--rail", "rdma0", "--claim", claim.uid]}]}});
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let mut report = Report::new("hook createRuntime");
-    report.container = Some(id.clone());
-    report.time = Some(1);
-    (report.exit_code, report.message) = (3, Some(words.to_owned()));
-    let text = serde_json::to_string(&report).unwrap();
-    let unfinished = machine.path("run/reports/.new~");
-    std::fs::write(&unfinished, text).unwrap();
-    std::fs::rename(unfinished, machine.path(&format!("run/reports/{id}.json"))).unwrap();
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! What the API server refuses of a slice, as it was tried with that of Kubernetes 1.36.
+//! What the API server refuses: of a slice, as it was tried with that of Kubernetes 1.36; of an
+//! event of events.k8s.io/v1, as its validation says (pkg/apis/core/validation/events.go).
 
 use std::collections::BTreeSet;
 
@@ -87,6 +88,41 @@ fn one(device: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+pub fn event(namespace: &str, event: &Value) -> Result<(), String> {
+    let text = |name: &str| event[name].as_str().unwrap_or_default();
+    subdomain(event["metadata"]["name"].as_str().unwrap_or_default(), 253)?;
+    let places = [&event["metadata"], &event["regarding"]];
+    if places.iter().any(|at| at["namespace"] != namespace) {
+        return Err("regarding.namespace: does not match event.namespace".to_owned());
+    }
+    // A time of other digits does not decode.
+    let time = text("eventTime");
+    let digits = time.split_once('.').map(|(_, rest)| rest.len());
+    if time.len() != 27 || digits != Some(7) || !time.ends_with('Z') {
+        return Err(format!("eventTime: {time}"));
+    }
+    if !["Normal", "Warning"].contains(&text("type")) {
+        return Err(format!("type: {}", text("type")));
+    }
+    for (name, most) in [("reportingInstance", 128), ("action", 128), ("reason", 128)] {
+        if !(1..=most).contains(&text(name).len()) {
+            return Err(format!("{name}: {}", text(name)));
+        }
+    }
+    if text("note").len() > 1024 {
+        return Err("note: can have at most 1024 characters".to_owned());
+    }
+    let (domain, name) = text("reportingController")
+        .split_once('/')
+        .unwrap_or_default();
+    subdomain(domain, 253).and(label(name))?;
+    let old = ["deprecatedSource", "deprecatedCount", "series"];
+    match old.iter().find(|name| event.get(**name).is_some()) {
+        Some(name) => Err(format!("{name}: needs to be unset")),
+        None => Ok(()),
+    }
 }
 
 pub fn is_semver(text: &str) -> bool {
