@@ -1,4 +1,4 @@
-//! A clock that nobody sets.
+//! A clock that no one can set.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,7 +1,7 @@
 //! The steps that give equals another order, and how the kernel tells them apart when one is
 //! deleted.
 
-use rdma_model::snapshot::{Route, Rule};
+use rdma_model::snapshot::{Hop, Route, Rule};
 use rdma_model::step::{Side, Step};
 
 use super::STAND_IN;
@@ -30,8 +30,7 @@ pub(super) fn move_routes(side: Side, have: &[&Route], want: &[&Route]) -> Vec<V
     if want.iter().all(|r| r.destination.addr().is_ipv4()) {
         ways.insert(usize::from(before.len() > behind.len()), (true, before));
     }
-    // A message that would delete another one is not sent: where no way is clear of that, the order
-    // stays, and is reported.
+    // A message that would delete another one is not sent.
     for (first, moved) in ways {
         if !moved
             .iter()
@@ -41,31 +40,56 @@ pub(super) fn move_routes(side: Side, have: &[&Route], want: &[&Route]) -> Vec<V
             return moves.collect();
         }
     }
-    Vec::new()
+    vec![move_all(side, have, want)]
+}
+
+/// A message deletes the first of those that have all that it names: in their order, each deletes
+/// its own.
+fn move_all(side: Side, have: &[&Route], want: &[&Route]) -> Vec<Step> {
+    let stand_ins: Vec<Route> = match side {
+        Side::Host => have.iter().map(|r| stand_in(r)).collect(),
+        // These are ours alone, and nothing uses them yet.
+        Side::Inside => Vec::new(),
+    };
+    let mut steps: Vec<Step> = stand_ins.iter().map(|r| add(side, r)).collect();
+    steps.extend(have.iter().map(|r| delete(side, r)));
+    steps.extend(want.iter().map(|r| add(side, r)));
+    steps.extend(stand_ins.iter().map(|r| delete(side, r)));
+    steps
+}
+
+fn put(side: Side, route: &Route, first: bool) -> Step {
+    match first {
+        true => Step::RoutePrepend {
+            side,
+            route: route.clone(),
+        },
+        false => add(side, route),
+    }
+}
+
+fn add(side: Side, route: &Route) -> Step {
+    let route = route.clone();
+    Step::RouteAdd { side, route }
+}
+
+fn delete(side: Side, route: &Route) -> Step {
+    let route = route.clone();
+    Step::RouteDelete { side, route }
 }
 
 fn move_route(side: Side, route: &Route, first: bool) -> Vec<Step> {
-    let put = |route: Route| {
-        if first {
-            Step::RoutePrepend { side, route }
-        } else {
-            Step::RouteAdd { side, route }
-        }
-    };
-    let delete = Step::RouteDelete {
-        side,
-        route: route.clone(),
-    };
     match side {
-        // These are ours alone, and nothing uses them yet.
-        Side::Inside => vec![delete, put(route.clone())],
+        Side::Inside => vec![delete(side, route), put(side, route, first)],
         Side::Host => {
             let stand_in = stand_in(route);
-            let end = Step::RouteDelete {
-                side,
-                route: stand_in.clone(),
-            };
-            vec![put(stand_in), delete, put(route.clone()), end]
+            let end = delete(side, &stand_in);
+            vec![
+                put(side, &stand_in, first),
+                delete(side, route),
+                put(side, route, first),
+                end,
+            ]
         }
     }
 }
@@ -87,12 +111,11 @@ pub(super) fn stand_in(route: &Route) -> Route {
 /// Whether the message that deletes one IPv4 route would do for the other: what it does not name is
 /// not asked for (fib_table_delete, fib_metrics_match).
 fn deletes(message: &Route, other: &Route) -> bool {
-    let legs = message.hops.iter().all(|m| {
-        other
-            .hops
-            .iter()
-            .any(|o| m.dev == o.dev && (m.gateway.is_none() || m.gateway == o.gateway))
-    });
+    let mut named = message.hops.iter();
+    let mut pairs = message.hops.iter().zip(&other.hops);
+    // Of two lists of legs the kernel compares as many as the shorter one has (fib_nh_match).
+    let legs = pairs.all(|(m, o)| is_named(m, o))
+        || named.all(|m| other.hops.iter().any(|o| is_named(m, o)));
     let metrics = message.other.get(&RTA_METRICS);
     other.destination.addr().is_ipv4()
         && (metrics.is_none() || metrics == other.other.get(&RTA_METRICS))
@@ -100,6 +123,10 @@ fn deletes(message: &Route, other: &Route) -> bool {
             == (other.kind, other.scope, other.protocol)
         && (message.prefsrc.is_none() || message.prefsrc == other.prefsrc)
         && legs
+}
+
+fn is_named(leg: &Hop, other: &Hop) -> bool {
+    leg.dev == other.dev && (leg.gateway.is_none() || leg.gateway == other.gateway)
 }
 
 /// Rules of one priority: from the first that is out of place, all are added again in order, then

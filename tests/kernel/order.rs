@@ -256,6 +256,28 @@ fn routes_of_one_key_keep_their_order() {
     });
 }
 
+/// Linux takes a message that deletes `via 10.0.0.9 dev r0` for one of the multipath route as well,
+/// if that is the first.
+#[test]
+fn single_routes_beside_a_multipath_of_both_keep_order() {
+    let all = [
+        "via 10.0.0.9 dev r0",
+        "via 10.1.0.9 dev r1",
+        "nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1",
+        "via 10.0.0.8 dev r0",
+    ];
+    alone(|host| {
+        host.rails(2);
+        for order in [[0, 1, 2, 3], [2, 1, 0, 3], [1, 2, 3, 0], [3, 0, 2, 1]] {
+            for i in order {
+                host.ip(&format!("route append 10.54.0.0/16 {}", all[i]));
+            }
+            journeys(host, &["r0", "r1", "r0,r1"], &["10.54.0.1"]);
+            sh("ip route flush 10.54.0.0/16");
+        }
+    });
+}
+
 #[test]
 fn container_has_the_order_of_the_host() {
     alone(|host| {
