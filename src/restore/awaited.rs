@@ -14,7 +14,7 @@ use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect};
 
 use super::diff::{additions, remnants};
 use super::forget::close_record;
-use super::legs::{absent_parts, other_records};
+use super::legs::{absent_parts, await_absent_parts, hand_over, other_records};
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
 use super::owed::{Words, is_strange, owed};
@@ -50,7 +50,9 @@ pub fn resume(
     let mut steps = 0;
     let mut asked = BTreeSet::new();
     loop {
-        let (absent, gone_notes) = absent_parts(world, records, record, &others, record.phase)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (absent, gone_notes) =
+            await_absent_parts(world, records, record, &others, record.phase, left)?;
         let host = observe(world, record)?;
         let (here, mut notes) = waiting_still(&absent.possible(record), &host, &mut managers);
         notes.extend(gone_notes);
@@ -78,6 +80,7 @@ pub fn resume(
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
             notes.extend(here.iter().filter_map(|held| stalled_note(held, &words)));
+            hand_over(world, records, &absent, record, &others)?;
             close_record(machine, records, record, &unsettled)?;
             let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
             notes.extend(awaits.iter().cloned());

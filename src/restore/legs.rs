@@ -29,8 +29,8 @@ pub struct AbsentParts {
     devs: BTreeSet<IfName>,
     /// Links over which no leg of an IPv6 route can be.
     without_ipv6: BTreeSet<IfName>,
-    /// Whether some of `devs` are there, and may be up again in a moment.
-    are_down: bool,
+    /// Whether what is absent by a link that is there may come in a moment.
+    may_come: bool,
     /// Addresses that the host does not have.
     sources: HashSet<IpAddr>,
     /// Nexthop objects that the host does not have.
@@ -45,6 +45,8 @@ pub struct AbsentParts {
     deleted: Vec<(Route, Hop)>,
     /// What is left of those routes.
     rests: Vec<Route>,
+    /// Legs over links without an address of theirs.
+    unreachable: Vec<(Route, Hop)>,
     deleted_groups: HashSet<u32>,
     /// The MTUs of NICs whose link below has a lower one by now.
     mtus: BTreeMap<IfName, u32>,
@@ -136,6 +138,7 @@ impl AbsentParts {
             |dev: &IfName| self.devs.contains(dev) || is_ipv6(r) && self.without_ipv6.contains(dev);
         !hop.dev.as_ref().is_some_and(is_dead)
             && !self.is_deleted(r, hop)
+            && !self.is_unreachable(r, hop)
             && legs.is_none_or(|legs| legs.iter().any(|leg| is_same_leg(leg, hop)))
     }
 
@@ -144,9 +147,7 @@ impl AbsentParts {
     /// (fib_sync_down_addr() in net/ipv4/fib_semantics.c, rt6_remove_prefsrc() in
     /// net/ipv6/route.c).
     pub fn route(&self, r: &Route) -> Option<Route> {
-        if r.nexthop()
-            .is_some_and(|id| self.deleted_groups.contains(&id))
-        {
+        if self.is_of_deleted_group(r) {
             return None;
         }
         let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
@@ -318,12 +319,12 @@ pub(super) fn absent_parts(
     Ok((absent, notes))
 }
 
-/// How long a link that is down is waited for: one that is set up again, or whose card is reset,
-/// would lose its legs of routes for good.
+/// How long a link that is down or without addresses is waited for: one that is set up again, or
+/// whose card is reset, would lose its legs of routes for good.
 const DOWN: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// [`absent_parts`], once links that are down for a moment are up.
+/// [`absent_parts`], once links that are down for a moment are up again.
 pub(super) fn await_absent_parts(
     world: &mut dyn World,
     records: &Records,
@@ -335,7 +336,7 @@ pub(super) fn await_absent_parts(
     let until = Instant::now() + patience.min(DOWN);
     loop {
         let (absent, notes) = absent_parts(world, records, record, others, was)?;
-        if !absent.are_down || Instant::now() >= until {
+        if !absent.may_come || Instant::now() >= until {
             return Ok((absent, notes));
         }
         sleep(MOMENT);

@@ -42,6 +42,7 @@ mod random_rules;
 mod records;
 mod restless;
 mod settle;
+mod shared_routes;
 mod shim;
 mod stacked;
 mod stale;

@@ -81,10 +81,12 @@ impl BringBack<'_, '_> {
         let left = not_whole(&self.record, stuck, settled);
         let mut whole = self.record.clone();
         whole.held.retain(|h| !left.contains(h.name()));
-        if left.is_empty()
-            || whole.held.is_empty()
-            || !delete_stand_ins(self.world, &whole.held, &settled.drift)?.is_empty()
-        {
+        if left.is_empty() || whole.held.is_empty() {
+            return Ok(());
+        }
+        // Of routes over a NIC that is away the parts that are there stay.
+        let possible = self.absent.possible(&whole).held;
+        if !delete_stand_ins(self.world, &possible, &settled.drift)?.is_empty() {
             return Ok(());
         }
         hand_over(self.world, self.records, &self.absent, &whole, &self.others)?;

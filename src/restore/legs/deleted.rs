@@ -21,22 +21,15 @@ struct Stayed<'a> {
 }
 
 impl Stayed<'_> {
-    /// Why the leg is not there any more.
-    fn gone(&self) -> Option<String> {
+    fn is_there(&self) -> bool {
         let mut legs = self.rest.iter().flat_map(|r| &r.hops);
-        if legs.any(|leg| is_same_leg(leg, self.leg)) {
-            return None;
-        }
-        let (to, dev) = (self.route.destination, &self.link.name);
-        if !self.rest.is_empty() {
-            return Some(format!(
-                "the leg over {dev} of the route to {to} was deleted meanwhile: it is left out"
-            ));
-        }
-        let is_v4 = self.leg.gateway.unwrap_or(to.addr()).is_ipv4();
+        legs.any(|leg| is_same_leg(leg, self.leg))
+    }
+
+    fn is_without_ipv4(&self) -> bool {
+        let to = self.leg.gateway.unwrap_or(self.route.destination.addr());
         let mut addresses = self.link.addresses.iter();
-        let has_none = is_v4 && !addresses.any(|a| a.address.is_ipv4());
-        has_none.then(|| format!("{dev} has no IPv4 address now: its legs of routes are left out"))
+        to.is_ipv4() && !addresses.any(|a| a.address.is_ipv4())
     }
 }
 
@@ -51,29 +44,73 @@ impl AbsentParts {
     ) -> Vec<String> {
         let mut notes = Vec::new();
         for stayed in legs_that_stayed(record, others, host) {
-            if let Some(why) = stayed.gone() {
-                self.deleted
-                    .push((stayed.route.clone(), stayed.leg.clone()));
+            let (to, dev) = (stayed.route.destination, &stayed.link.name);
+            let leg = (stayed.route.clone(), stayed.leg.clone());
+            if stayed.is_there() {
+                continue;
+            }
+            if !stayed.rest.is_empty() {
+                self.deleted.push(leg);
                 self.rests.extend(stayed.rest.into_iter().cloned());
-                notes.push(why);
+                notes.push(format!(
+                    "the leg over {dev} of the route to {to} was deleted meanwhile: it is left out"
+                ));
+            } else if stayed.is_without_ipv4() {
+                // Its manager may be changing it.
+                self.may_come = true;
+                self.unreachable.push(leg);
+                notes.push(format!(
+                    "{dev} has no IPv4 address now: its legs of routes are left out"
+                ));
             }
         }
         notes
     }
 
+    pub(super) fn is_unreachable(&self, route: &Route, leg: &Hop) -> bool {
+        is_among(&self.unreachable, route, leg)
+    }
+
     pub(super) fn is_deleted(&self, route: &Route, leg: &Hop) -> bool {
-        let mut deleted = self.deleted.iter();
-        deleted.any(|(of, gone)| key(of) == key(route) && is_same_leg(gone, leg))
+        is_among(&self.deleted, route, leg)
     }
 
     /// Without the legs that stay deleted.
     pub(super) fn undeleted(&self, route: &Route) -> Route {
         let mut hops = route.hops.clone();
         hops.retain(|leg| !self.is_deleted(route, leg));
-        match hops.len() == route.hops.len() {
+        match hops.is_empty() || hops.len() == route.hops.len() {
             true => route.clone(),
             false => route.with(hops),
         }
+    }
+
+    /// Takes what stays deleted out of the record: a further try, which finds the host otherwise,
+    /// need not judge again. Whether there was anything.
+    pub fn take_deleted_out(&self, record: &mut Record) -> bool {
+        if self.deleted.is_empty() && self.deleted_groups.is_empty() {
+            return false;
+        }
+        for held in &mut record.held {
+            held.stand_ins.extend(self.rests_of(&held.before));
+            let before = &mut held.before;
+            before
+                .nexthops
+                .retain(|n| !self.deleted_groups.contains(&n.id));
+            before.routes = self.without_deleted(&before.routes);
+        }
+        record.precedence.routes = self.without_deleted(&record.precedence.routes);
+        true
+    }
+
+    fn without_deleted(&self, routes: &[Route]) -> Vec<Route> {
+        let left = routes.iter().filter(|r| !self.is_of_deleted_group(r));
+        left.map(|r| self.undeleted(r)).collect()
+    }
+
+    pub(super) fn is_of_deleted_group(&self, r: &Route) -> bool {
+        r.nexthop()
+            .is_some_and(|id| self.deleted_groups.contains(&id))
     }
 
     /// What stands in for routes of a NIC besides what is recorded, which was changed. What is left
@@ -115,6 +152,11 @@ impl AbsentParts {
         }
         notes
     }
+}
+
+fn is_among(legs: &[(Route, Hop)], route: &Route, leg: &Hop) -> bool {
+    let mut legs = legs.iter();
+    legs.any(|(of, gone)| key(of) == key(route) && is_same_leg(gone, leg))
 }
 
 fn legs_that_stayed<'a>(

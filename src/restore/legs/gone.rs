@@ -42,7 +42,7 @@ impl AbsentParts {
             for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
                 let here = host.netdev(dev);
                 if !devs.contains(dev) && self.devs.insert(dev.clone()) {
-                    self.are_down |= here.is_some();
+                    self.may_come |= here.is_some();
                     let what = match here {
                         Some(_) => "is down",
                         None => "has gone",

@@ -1,0 +1,102 @@
+//! Routes whose legs are over NICs of several containers, while restores are killed or wait.
+
+use std::fs;
+
+use crate::alone;
+use crate::managed::{index, says, state_file, stop_beside};
+use testkit::{Container, Host, sh};
+
+const SHARED: &str = "10.50.0.0/16";
+
+/// The links of all routes to that destination.
+fn legs() -> Vec<String> {
+    let text = sh(&format!("ip route show {SHARED}"));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let devs = words.windows(2).filter(|pair| pair[0] == "dev");
+    devs.map(|pair| pair[1].to_owned()).collect()
+}
+
+/// Two NICs and an uplink, each with a leg of one route.
+fn route_over_two_rails_and_the_uplink(host: &Host) {
+    host.rails(2);
+    host.ip(&format!(
+        "link add up0 type veth peer name q0\nlink set q0 up\nlink set up0 up
+address add 192.168.9.1/24 dev up0
+route add {SHARED} nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 nexthop via \
+192.168.9.9 dev up0"
+    ));
+}
+
+fn taken(host: &Host, nic: &str) -> Container {
+    host.prepare(nic);
+    let c = Container::new(nic);
+    c.create(host).ok();
+    c
+}
+
+/// The part that it has brought is not the whole any more when the other NIC is back.
+#[test]
+fn a_part_by_a_killed_stop_goes_when_the_whole_is_back() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        let before = host.look();
+        for point in (1..60).step_by(2) {
+            let first = taken(host, "r0");
+            let mut second = taken(host, "r1");
+            let mut stop = host.command(&["hook", "poststop"]);
+            stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
+            testkit::run(&mut stop, &first.stopped());
+            second.stop(host).ok();
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            host.is_as(&before);
+        }
+    });
+}
+
+/// What the first look judged stays so.
+#[test]
+fn a_deleted_group_stays_deleted_after_a_refusal() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("nexthop add id 1 via 10.0.0.9 dev r0
+nexthop add id 2 via 10.1.0.9 dev r1
+nexthop add id 10 group 1/2
+route add 10.95.0.0/16 nhid 10
+address add fd00::1/64 dev r0 nodad
+route add fd13::/48 via fd00::9 dev r0");
+        let mut c = taken(host, "r0");
+        host.ip("nexthop delete id 10\naddress add fd00::9/128 dev r1 nodad");
+        c.stop(host).fails(8, &["fd13::/48"]);
+        host.ip("address delete fd00::9/128 dev r1");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        let groups = sh("ip nexthop");
+        assert!(!groups.contains("id 10 "), "{groups}");
+        assert_eq!(sh("ip route show 10.95.0.0/16"), "");
+        assert_ne!(sh("ip -6 route show fd13::/48"), "");
+    });
+}
+
+/// The second one has taken what the host had of the route while the first one waited.
+#[test]
+fn a_nic_that_waited_hands_over_its_leg() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        says("1", "unmanaged");
+        says(&index(), "configured");
+        let was = index();
+        let mut first = taken(host, "r0");
+        fs::remove_file(state_file(&was)).unwrap();
+        stop_beside(host, &mut first, "configuring");
+        assert_eq!(legs(), ["r1", "up0"]);
+        let mut second = taken(host, "r1");
+        host.ip("address add 10.0.0.1/24 dev r0");
+        says(&index(), "configured");
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        second.stop(host).ok();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        assert_eq!(legs(), ["r0", "r1", "up0"]);
+    });
+}
