@@ -183,22 +183,20 @@ impl Inventory for Host {
         let bindings = self.store.bindings(self.machine.boot_id());
         let devices = spec.devices.iter().filter(|d| d.name != ALL);
         let devices = devices.filter_map(|d| Some((d, d.rails().into_iter().next()?)));
-        let devices: Vec<_> = devices
-            .map(|(d, name)| (d, asked(d, &name, &config).transpose(), name))
-            .collect();
+        let devices: Vec<_> = devices.collect();
         // All hooks of the file have the same flags.
         let first = devices
             .iter()
-            .find_map(|(_, request, _)| request.as_ref().ok()?.as_ref());
+            .find_map(|(device, name)| asked(device, name, &config)?.ok());
         let job = first
-            .map(|request| self.job(request))
+            .map(|request| self.job(&request))
             .transpose()?
             .unwrap_or_default();
         let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job)?;
         let levels = Levels::new(&seen);
         let mut rails = Vec::new();
         let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, (device, request, name)) in devices.into_iter().enumerate() {
+        for (place, (device, name)) in devices.into_iter().enumerate() {
             let held = self.held(&name, &records);
             let mut rail = rail(
                 &device.name,
@@ -215,8 +213,13 @@ impl Inventory for Host {
                 _ => drop(here.insert(rail.name.clone(), rail.facts.clone())),
             }
             if held.is_none() && rail.unhealthy.is_none() {
-                let judge = |r: Request| refused(&r, &name, &seen, &records, &busy);
-                let refused = request.and_then(|request| request.map_or(Ok(()), judge));
+                // Here, and not for each device of a long file: to read a hook's line takes time.
+                let refused = asked(device, &name, &config)
+                    .transpose()
+                    .and_then(|request| match request {
+                        Some(request) => refused(&request, &name, &seen, &records, &busy),
+                        None => Ok(()),
+                    });
                 rail.unhealthy = refused.err().map(|e| format!("{e:#}"));
                 rail.unreported = rail.unhealthy.is_some();
             }

@@ -125,8 +125,34 @@ fn help_has_an_example_within_100_columns() {
     }
 }
 
+/// The file is as large as one of ours may be.
+#[test]
+fn cdi_file_with_20000_devices_is_read_in_time() {
+    let tree = Tree::new("");
+    let device = |at: usize| {
+        let args = format!(r#""rdmaprep","hook","createRuntime","--plan","cdi","--rail","n{at}""#);
+        let hook = format!(r#""hookName":"createRuntime","path":"/r","args":[{args}]"#);
+        format!(r#"{{"name":"n{at}","containerEdits":{{"hooks":[{{{hook}}}]}}}}"#)
+    };
+    let devices: Vec<String> = (0..20_000).map(device).collect();
+    let devices = devices.join(",");
+    let text =
+        format!(r#"{{"cdiVersion":"0.3.0","kind":"rdmaprep.io/rail","devices":[{devices}]}}"#);
+    fs::write(tree.0.path().join("cdi.json"), text).unwrap();
+    let begun = std::time::Instant::now();
+    let (code, out, said) = tree.run(&["--check"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        out.starts_with("rdmaprep.io/rail: 0 of 20000 healthy"),
+        "{out:.80}"
+    );
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+}
+
 const CHANGES: &str = r#"
 set -e
+umask 0
 mkdir cdi && mv cdi.json cdi
 expect() {
   for _ in {1..400}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done

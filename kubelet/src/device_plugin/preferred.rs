@@ -16,6 +16,8 @@ pub fn preferred(
     must: &[String],
     size: usize,
 ) -> Vec<String> {
+    let (must, available): (BTreeSet<&String>, BTreeSet<&String>) =
+        (must.iter().collect(), available.iter().collect());
     let is_must = |at: &usize| must.contains(&rails[*at].name);
     let all: Vec<usize> = (0..rails.len())
         .filter(|at| is_must(at) || available.contains(&rails[*at].name))
@@ -56,7 +58,7 @@ fn pick(
     let (must, others): (Vec<usize>, Vec<usize>) =
         group.iter().copied().partition(|at| is_must(at));
     for mut left in [must, others] {
-        while chosen.len() < size && !left.is_empty() {
+        while chosen.len() < size {
             let free = |at: usize| {
                 let gpus = rails[at]
                     .distances
@@ -66,21 +68,18 @@ fn pick(
                 gpus.map(move |(gpu, distance)| (*distance, at, gpu))
             };
             let nearest = left.iter().flat_map(|at| free(*at)).min();
-            let at = match nearest {
-                Some((distance, at, gpu)) => {
-                    served.insert(gpu);
-                    far += usize::from(distance);
-                    at
-                }
-                // A second rail of a GPU: worse than the farthest first one.
-                None => {
-                    far += 4;
-                    left[0]
-                }
+            let Some((distance, at, gpu)) = nearest else {
+                break;
             };
+            served.insert(gpu);
+            far += usize::from(distance);
             left.retain(|other| *other != at);
             chosen.push(at);
         }
+        // A second rail of a GPU: worse than the farthest first one.
+        let seconds = left.len().min(size - chosen.len());
+        far += 4 * seconds;
+        chosen.extend(left.drain(..seconds));
     }
     (chosen, far)
 }

@@ -1,6 +1,6 @@
 //! kubelet's service `v1beta1.DevicePlugin` for one resource.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl Service {
             };
             let size = size.ok_or_else(wrong)?;
             let ids = preferred(&rails, &asked.available, &asked.must_include, size);
-            let lacks = asked.must_include.iter().find(|id| !ids.contains(id));
+            let chosen: BTreeSet<&String> = ids.iter().collect();
+            let lacks = asked.must_include.iter().find(|id| !chosen.contains(id));
             let unknown =
                 |id: &String| Status::not_found(format!("{id} is no rail of {}", self.resource));
             lacks.map_or(Ok(()), |id| Err(unknown(id)))?;
@@ -145,6 +146,7 @@ impl Service {
             .await
             .map_err(|e| Status::unavailable(format!("{e:#}")))?;
         let rails = self.node.rails(&self.resource);
+        let rails: BTreeMap<&str, &Rail> = rails.iter().map(|r| (r.name.as_str(), r)).collect();
         let containers = asked
             .containers
             .iter()
@@ -154,11 +156,14 @@ impl Service {
         })
     }
 
-    fn devices_of(&self, rails: &[Rail], ids: &[String]) -> Result<api::Allocated, Status> {
+    fn devices_of(
+        &self,
+        rails: &BTreeMap<&str, &Rail>,
+        ids: &[String],
+    ) -> Result<api::Allocated, Status> {
         let (mut named, mut cdi_devices) = (BTreeSet::new(), Vec::new());
         for id in ids {
-            let rail = rails.iter().find(|rail| rail.name == *id);
-            let rail = rail.ok_or_else(|| {
+            let rail = rails.get(id.as_str()).ok_or_else(|| {
                 Status::not_found(format!("{id} is no rail of {}", self.resource))
             })?;
             if let Some(why) = rail.why_not_counted() {

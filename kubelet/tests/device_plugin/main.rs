@@ -16,11 +16,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use rdma_model::error_class::ErrorClass;
 use rdmaprep_kubelet::device_plugin::{api, session};
 use rdmaprep_kubelet::grpc;
 use rdmaprep_kubelet::node::Node;
-use stand_in::{Kubelet, RESOURCE, SOON, allocate, list, names, next, plugin, prefer, soon};
+use stand_in::{
+    Kubelet, RESOURCE, SOON, allocate, list, names, next, plugin, plugin_with, prefer, soon,
+};
 use tokio::net::UnixListener;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
@@ -315,6 +318,29 @@ async fn own_socket_with_another_mode_stays_own() {
         "it was registered again"
     );
     assert_eq!(next(&mut list(&channel).await).await.0.len(), 8);
+}
+
+/// As in a CDI file that someone has made: the kubelet asks for a pod all the same, for one rail as
+/// for all.
+#[tokio::test]
+async fn twenty_thousand_cdi_devices_do_not_stop_allocate() {
+    let plugin = plugin_with("", 20_000 - 8);
+    let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
+    let _run = plugin.run();
+    let (_, channel) = kubelet.plugin().await;
+    let shown = soon(list(&channel).await.next()).await.unwrap().unwrap();
+    // What the kubelet's gRPC takes of a message.
+    assert!(shown.encoded_len() < 4 << 20, "{}", shown.encoded_len());
+    let all: Vec<String> = shown.devices.into_iter().map(|d| d.id).collect();
+    assert_eq!(all.len(), 20_000);
+    for size in [2, 20_000] {
+        let begun = Instant::now();
+        let chosen = prefer(&channel, &all, &all[..size / 2], size as i32).await;
+        let given = allocate(&channel, &chosen).await.unwrap();
+        assert_eq!((chosen.len(), given.len()), (size, size));
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(4), "{size}: {took:?}");
+    }
 }
 
 /// What cannot be looked at is not given, and is as before when it can.

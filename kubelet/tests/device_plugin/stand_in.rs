@@ -35,6 +35,8 @@ pub struct Fake {
     speeds: Mutex<BTreeMap<String, Option<u32>>>,
     /// By rail, the claim that is prepared.
     pub claims: Mutex<BTreeMap<String, String>>,
+    /// Rails beyond the eight.
+    more: usize,
 }
 
 impl Fake {
@@ -62,12 +64,16 @@ impl Inventory for Fake {
         };
         let rail = |at: usize| Rail {
             name: format!("rdma{at}"),
-            numa: Some((at / 4) as i64),
+            numa: Some((at / 4).min(1) as i64),
             speed_gbps: speeds
                 .get(&format!("rdma{at}"))
                 .copied()
                 .unwrap_or(Some(if at < 6 { 400 } else { 200 })),
-            addresses: vec![format!("192.0.{}.{at}/24", at / 4).parse().unwrap()],
+            addresses: vec![
+                format!("192.0.{}.{}/24", at / 4 % 200, at % 200)
+                    .parse()
+                    .unwrap(),
+            ],
             distances: (0..4).map(|gpu| distance(at, gpu)).collect(),
             unhealthy: set.get(&format!("rdma{at}")).cloned().flatten(),
             unreported: false,
@@ -81,7 +87,7 @@ impl Inventory for Fake {
                 ..Facts::default()
             },
         };
-        Ok((0..8).map(rail).collect())
+        Ok((0..8 + self.more).map(rail).collect())
     }
 }
 
@@ -148,7 +154,14 @@ pub struct Plugin {
 }
 
 pub fn plugin(pools: &str) -> Plugin {
-    let fake = Arc::new(Fake::default());
+    plugin_with(pools, 0)
+}
+
+pub fn plugin_with(pools: &str, more: usize) -> Plugin {
+    let fake = Arc::new(Fake {
+        more,
+        ..Fake::default()
+    });
     let node = Arc::new(Node::new(fake.clone(), Pools::parse(pools).unwrap(), |_| ()).unwrap());
     Plugin {
         folder: TempDir::new().unwrap(),
