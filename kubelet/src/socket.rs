@@ -1,13 +1,19 @@
 //! A unix socket that we serve: made, recognised and removed.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use tokio::net::{UnixListener, UnixStream};
+
+const MODE: u32 = 0o600;
+/// Calls that wait to be accepted; as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// Removes its file when dropped, which has to be before its listener: see [`inode`].
 pub struct Socket {
@@ -41,8 +47,7 @@ impl Socket {
             },
             Err(_) => {}
         }
-        let listener = UnixListener::bind(&path);
-        let listener = listener.class(ErrorClass::Other, format!("listening at {at}"))?;
+        let listener = bind(&path).class(ErrorClass::Other, format!("listening at {at}"))?;
         let inode = inode(&path);
         Ok((Socket { path, inode }, listener))
     }
@@ -51,6 +56,18 @@ impl Socket {
     pub fn stands(&self) -> bool {
         inode(&self.path) == self.inode
     }
+}
+
+/// For root alone, as the kubelet is, whatever the umask: the file never has a wider mode.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Its file gets this mode, less the umask.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(MODE))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(MODE))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    UnixListener::from_std(socket.into())
 }
 
 impl Drop for Socket {

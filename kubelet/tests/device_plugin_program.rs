@@ -167,6 +167,7 @@ ip link set peer0 up
 plugin=$!
 trap 'kill $plugin' EXIT
 expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'
+[ "$(stat -c %a kubelet/rdmaprep.io_rail.sock)" = 600 ]
 ip link set peer0 down
 expect 'nowhere0 is unhealthy: no carrier'
 ip link set peer0 up
