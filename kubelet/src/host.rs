@@ -84,7 +84,7 @@ impl Host {
         if let Some(member) = containers.find(|m| self.machine.is_alive(record, m)) {
             let cgroup =
                 fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
-            let is = record.hold.is_none() && is_kubernetes(&cgroup);
+            let is = record.hold.is_none() && is_kubernetes(&cgroup, &member.id);
             pods.insert(namespace(record), is);
             return is;
         }
@@ -161,16 +161,28 @@ struct Held {
 }
 
 /// Whether a path of /proc/PID/cgroup is below the kubelet's root (`kubepods`, `kubepods.slice`),
-/// or a pod's, seen from a pod's own cgroup namespace (`/../podUID/…`).
-fn is_kubernetes(cgroup: &str) -> bool {
+/// or a pod's, seen from a pod's own cgroup namespace (`/../podUID/…`). What counts is what stands
+/// before the container's own id: below that, the container makes cgroups as it likes.
+fn is_kubernetes(cgroup: &str, id: &str) -> bool {
+    let is_its = |part: &str| {
+        let name = part.strip_suffix(".scope").unwrap_or(part);
+        name == id
+            || name
+                .strip_suffix(id)
+                .is_some_and(|engine| engine.ends_with('-'))
+    };
     let pod = |part: &str| {
         let uid = part.strip_prefix("pod").unwrap_or_default();
         uid.len() == 36 && uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
     };
-    cgroup
-        .lines()
-        .flat_map(|line| line.split('/'))
-        .any(|part| part.starts_with("kubepods") || pod(part))
+    cgroup.lines().any(|line| {
+        let parts: Vec<&str> = line.split('/').collect();
+        let own = parts.iter().position(|part| is_its(part));
+        let above = &parts[..own.unwrap_or(0)];
+        above
+            .iter()
+            .any(|part| part.starts_with("kubepods") || pod(part))
+    })
 }
 
 impl Inventory for Host {
@@ -442,19 +454,25 @@ mod tests {
                 "0::/kubepods.slice/kubepods-besteffort.slice/\
                  kubepods-besteffort-pod{slice}.slice/cri-containerd-1.scope"
             ),
-            format!("0::/kubepods/burstable/pod{uid}/123"),
-            format!("12:cpu:/kubelet/kubepods/pod{uid}/123\n0::/"),
-            format!("0::/../../pod{uid}/123"),
+            format!("0::/kubepods/burstable/pod{uid}/1"),
+            format!("0::/kubepods/pod{uid}/crio-1.scope/container"),
+            format!("12:cpu:/kubelet/kubepods/pod{uid}/1\n0::/"),
+            format!("0::/../../pod{uid}/1"),
         ];
-        pods.iter()
-            .for_each(|text| assert!(is_kubernetes(text), "{text}"));
+        let is = |text: &str| is_kubernetes(text, "1");
+        pods.iter().for_each(|text| assert!(is(text), "{text}"));
         for other in [
             "0::/system.slice/docker-1.scope",
             "0::/machine.slice/libpod-1.scope",
             "",
-            "0::/pods/podium",
+            "0::/pods/podium/1",
+            "0::/kubepods",
+            // What a container's init has made below its own.
+            "0::/system.slice/docker-1.scope/kubepods",
+            &format!("0::/system.slice/docker-1.scope/kubepods/pod{uid}/1"),
+            &format!("0::/1/pod{uid}"),
         ] {
-            assert!(!is_kubernetes(other), "{other}");
+            assert!(!is(other), "{other}");
         }
     }
 }
