@@ -16,6 +16,8 @@ pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// The first version with CHECK, and the first with GC and STATUS.
 const CHECK: &str = "0.4.0";
 const GC: &str = "1.1.0";
+/// What a configuration has besides, by the specification and by multus.
+const OTHERS: [&str; 5] = ["type", "capabilities", "args", "deviceID", "pciBusID"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -53,6 +55,8 @@ pub struct Call {
     pub ifname: String,
     /// CNI_NETNS.
     pub netns: Option<PathBuf>,
+    /// K8S_POD_UID of CNI_ARGS.
+    pub pod: Option<String>,
     pub network: Network,
 }
 
@@ -65,12 +69,17 @@ pub struct Network {
     #[serde(default)]
     pub name: String,
     pub plan: Option<String>,
+    /// Whether a pod gets the rails of its claims.
+    #[serde(default)]
+    pub claims: bool,
     /// Read by ADD and CHECK alone: what is wrong there must not keep a pod from being deleted.
     runtime_config: Option<Value>,
     /// The result of the plugins before this one.
     pub prev_result: Option<Value>,
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid: Option<Vec<ValidAttachment>>,
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -81,6 +90,30 @@ pub struct ValidAttachment {
 }
 
 impl Network {
+    /// That it has no key of another plugin: a NIC keeps the addresses and the mode that it has on
+    /// the host, whatever `ipam` or `mode` says. For ADD, CHECK and STATUS: what is wrong must not
+    /// keep a pod from being deleted.
+    pub fn check(&self) -> Result<(), Problem> {
+        let foreign = self.others.keys().map(String::as_str);
+        let foreign: Vec<&str> = foreign
+            .filter(|key| !OTHERS.contains(key) && !key.starts_with("cni.dev/"))
+            .collect();
+        if !foreign.is_empty() {
+            let text = format!(
+                "the network configuration has {}: rdmaprep knows `plan` and `claims`",
+                foreign.join(", ")
+            );
+            return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
+        }
+        match &self.runtime_config {
+            None | Some(Value::Object(_)) => Ok(()),
+            Some(_) => {
+                let text = "runtimeConfig of the network configuration is no object";
+                Err(Problem::new(Code::Content, ErrorClass::Usage, text))
+            }
+        }
+    }
+
     /// The pod's annotations, which are untrusted; nothing where the capability is not declared. Of
     /// a pod without any, containerd writes `null`.
     pub fn annotations(&self) -> Result<Option<BTreeMap<String, String>>, Problem> {
@@ -143,6 +176,7 @@ fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<C
         id: String::new(),
         ifname: String::new(),
         netns: None,
+        pod: variable("CNI_ARGS").and_then(|args| pod(&args)),
         network,
     };
     if command == Command::Version {
@@ -188,6 +222,14 @@ fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<C
         }
         _ => Ok(call),
     }
+}
+
+/// `KEY=VALUE;KEY=VALUE`, as Kubernetes' runtimes write it of the sandbox.
+fn pod(args: &str) -> Option<String> {
+    let mut uids = args
+        .split(';')
+        .filter_map(|pair| pair.strip_prefix("K8S_POD_UID="));
+    uids.next().map(str::to_owned)
 }
 
 fn bad(text: String) -> Problem {

@@ -13,6 +13,7 @@ use super::config_file::{config_or_default, has_plan};
 use super::{deadline_weight, keep, lacks_plan, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
+use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
 use crate::config::request::{Request, asks_itself};
 use crate::deadline;
@@ -29,6 +30,8 @@ use crate::store::records::Records;
 
 /// Seconds after which a runtime gives up: the kubelet waits for a sandbox for some minutes.
 const TIMEOUT: u32 = 60;
+/// Where the network names none: that of `rdmaprep cdi generate`.
+const PLAN_OF_CLAIMS: &str = "default";
 
 /// The answer, or the error, goes to stdout as JSON; stderr has the error in words, as of every
 /// command.
@@ -55,9 +58,12 @@ pub(super) fn cni(global: &Global) -> Result<()> {
 fn answer(global: &Global, call: &Call) -> Result<Option<Value>, Problem> {
     match call.command {
         Command::Version => Ok(Some(cni::versions(call.network.version()))),
-        Command::Status => status(global, call)
-            .map(|()| None)
-            .map_err(|e| Problem::from(e).under(Code::Unavailable)),
+        Command::Status => {
+            call.network.check()?;
+            status(global, call)
+                .map(|()| None)
+                .map_err(|e| Problem::from(e).under(Code::Unavailable))
+        }
         Command::Add => add(global, call).map(Some),
         Command::Check => check(global, call).map(|()| None),
         Command::Del => del(global, call).map(|()| None),
@@ -127,7 +133,11 @@ impl<'a> Attached<'a> {
     }
 
     fn hook<'s>(&'s self, recipient: Option<&'s dyn Recipient>, begun: Instant) -> Hook<'s> {
-        let target = Target::Attachment(&self.attachment, recipient);
+        let target = Target::Attachment {
+            attachment: &self.attachment,
+            recipient,
+            pod: self.call.pod.as_deref(),
+        };
         Hook::new(target, &self.state, &self.store, &self.machine, begun)
     }
 
@@ -160,10 +170,33 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// What the configuration asks for, less what the pod's annotations take away; nothing where
-/// neither asks.
+/// The rails of the pod's claims. Where these cannot be read, its containers are refused, and pods
+/// without claims are not.
+fn claimed(global: &Global, call: &Call) -> Option<DeviceRequest> {
+    let pod = call.pod.as_ref().filter(|_| call.network.claims)?;
+    let store = store(&Host::new(global, &config_or_default(global)));
+    let bindings = ThisMachine::new().and_then(|machine| store.bindings(machine.boot_id()));
+    let bindings = bindings.unwrap_or_else(|e| {
+        warn(&[format!("{e:#}; this pod gets no NIC by a claim now")]);
+        Vec::new()
+    });
+    let mut asked = DeviceRequest::default();
+    for binding in bindings.iter().filter(|binding| !binding.ended) {
+        if binding.pod.as_ref().is_some_and(|of| of.uid == *pod) {
+            asked.extend(binding.rails());
+            asked.claims.insert(binding.claim.uid.clone());
+        }
+    }
+    Some(asked).filter(|asked| !asked.claims.is_empty())
+}
+
+/// What the pod's claims, or else the configuration, ask for, less what the pod's annotations take
+/// away; nothing where neither asks.
 fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Problem> {
+    call.network.check()?;
+    let claimed = claimed(global, call);
     let named = call.network.plan.as_deref();
+    let named = named.or(claimed.is_some().then_some(PLAN_OF_CLAIMS));
     let annotations = call.network.annotations()?;
     let asks = annotations
         .as_ref()
@@ -182,11 +215,13 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
         }
         request => request?,
     };
-    let mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
+    let mut mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
+    mine.narrowing.devices = claimed;
     match (mine.plan_name(), annotations) {
         (Some(_), _) => Ok(Some(mine)),
         (None, Some(_)) if asks => Err(lacks_plan().into()),
         (None, Some(_)) => Ok(None),
+        (None, None) if call.network.claims => Ok(None),
         (None, None) => {
             let text = format!(
                 "the network configuration has neither `plan` nor the capability {ANNOTATIONS}"
@@ -297,7 +332,10 @@ fn status(global: &Global, call: &Call) -> Result<()> {
     let request = request(global, named, &SelectArgs::default())?;
     let store = store(&request.host);
     store.writable()?;
-    Records::read(&store, ThisMachine::new()?.boot_id())?;
+    let machine = ThisMachine::new()?;
+    Records::read(&store, machine.boot_id())?;
+    // Which rails pods have by claims: without that, no one gets a NIC.
+    store.bindings(machine.boot_id())?;
     request
         .plan_name()
         .map_or(Ok(()), |plan| stored_plan(&store, &request, plan).map(drop))

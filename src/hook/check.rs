@@ -18,7 +18,9 @@ pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.nics = nic_names(&record.held);
     let is_here = match hook.target {
-        Target::Attachment(_, Some(netns)) => netns.netns() == record.netns,
+        Target::Attachment { recipient, .. } => {
+            recipient.is_some_and(|netns| netns.netns() == record.netns)
+        }
         _ => false,
     };
     ensure!(

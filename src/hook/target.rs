@@ -1,8 +1,11 @@
 //! What NICs go to, and return from.
 
+use anyhow::Result;
+
 use crate::config::sandbox::Sandbox;
 use crate::container::facts::ContainerFacts;
 use crate::kernel::Recipient;
+use crate::oci::pod::pod_uid;
 use crate::plan::Plan;
 use crate::record::{Attachment, Hold};
 
@@ -12,9 +15,14 @@ pub enum Target<'a> {
     Container(&'a ContainerFacts),
     /// There is no container yet, and this very process keeps the namespace.
     Hold(&'a NetnsKeeper<'a>),
-    /// There is no container yet, and the CNI runtime that calls keeps the namespace. The recipient
-    /// is absent where NICs only leave it.
-    Attachment(&'a Attachment, Option<&'a dyn Recipient>),
+    /// There is no container yet, and the CNI runtime that calls keeps the namespace.
+    Attachment {
+        attachment: &'a Attachment,
+        /// Absent where NICs only leave it.
+        recipient: Option<&'a dyn Recipient>,
+        /// The UID of the pod, where the runtime says it.
+        pod: Option<&'a str>,
+    },
 }
 
 pub struct NetnsKeeper<'a> {
@@ -41,7 +49,7 @@ impl<'a> Target<'a> {
     pub(super) fn recipient(self) -> Option<&'a dyn Recipient> {
         match self {
             Target::Hold(keeper) => Some(keeper.recipient),
-            Target::Attachment(_, recipient) => recipient,
+            Target::Attachment { recipient, .. } => recipient,
             Target::Container(_) => None,
         }
     }
@@ -49,7 +57,7 @@ impl<'a> Target<'a> {
     /// Of the recipient, for an error.
     pub(super) fn in_words(self) -> &'static str {
         match self {
-            Target::Attachment(..) => "the namespace of CNI_NETNS",
+            Target::Attachment { .. } => "the namespace of CNI_NETNS",
             _ => "the container's init",
         }
     }
@@ -65,9 +73,18 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// The UID of its pod, which the kubelet has said to its engine.
+    pub(super) fn pod(self) -> Result<Option<String>> {
+        let bundle = self.facts().and_then(|facts| facts.bundle.as_ref());
+        match self {
+            Target::Attachment { pod, .. } => Ok(pod.map(str::to_owned)),
+            _ => bundle.map_or(Ok(None), |bundle| pod_uid(&bundle.config)),
+        }
+    }
+
     pub(super) fn attachment(self) -> Option<&'a Attachment> {
         match self {
-            Target::Attachment(attachment, _) => Some(attachment),
+            Target::Attachment { attachment, .. } => Some(attachment),
             _ => None,
         }
     }

@@ -66,24 +66,29 @@ impl Store {
 
     /// Only commands that write call this.
     pub fn prepare(&self) -> Result<()> {
-        let run = [
-            &self.run,
-            &self.plans(),
-            &self.pins(),
-            &self.reports(),
-            &self.views(),
-            &self.profiles(),
-            &self.records(),
-        ];
-        run.into_iter()
-            .try_for_each(|folder| files::private_dir(folder))
+        let all = self.folders();
+        all.iter().try_for_each(|folder| files::private_dir(folder))
     }
 
-    /// Whether the folders could be made and written to, as far as that can be known without doing
-    /// it.
+    /// Whether [`Store::prepare`] would succeed, and files could be put into the folders, as far as
+    /// that can be known without doing it.
     pub fn writable(&self) -> Result<()> {
-        let all = [self.plans(), self.views(), self.records()];
-        all.iter().try_for_each(|folder| files::writable(folder))
+        self.folders().iter().try_for_each(|folder| {
+            files::owned(folder)?;
+            files::writable(folder)
+        })
+    }
+
+    fn folders(&self) -> [PathBuf; 7] {
+        [
+            self.run.clone(),
+            self.plans(),
+            self.pins(),
+            self.reports(),
+            self.views(),
+            self.profiles(),
+            self.records(),
+        ]
     }
 
     fn plans(&self) -> PathBuf {

@@ -7,19 +7,19 @@ use crate::alone;
 use serde_json::{Value, json};
 use testkit::{Container, Host, Said, run, sh};
 
-const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
-const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
+pub const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
+pub const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
 
 fn path(host: &Host, uid: &str) -> PathBuf {
     host.run.join(format!("claims/{uid}.json"))
 }
 
-fn pod_uid(name: &str) -> String {
+pub fn pod_uid(name: &str) -> String {
     format!("{:0>8x}-0000-4000-8000-000000000000", name.len())
 }
 
 /// Prepares a claim of a pod.
-fn bind(host: &Host, uid: &str, pod: &str, rails: &[&str]) {
+pub fn bind(host: &Host, uid: &str, pod: &str, rails: &[&str]) {
     let rail = |name: &&str| json!({"request": "nic", "device": name, "rail": name, "pci": null});
     let rails: Vec<Value> = rails.iter().map(rail).collect();
     let boot = sh("cat /proc/sys/kernel/random/boot_id");
@@ -36,17 +36,17 @@ fn change(host: &Host, uid: &str, how: impl FnOnce(&mut Value)) {
     fs::write(path(host, uid), binding.to_string()).unwrap();
 }
 
-fn end(host: &Host, uid: &str) {
+pub fn end(host: &Host, uid: &str) {
     change(host, uid, |binding| binding["ended"] = json!(true));
 }
 
 /// A container with devices of claims, as the engine edits its config.json.
-struct Asks {
-    container: Container,
+pub struct Asks {
+    pub container: Container,
     args: Vec<String>,
 }
 
-fn asks(host: &Host, container: Container, rails: &[(&str, &str)]) -> Asks {
+pub fn asks(host: &Host, container: Container, rails: &[(&str, &str)]) -> Asks {
     let cgroup = format!(
         "/kubepods/besteffort/pod{}/{}",
         pod_uid("pod"),
@@ -87,17 +87,17 @@ fn asks_in(host: &Host, container: Container, rails: &[(&str, &str)], cgroup: &s
 }
 
 impl Asks {
-    fn create(&self, host: &Host) -> Said {
+    pub fn create(&self, host: &Host) -> Said {
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         run(&mut host.command(&args), &self.container.state())
     }
 }
 
-fn has(container: &Container, rail: &str) -> bool {
+pub fn has(container: &Container, rail: &str) -> bool {
     container.sh("ip -br link").contains(&format!("{rail}@"))
 }
 
-fn timer(host: &Host) {
+pub fn timer(host: &Host) {
     host.rdmaprep(&["restore", "--all", "--stale"]).ok();
 }
 

@@ -1,11 +1,13 @@
 //! `rdmaprep` as a CNI plugin: calls as CNI runtimes make them, by variables and stdin, on the real
 //! kernel.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::alone;
+use crate::claims::{self, A, B};
 use crate::records::full_run_folder;
 use serde_json::{Value, json};
 use testkit::{Container, Host, Look, Said, run, sh, until};
@@ -25,6 +27,8 @@ struct Pod {
     id: String,
     ifname: String,
     netns: Option<PathBuf>,
+    /// As Kubernetes' runtimes say it.
+    uid: Option<String>,
 }
 
 impl Pod {
@@ -34,6 +38,7 @@ impl Pod {
             id: id.to_owned(),
             ifname: "eth0".to_owned(),
             netns: Some(format!("/run/netns/cni-{id}").into()),
+            uid: None,
         }
     }
 
@@ -43,6 +48,7 @@ impl Pod {
             id: self.id.clone(),
             ifname: self.ifname.clone(),
             netns: None,
+            uid: self.uid.clone(),
         }
     }
 
@@ -53,6 +59,10 @@ impl Pod {
             .env("CNI_CONTAINERID", &self.id)
             .env("CNI_IFNAME", &self.ifname);
         program.envs(self.netns.iter().map(|path| ("CNI_NETNS", path)));
+        let args = self.uid.iter().map(|uid| {
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=jobs;K8S_POD_NAME=pod;K8S_POD_UID={uid}")
+        });
+        program.envs(args.map(|args| ("CNI_ARGS", args)));
         program
     }
 
@@ -731,5 +741,108 @@ fn add_and_hold_in_a_full_run_folder_name_it() {
         pod.add(host, &config());
         pod.call(host, "DEL", &config()).ok();
         host.is_as(&before);
+    });
+}
+
+/// The kubelet's order: Prepare, ADD, containers, DEL, Unprepare.
+#[test]
+fn claims_rails_are_in_the_pod_before_its_containers() {
+    alone(|host| {
+        let before = ready(host);
+        let network = json!({"cniVersion": "1.1.0", "name": "rails", "type": "rdmaprep",
+            "claims": true});
+        let pod = |id: &str, name: &str| Pod {
+            uid: Some(claims::pod_uid(name)),
+            ..Pod::new(id)
+        };
+        claims::bind(host, A, "pod", &["r1"]);
+        claims::bind(host, B, "another", &["r0"]);
+        // A pod without a claim, or by a network that gives none, has nothing.
+        let none = pod("none", "none of these");
+        assert!(none.add(host, &network).get("interfaces").is_none());
+        let one = pod("one", "pod");
+        let chained = with(
+            network.clone(),
+            json!({"runtimeConfig": {CAPABILITY: null}}),
+        );
+        let said = one.add(host, &with(chained.clone(), json!({"claims": false})));
+        assert!(said.get("interfaces").is_none(), "{said}");
+        let said = one.add(host, &chained);
+        let names: Vec<&Value> = said["interfaces"].as_array().unwrap().iter().collect();
+        assert_eq!(
+            (names.len(), &names[0]["name"]),
+            (1, &json!("r1")),
+            "{said}"
+        );
+        one.call(host, "CHECK", &chained).ok();
+        let link = || one.sh("ip -o link show r1");
+        let moved = link();
+        // Containers have what their requests name, and move nothing.
+        let container = || Container::joining("c", "/run/netns/cni-one");
+        let mut job = claims::asks(host, container(), &[("r1", A)]);
+        job.create(host).ok();
+        let mut foreign = claims::asks(host, container(), &[("r0", B)]);
+        foreign.create(host).fails(9, &["is pod another's"]);
+        foreign.container.kill();
+        job.container.stop(host).ok();
+        assert_eq!(link(), moved);
+        // The sandbox is made again: they are in the new one before its containers are.
+        one.call(host, "DEL", &chained).ok();
+        one.remove();
+        claims::timer(host);
+        assert!(!is_on_host("r1"), "the claim keeps it");
+        let again = pod("again", "pod");
+        again.add(host, &chained);
+        assert!(again.sh("ip -o link show r1").contains("r1@"));
+        claims::end(host, A);
+        again.call(host, "DEL", &chained).ok();
+        again.remove();
+        claims::timer(host);
+        fs::remove_dir_all(host.run.join("claims")).unwrap();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Which rails are taken is not known then. A pod that has no claim starts.
+#[test]
+fn claim_that_cannot_be_read_keeps_no_other_pod_from_starting() {
+    alone(|host| {
+        let before = ready(host);
+        claims::bind(host, A, "pod", &["r1"]);
+        fs::write(host.run.join(format!("claims/{A}.json")), "{}").unwrap();
+        let network = json!({"cniVersion": "1.1.0", "name": "rails", "type": "rdmaprep",
+            "claims": true});
+        let pod = Pod {
+            uid: Some(claims::pod_uid("pod")),
+            ..Pod::new("one")
+        };
+        let said = pod.call(host, "ADD", &network).ok();
+        assert!(said.err.contains("claims release"), "{said:?}");
+        refused(pod.call(host, "STATUS", &network), 1, 50, "claims release");
+        fs::remove_dir_all(host.run.join("claims")).unwrap();
+        host.is_as(&before);
+    });
+}
+
+/// As ADD would fail: others could change what is in them.
+#[test]
+fn status_fails_for_folders_that_add_refuses() {
+    alone(|host| {
+        let before = ready(host);
+        let pod = Pod::new("one");
+        for folder in ["", "records", "reports", "netns", "plans"] {
+            let path = host.run.join(folder);
+            fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+            for command in ["ADD", "STATUS"] {
+                let said = pod.call(host, command, &config());
+                assert!(said.code != Some(0), "{command} with {folder:?}: {said:?}");
+                assert!(said.err.contains("can be written by others"), "{said:?}");
+            }
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        }
+        pod.call(host, "STATUS", &config()).ok();
+        host.is_as(&before);
+        host.is_clean();
     });
 }

@@ -8,7 +8,6 @@ use rdma_model::snapshot::Snapshot;
 
 use crate::config::device_request::DeviceRequest;
 use crate::config::request::Request;
-use crate::oci::pod::pod_uid;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::run;
@@ -77,11 +76,7 @@ impl<'a> Create<'a> {
         let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
             return Ok(Cow::Borrowed(request));
         };
-        let bundle = hook.target.facts().and_then(|facts| facts.bundle.as_ref());
-        let pod = bundle
-            .map(|bundle| pod_uid(&bundle.config))
-            .transpose()?
-            .flatten();
+        let pod = hook.target.pod()?;
         let all = hook.store.bindings(hook.machine.boot_id())?;
         let own = own_bindings(&all, asked, pod.as_deref())?;
         let mut given = DeviceRequest::default();
