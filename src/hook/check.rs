@@ -1,7 +1,7 @@
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 
-use super::inside::verify_inside;
+use super::inside::{ConfAll, verify_inside};
 use super::{Hook, Target};
 use crate::record::Phase;
 use crate::report::Report;
@@ -29,5 +29,5 @@ pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
             .error("the NICs are in another namespace, or not all of them are attached")
     );
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    verify_inside(&mut *world, record, report).map(drop)
+    verify_inside(&mut *world, record, ConfAll::Containers, report).map(drop)
 }

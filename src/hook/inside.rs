@@ -46,17 +46,31 @@ pub(super) fn put_in_order_inside(
     Ok(())
 }
 
+/// Who has said last what `conf/all` is inside, which may defeat the NICs' own values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConfAll {
+    /// This create: it is as the NICs need it.
+    Ours,
+    /// Maybe the container: a runtime writes the sysctls of config.json after the create hooks.
+    /// What it asks for there is noted, and keeps no container from running.
+    Containers,
+}
+
 /// [`ErrorClass::Kernel`] where the NICs inside are not what they should be.
 pub(super) fn verify_inside(
     world: &mut dyn World,
     record: &Record,
+    conf_all: ConfAll,
     report: &mut Report,
 ) -> Result<Snapshot> {
     let states = states_inside(record);
     let now = world.observe(Side::Inside, &scope_inside(record, &states))?;
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
-    drift.extend(rails::drift(&states, &now));
+    match conf_all {
+        ConfAll::Ours => drift.extend(rails::drift(&states, &now)),
+        ConfAll::Containers => note_overruled(&states, &now, report),
+    }
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
         drift.extend(rdma_mode::drift(
             plan,
@@ -73,4 +87,10 @@ pub(super) fn verify_inside(
         "the NICs inside differ from the plan: {}",
         report.drift.join("; ")
     )))
+}
+
+/// Notes where `conf/all` inside defeats the NICs' own values.
+pub(super) fn note_overruled(states: &[NicState], now: &Snapshot, report: &mut Report) {
+    let overruled = rails::drift(states, now);
+    report.note_once(overruled.iter().map(ToString::to_string));
 }

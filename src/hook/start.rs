@@ -2,7 +2,9 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
-use super::inside::{put_in_order_inside, scope_inside, states_inside, verify_inside};
+use super::inside::{
+    ConfAll, note_overruled, put_in_order_inside, scope_inside, states_inside, verify_inside,
+};
 use super::{Hook, is_able};
 use crate::apply::apply;
 use crate::plan::rails;
@@ -39,12 +41,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     }
     let states = states_inside(record);
     let now = world.observe(Side::Inside, &scope_inside(record, &states))?;
-    // A runtime writes config.json's sysctls after the create hooks: its conf/all is what the
-    // container's config asks for.
-    report.notes = rails::drift(&states, &now)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    note_overruled(&states, &now, report);
     report.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
     report.end_lap(hook.begun, Lap::Observe);
@@ -57,7 +54,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     let ordered = applied.and_then(|()| put_in_order_inside(&mut *world, record, report));
     report.end_lap(hook.begun, Lap::Configure);
     ordered?;
-    let verified = verify_inside(&mut *world, record, report);
+    let verified = verify_inside(&mut *world, record, ConfAll::Containers, report);
     report.end_lap(hook.begun, Lap::Verify);
     verified?;
     Ok(())

@@ -621,6 +621,11 @@ fn check_reports_what_a_container_changed() {
         ready(host);
         let pod = Pod::new("one");
         pod.add(host, &config());
+        // The pod's own sysctls, which its runtime writes after the ADD.
+        pod.sh("echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter");
+        pod.call(host, "CHECK", &config()).ok();
+        let notes = host.report("one")["notes"].to_string();
+        assert!(notes.contains("effective ipv4/conf/rp_filter"), "{notes}");
         pod.sh("ip address delete 10.1.0.1/24 dev r1");
         refused(pod.call(host, "CHECK", &config()), 6, 106, "10.1.0.1/24");
         pod.call(host, "DEL", &config()).ok();

@@ -688,3 +688,37 @@ fn a_pod_gets_back_what_would_have_defeated_the_profile() {
         assert_eq!(sh("ip rule | wc -l"), "3\n");
     });
 }
+
+/// The sysctls of a container's config.json, which its runtime writes between the create and
+/// poststart.
+#[test]
+fn a_containers_own_conf_all_fails_no_poststart() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad");
+        host.prepare("r0,r1");
+        let before = host.look();
+        for own in ["ipv4/conf/all/rp_filter", "ipv4/conf/all/arp_ignore"] {
+            // What poststart puts back, as one runtime or another takes it away.
+            for lost in [
+                "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6",
+                "echo 2001:db8::1 > /proc/sys/net/ipv6/conf/default/stable_secret",
+                "ip address flush dev r0",
+            ] {
+                let mut c = Container::new("c");
+                c.create(host).ok();
+                c.sh(&format!("echo 2 > /proc/sys/net/{own}; {lost}"));
+                host.hook("poststart", &c.state()).ok();
+                let report = host.report("c");
+                let notes = report["notes"].to_string();
+                assert_ne!(report["steps_done"], 0, "{lost}");
+                let (_, leaf) = own.split_once("all/").unwrap();
+                let note = format!("r0 effective ipv4/conf/{leaf}: 2 instead of 1");
+                assert!(notes.contains(&note), "{notes}");
+                assert!(c.sh("ip -6 address show dev r0").contains("fd00::1/64"));
+                c.stop(host).ok();
+                host.is_as(&before);
+            }
+        }
+    });
+}

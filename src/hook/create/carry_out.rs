@@ -17,7 +17,7 @@ use crate::restore::run::restore_opened;
 use super::unfinished::replace_unfinished;
 use super::{Attempt, Create};
 use crate::hook::Hook;
-use crate::hook::inside::{put_in_order_inside, verify_inside};
+use crate::hook::inside::{ConfAll, put_in_order_inside, verify_inside};
 
 impl Create<'_> {
     /// Records, moves, verifies; and undoes everything if any of these fails.
@@ -85,7 +85,7 @@ impl Create<'_> {
             report.end_lap(begun, lap_of(step));
         })?;
         let ordered = put_in_order_inside(world, record, report);
-        let verified = ordered.and_then(|()| verify_inside(world, record, report));
+        let verified = ordered.and_then(|()| verify_inside(world, record, ConfAll::Ours, report));
         report.end_lap(begun, Lap::Verify);
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
