@@ -8,7 +8,7 @@ use rdma_model::step::{Side, Step};
 
 use super::SETTLE;
 use crate::apply::apply;
-use crate::kernel::{Scope, World};
+use crate::kernel::{RoutesOf, Scope, World};
 use crate::precedence::Precedence;
 
 /// What giving equals their order did.
@@ -47,7 +47,9 @@ pub fn put_in_order(
     let again = if repairs.is_empty() {
         None
     } else {
-        Some(world.observe(side, &Scope::network())?)
+        // Equal routes have one destination: no other ones have a part in the order.
+        let scope = Scope::network().with(RoutesOf::of_moved(&[], &order.routes));
+        Some(world.observe(side, &scope)?)
     };
     ordered.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
     Ok(ordered)

@@ -1,10 +1,18 @@
 //! The order of equals on the real kernel: rules of one priority, and routes of one key. The kernel
 //! goes by it, so `ip` shows the host afterwards in the order in which it showed it before.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::alone;
+use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
+use rdma_model::step::{Side, Step};
+use rdmaprep::kernel::netns::Netns;
+use rdmaprep::kernel::netns::search::Search;
+use rdmaprep::kernel::{Kernel, Observed, Pin, Scope, World};
+use rdmaprep::precedence::Precedence;
+use rdmaprep::restore::order::put_in_order;
 use serde_json::Value;
 use testkit::{Container, Host, same, sh, until};
 
@@ -481,5 +489,78 @@ fn a_gateway_is_found_over_the_route_that_leads_to_it() {
         let changes = changes();
         let mut routes = changes.lines().map(|l| l.trim_start_matches("Deleted "));
         assert!(!routes.any(|r| r.starts_with("10.90.0.9 ")), "{changes}");
+    });
+}
+
+/// The kernel, and how many routes each look has read.
+struct Counted {
+    kernel: Kernel,
+    read: Vec<usize>,
+}
+
+impl World for Counted {
+    fn has_inside(&self) -> bool {
+        self.kernel.has_inside()
+    }
+
+    fn look(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Observed> {
+        let seen = self.kernel.look(side, scope)?;
+        self.read.push(seen.snapshot.routes.len());
+        Ok(seen)
+    }
+
+    fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
+        self.kernel.host_paths(host, job)
+    }
+
+    fn perform(&mut self, step: &Step, deadline: Instant) -> anyhow::Result<()> {
+        self.kernel.perform(step, deadline)
+    }
+
+    fn pin(&mut self, pin: Pin) -> anyhow::Result<()> {
+        self.kernel.pin(pin)
+    }
+
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> anyhow::Result<Search> {
+        self.kernel.search(side, on)
+    }
+}
+
+/// What a crash left is repaired, and the order is right then, without a look at the routes that
+/// are not of it.
+#[test]
+fn a_repair_of_the_order_reads_no_other_routes() {
+    alone(|host| {
+        host.rails(2);
+        host.ip(
+            "route append 10.9.0.0/16 dev r0 metric 5\nroute append 10.9.0.0/16 dev r1 metric 5",
+        );
+        let others: Vec<String> = (0..200)
+            .map(|n| format!("route add 10.77.{n}.0/24 dev r0"))
+            .collect();
+        host.ip(&others.join("\n"));
+        let list = "ip -d route show 10.9.0.0/16";
+        let listed = sh(list);
+        let mut world = Counted {
+            kernel: Kernel::open(Netns::current().unwrap(), None).unwrap(),
+            read: Vec::new(),
+        };
+        let mut now = world.observe(Side::Host, &Scope::network()).unwrap();
+        assert!(world.read[0] > 200);
+        now.routes
+            .retain(|route| route.destination.to_string() == "10.9.0.0/16");
+        let order = Precedence {
+            routes: now.routes,
+            rules: Vec::new(),
+        };
+        assert_eq!(order.routes.len(), 2);
+        // As the first one is being put before the second one.
+        host.ip("route append 10.9.0.0/16 dev r0 metric 5 protocol 210
+            route delete 10.9.0.0/16 dev r0 metric 5 protocol boot");
+        let now = world.observe(Side::Host, &Scope::network()).unwrap();
+        world.read.clear();
+        let ordered = put_in_order(&mut world, Side::Host, &order, &now).unwrap();
+        assert_eq!((ordered.errors.len(), world.read), (0, vec![2]));
+        same("the order", &listed, &sh(list));
     });
 }
