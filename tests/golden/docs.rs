@@ -16,6 +16,7 @@ use rdmaprep::cli::{self, Cli, Global, SelectArgs};
 use rdmaprep::doctor;
 use rdmaprep::kernel::process::capabilities::KEPT;
 use rdmaprep::nccl_env::libraries::SETTINGS;
+use rdmaprep::report::{self, Report};
 use rdmaprep::verify::LEFT_OUT;
 use serde_json::Value;
 
@@ -498,7 +499,7 @@ fn readme_shows_what_prepare_prints() {
     assert!(follows("runc") > 0);
 }
 
-/// The recording is of the demo as it is now: its headings, and what `prepare` prints
+/// The recording is of the demo as it is now: its headings, and what `prepare` and `restore` print
 /// (scripts/record makes it again).
 #[test]
 fn recording_is_of_the_present_demo() {
@@ -527,6 +528,16 @@ fn recording_is_of_the_present_demo() {
     for line in constant.chain(prepared) {
         assert!(recorded.contains(line), "not in the recording: {line}");
     }
+    let mut killed = Report::new("restore");
+    killed.container = Some("killed".to_owned());
+    killed.nics = ["rdma0", "rdma1"].map(|nic| nic.parse().unwrap()).to_vec();
+    let restored = report::restored(&killed, true);
+    assert!(
+        recorded.contains(&restored),
+        "not in the recording: {restored}"
+    );
+    let picture = read("docs/pictures/demo.svg");
+    assert!(picture.contains(&format!(">{restored}<")), "{restored}");
 }
 
 /// Colours of the pictures on a light and on a dark ground.
