@@ -41,13 +41,13 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if args.output.dry_run {
         return foretell(&machine, &records, args, &found);
     }
-    // A timer that finds no record does not wait for the lock. It only removes the settings of
-    // gVisor's containers that have ended.
+    // A timer that finds no record does not wait for the lock. It only removes settings of
+    // containers that have ended.
     if found.is_empty() && (args.how.stale || store.is_read_only()) {
         if !store.is_read_only() {
             warn(
                 &store
-                    .sweep_late_confs()
+                    .sweep_ended()
                     .err()
                     .map(|e| format!("{e:#}"))
                     .into_iter()

@@ -20,6 +20,7 @@ use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use crate::nccl_env::format::{self, Format};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
+use crate::store::profiles::ProfileOf;
 
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
@@ -63,9 +64,9 @@ impl RunningSetup {
         }
     }
 
-    /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that
+    /// Waits for the end, but no longer than the hook may. `of` names the file for settings that
     /// can be given in no other way.
-    pub fn end(self, context: &SetupContext, netns: u64) -> (SetupNotes, Result<()>) {
+    pub fn end(self, context: &SetupContext, of: &ProfileOf) -> (SetupNotes, Result<()>) {
         let applied = self.done.recv_timeout(rest(context)).unwrap_or_else(|e| {
             Err(match e {
                 RecvTimeoutError::Timeout => {
@@ -83,7 +84,7 @@ impl RunningSetup {
         // The look ends here at the latest.
         drop(self.until_moved);
         let result =
-            applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
+            applied.and_then(|applied| self.setup.conclude(applied, context, of, &mut notes));
         (notes, result)
     }
 }
@@ -172,7 +173,7 @@ impl SetupPlan {
         &self,
         Applied { mounts, uncovered }: Applied,
         context: &SetupContext,
-        netns: u64,
+        of: &ProfileOf,
         notes: &mut SetupNotes,
     ) -> Result<()> {
         if let Some(flags) = flags(&mounts.lacking) {
@@ -197,9 +198,8 @@ impl SetupPlan {
                 Some("in the /etc/nccl.conf that the createContainer hook mounted".to_owned())
             }
             ConfOutcome::Refused(why) => {
-                let path = context
-                    .store
-                    .put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
+                let text = format::write(&self.additions.conf, Format::Sh).0;
+                let path = context.store.put_profile(of, &text)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };

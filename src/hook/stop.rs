@@ -2,6 +2,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::{Hook, is_able};
+use crate::oci::state::State;
 use crate::record::Record;
 use crate::report::{Lap, Report};
 use crate::restore::nic_names;
@@ -15,10 +16,13 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
-    let removed = hook
-        .store
-        .remove_late_conf(&hook.state.id, &hook.state.bundle);
-    report.notes.extend(removed.err().map(|e| format!("{e:#}")));
+    let State { id, bundle, .. } = hook.state;
+    for removed in [
+        hook.store.remove_late_conf(id, bundle),
+        hook.store.remove_ended_profile(id, bundle),
+    ] {
+        report.notes.extend(removed.err().map(|e| format!("{e:#}")));
+    }
     if !finds_record(hook, report)? {
         return Ok(());
     }

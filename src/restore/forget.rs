@@ -7,7 +7,6 @@ use rdma_model::moved_nic::MovedNic;
 
 use super::of_host::is_networkds;
 use super::settle::Waiting;
-use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
 use crate::record::Record;
 use crate::store::Store;
@@ -77,5 +76,5 @@ pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -
     for m in &record.members {
         store.remove_ended_late_conf(&m.id, &m.bundle)?;
     }
-    files::remove(&store.profile(record.netns))
+    store.remove_profile(record.netns)
 }

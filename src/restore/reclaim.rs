@@ -6,7 +6,6 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::nic_names;
 use super::run::restore_abandoned;
-use crate::disk::files;
 use crate::kernel::{Namespaces, Pin};
 use crate::record::{Record, short_id};
 use crate::store::records::Records;
@@ -46,13 +45,10 @@ pub fn reclaim(
         let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
         unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
-    // Files with the NCCL settings of containers in a namespace (`Store::profile`).
-    for profile in store
-        .all_profiles()?
-        .into_iter()
-        .filter(|p| !known.contains(p))
-    {
-        files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
+    let profiles = store.all_profiles()?.into_iter();
+    for netns in profiles.filter(|p| !known.contains(p)) {
+        let removed = store.remove_profile(netns);
+        removed.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
     Ok(notes)
 }

@@ -48,9 +48,15 @@ impl Store {
         let shared = [self.plans(), self.reports(), self.views(), self.profiles()];
         let shared = shared.iter().map(|folder| replace::sweep(folder));
         let reports = files::keep_newest(&self.reports(), REPORTS);
-        let all = shared.chain([records, self.sweep_late_confs(), reports]);
+        let all = shared.chain([records, self.sweep_ended(), reports]);
         all.filter_map(|done| done.err().map(|e| format!("{e:#}")))
             .collect()
+    }
+
+    /// Removes the settings of containers that have ended without a stop hook. It waits for no
+    /// lock: a file belongs to one container.
+    pub fn sweep_ended(&self) -> Result<()> {
+        self.sweep_late_confs().and(self.sweep_profiles())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::disk::{doing, files};
 use crate::kernel::process::pidfd;
 
 /// Ids are unique only within a runtime, so the bundle counts, too.
-fn digest(id: &str, bundle: &str) -> String {
+pub(super) fn digest(id: &str, bundle: &str) -> String {
     let digest = Sha256::hash(format!("{id}\0{bundle}").as_bytes());
     digest
         .iter()
@@ -26,7 +26,7 @@ fn digest(id: &str, bundle: &str) -> String {
 }
 
 /// Whether the process that a file's name has is no more; `None` where the name has none.
-fn is_widowed(name: &str) -> Option<bool> {
+pub(super) fn is_widowed(name: &str) -> Option<bool> {
     let mut parts = name.split('-').skip(1);
     let (pid, start) = (
         parts.next()?.parse::<i32>().ok()?,

@@ -7,6 +7,7 @@ pub mod claims;
 mod cleanup;
 mod damaged;
 mod late_conf;
+pub mod profiles;
 pub mod records;
 
 use rdma_model::escape::is_plain;
@@ -107,10 +108,6 @@ impl Store {
     /// directory `NAME`.
     pub fn views(&self) -> PathBuf {
         self.run.join("views")
-    }
-
-    fn profiles(&self) -> PathBuf {
-        self.run.join("profiles")
     }
 
     fn records(&self) -> PathBuf {
@@ -229,30 +226,6 @@ impl Store {
     /// does the same.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
         replace::lay_out(&self.views().join(name), view)
-    }
-
-    /// Where a shell finds the settings for the containers of a namespace that could be given them
-    /// in no other way.
-    pub fn profile(&self, netns: u64) -> PathBuf {
-        self.profiles().join(format!("{netns}.sh"))
-    }
-
-    /// Writes the settings of a namespace to be sourced there, unless there is such a file: a
-    /// container that joins it later may have asked for less. Returns its path.
-    pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
-        let path = self.profile(netns);
-        if !path.exists() {
-            let replacement = Replacement::with_mode(0o644).in_shared_folder();
-            replacement.write(&path, text.as_bytes())?;
-        }
-        Ok(path)
-    }
-
-    pub fn all_profiles(&self) -> Result<Vec<u64>> {
-        Ok(files::list(&self.profiles())?
-            .iter()
-            .filter_map(|n| n.strip_suffix(".sh")?.parse().ok())
-            .collect())
     }
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.

@@ -2,6 +2,7 @@
 //! administrator allows that.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::alone;
@@ -198,5 +199,73 @@ fn bundle_on_the_hosts_network_is_prepared_where_allowed() {
             "{}",
             said.out
         );
+    });
+}
+
+/// These have the mount namespace of the test: as good as ones that a hook cannot enter, so that
+/// their settings are in a file to be sourced. Each has its own, for as long as it lives.
+#[test]
+fn each_container_on_the_hosts_network_has_its_profile() {
+    alone(|host| {
+        host.rails(3);
+        way_out(host);
+        host.configure(ALLOWED);
+        for (plan, nic, more) in [
+            ("one", "r0", "--debug-all"),
+            ("two", "r1", "--sysfs=auto"),
+            ("default", "r2", "--sysfs=auto"),
+        ] {
+            let line = ["prepare", "--plan", plan, "--ifaces", nic, more];
+            host.rdmaprep(&line).ok();
+        }
+        let before = host.look();
+        let started = |plan: &str| {
+            let asking = json!({"rdmaprep.io/plan": plan, "rdmaprep.io/host-network": "true"});
+            let config = json!({"root": {"path": "/", "readonly": true}, "process": {"env": []},
+                "mounts": [{"destination": "/sys", "type": "sysfs", "source": "sysfs"}]});
+            let c = Container::start(
+                plan,
+                Command::new("env").arg("-i").arg("PATH=/usr/bin:/bin"),
+            );
+            let c = c.annotated(asking).bundled(host, &config);
+            host.hook("prestart", &c.state()).ok();
+            c.create(host).ok();
+            c
+        };
+        let profile = |id: &str| {
+            let said = host.report(id)["settings"].as_str().unwrap().to_owned();
+            let (_, path) = said.split_once("only in ").unwrap();
+            PathBuf::from(path.split_once(" (").unwrap().0)
+        };
+        let count = || fs::read_dir(host.run.join("profiles")).unwrap().count();
+        let mut one = started("one");
+        let mut two = started("two");
+        let (of_one, of_two) = (profile("one"), profile("two"));
+        let debugs = |path: &Path| {
+            let text = fs::read_to_string(path).unwrap();
+            text.contains("NCCL_DEBUG_SUBSYS")
+        };
+        assert_eq!((debugs(&of_one), debugs(&of_two)), (true, false));
+        // The hooks and the timer remove what has been left, and these live.
+        Container::new("moves").create(host).ok();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        host.hook("poststart", &one.state()).ok();
+        assert_eq!((debugs(&of_one), debugs(&of_two)), (true, false));
+        assert_eq!(count(), 2);
+        one.stop(host).ok();
+        assert_eq!((of_one.exists(), of_two.exists()), (false, true));
+        // Without a stop hook, the timer's turn.
+        two.kill();
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        assert_eq!(count(), 0);
+        // Or that of another container's hook.
+        started("one").kill();
+        let mut moves = Container::new("moves");
+        moves.create(host).ok();
+        assert_eq!(count(), 0);
+        moves.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
     });
 }

@@ -13,6 +13,7 @@ use crate::record::{Phase, Record};
 use crate::report::Lap;
 use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
+use crate::store::profiles::ProfileOf;
 
 use super::unfinished::replace_unfinished;
 use super::{Attempt, Create};
@@ -90,7 +91,7 @@ impl Create<'_> {
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
         if let Some(running) = running {
-            self.finish_setup(running, record.netns)?;
+            self.finish_setup(running, &ProfileOf::Namespace(record.netns))?;
         }
         self.lift_memlock(*recipient);
         let text = format!(

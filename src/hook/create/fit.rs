@@ -9,6 +9,7 @@ use crate::kernel::Recipient;
 use crate::nccl_env::Namespace;
 use crate::plan::Plan;
 use crate::report::Lap;
+use crate::store::profiles::ProfileOf;
 
 use super::{Attempt, Create};
 
@@ -53,11 +54,11 @@ impl<'a> Create<'a> {
         Ok(Fitted { plan, setup })
     }
 
-    pub(super) fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {
+    pub(super) fn finish_setup(&mut self, running: RunningSetup, of: &ProfileOf) -> Result<()> {
         let Some(context) = self.setup_context() else {
             return Ok(());
         };
-        let (notes, result) = running.end(&context, netns);
+        let (notes, result) = running.end(&context, of);
         self.end_lap(Lap::Setup);
         self.note_setup(notes);
         result

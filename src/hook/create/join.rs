@@ -12,6 +12,7 @@ use crate::plan::Plan;
 use crate::planner;
 use crate::record::{Phase, Record};
 use crate::restore::nic_names;
+use crate::store::profiles::ProfileOf;
 
 use super::recipient::member;
 use super::{Attempt, Create};
@@ -101,7 +102,8 @@ impl Create<'_> {
             // The namespace was not observed: its netdevs are those that the plan gave.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {
-                self.finish_setup(RunningSetup::begin(setup), record.netns)?;
+                let profile = ProfileOf::Namespace(record.netns);
+                self.finish_setup(RunningSetup::begin(setup), &profile)?;
             }
         }
         self.check_runs(attempt.recipient)?;

@@ -10,8 +10,10 @@ use super::fit::Fitted;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::Observations;
 use crate::kernel::Recipient;
+use crate::oci::state::State;
 use crate::planner::stored_plan;
 use crate::report::Lap;
+use crate::store::profiles::ProfileOf;
 
 impl Create<'_> {
     /// There is no record, as nothing is to be given back.
@@ -31,8 +33,7 @@ impl Create<'_> {
             self.report.plan = None;
             return Ok(());
         }
-        let host_netns = recipient.netns();
-        let mut attempt = self.begin(recipient, host_netns)?;
+        let mut attempt = self.begin(recipient, recipient.netns())?;
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         self.end_lap(Lap::Observe);
         let seen = Observations {
@@ -44,7 +45,10 @@ impl Create<'_> {
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
-            self.finish_setup(RunningSetup::begin(setup), host_netns)?;
+            let State { id, bundle, .. } = self.hook.state;
+            let pid = recipient.pid();
+            let profile = ProfileOf::Container { id, bundle, pid };
+            self.finish_setup(RunningSetup::begin(setup), &profile)?;
         }
         self.lift_memlock(recipient);
         self.check_runs(recipient)?;
