@@ -174,6 +174,12 @@ impl HookCall<'_> {
             ensure!(by_devices || has_plan, lacks_plan());
             return Ok((!by_devices).then_some(Asked { request, facts }));
         }
+        ensure!(
+            has_plan,
+            ErrorClass::State.error(
+                "--rail: the hook names no plan (--plan): `rdmaprep cdi generate` writes such hooks"
+            )
+        );
         let config = config.ok_or_else(|| {
             ErrorClass::State
                 .error("--rail: the bundle has no config.json to tell all that is asked for")

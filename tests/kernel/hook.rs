@@ -448,6 +448,48 @@ fn a_plan_that_is_not_stored_is_refused_wherever_it_is_named() {
     });
 }
 
+/// As for a plan that lacks the rail: its engine has given the container the nodes of it.
+#[test]
+fn rail_without_a_plan_to_take_it_from_is_refused() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        let asks = |plan: &[&str]| {
+            let line = [&["hook", "createRuntime"], plan, &["--rail", "r0"]].concat();
+            let args: Vec<&str> = [&["rdmaprep"], &line[..]].concat();
+            let hooks = json!({"createRuntime": [{"path": "/usr/bin/rdmaprep", "args": args}]});
+            let config = json!({"root": {"path": "/"}, "process": {"env": []}, "hooks": hooks});
+            let c = Container::new("c")
+                .annotated(json!({}))
+                .bundled(host, &config);
+            let said = run(&mut host.command(&line), &c.state());
+            (c, said)
+        };
+        let (_, said) = asks(&[]);
+        said.fails(5, &["--rail: the hook names no plan"]);
+        host.is_as(&before);
+        host.rdmaprep(&["prepare", "--ifaces", "r1"]).ok();
+        let (_, said) = asks(&["--plan", "default"]);
+        said.fails(3, &["asks for r0 as devices"]);
+        // That of all containers counts as well; one that is not stored is made.
+        for (stored, words) in [(true, &[][..]), (false, &["--plan", "default"][..])] {
+            if stored {
+                host.configure("plan = \"default\"");
+                host.prepare(&rails);
+            } else {
+                host.configure("");
+                host.rdmaprep(&["plan", "delete", "default"]).ok();
+            }
+            let (mut c, said) = asks(words);
+            said.ok();
+            assert_eq!(host.report("c")["nics"], json!(["r0"]));
+            c.stop(host).ok();
+        }
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn annotations_narrow_and_never_widen() {
     alone(|host| {
