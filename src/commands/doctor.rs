@@ -150,17 +150,15 @@ fn traces(store: &Store, host: &Snapshot) -> Result<Vec<Trace>> {
             here: Vec::new(),
         },
     });
-    let unrecorded = unrecorded(&records)?
-        .into_iter()
-        .map(|(netns, advice)| Trace {
-            id: netns.to_string(),
-            nics: Vec::new(),
-            stale: Some(Stale::Unrecorded),
-            advice,
-            tables: Vec::new(),
-            held_back: Vec::new(),
-            here: Vec::new(),
-        });
+    let unrecorded = unrecorded(store)?.into_iter().map(|(netns, advice)| Trace {
+        id: netns.to_string(),
+        nics: Vec::new(),
+        stale: Some(Stale::Unrecorded),
+        advice,
+        tables: Vec::new(),
+        held_back: Vec::new(),
+        here: Vec::new(),
+    });
     Ok(traces.chain(unrecorded).collect())
 }
 

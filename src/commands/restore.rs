@@ -91,9 +91,9 @@ fn nothing(args: &RestoreArgs) -> Result<()> {
 
 /// The number of a namespace is no name, whatever containers are called.
 fn whole(store: &Store, records: &Records, id: &String) -> Result<String> {
-    let is_netns = records
-        .iter()
-        .any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == *id));
+    let recorded = records.iter().filter_map(|(p, _)| store.netns_of(p));
+    let pinned = store.all_pins()?.into_iter();
+    let is_netns = recorded.chain(pinned).any(|n| n.to_string() == *id);
     if is_netns {
         Ok(id.clone())
     } else {
@@ -157,6 +157,10 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             }),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
+    }
+    for netns in found.unrecorded {
+        let ended = unrestorable::end_unrecorded(machine, records.store(), netns);
+        done.failures.extend(ended.err());
     }
     for path in found.now {
         // Read again: restoring another container may have changed this record.
@@ -226,6 +230,8 @@ fn awaited(record: &Record) -> String {
 struct Found {
     now: Vec<PathBuf>,
     damaged: Vec<(PathBuf, String)>,
+    /// Namespaces that are pinned without a record.
+    unrecorded: Vec<u64>,
 }
 
 impl Found {
@@ -262,6 +268,12 @@ impl Found {
                 Err(_) => {}
             }
         }
+        if !args.how.stale && args.plan.is_none() {
+            found.unrecorded = unrestorable::unrecorded_pins(store)?;
+            found
+                .unrecorded
+                .retain(|netns| id.is_none_or(|id| netns.to_string() == *id));
+        }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
             let text = format!(
                 "no container that holds a NIC has the id or name {id:?}: `rdmaprep status` lists \
@@ -279,7 +291,7 @@ impl Found {
     }
 
     fn is_empty(&self) -> bool {
-        self.now.is_empty() && self.damaged.is_empty()
+        self.now.is_empty() && self.damaged.is_empty() && self.unrecorded.is_empty()
     }
 }
 
@@ -297,6 +309,13 @@ fn foretell(
             false => foretold.stuck.push(why.clone()),
         }
         all.push(foretold);
+    }
+    for netns in &found.unrecorded {
+        if let Some(links) = unrestorable::unrecorded_links(records.store(), *netns) {
+            let mut foretold = Foretold::new(None);
+            foretold.stuck.push(links);
+            all.push(foretold);
+        }
     }
     for record in found
         .now

@@ -42,7 +42,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     }
     let mut failed = reports(&store)?;
     failed.retain(|(_, report)| !is_settled(report, &records));
-    for (netns, why) in unrecorded(&records)? {
+    for (netns, why) in unrecorded(&store)? {
         warn(&[format!("the namespace {netns} has no record: {why}")]);
     }
     let failures = Failed::recent(failed, now().unwrap_or_default());

@@ -16,13 +16,11 @@ use crate::record::{PartialRecord, Phase, Record};
 use crate::report::Report;
 use crate::restore::bare_hcas;
 use crate::restore::forget::release_netns;
+use crate::restore::pinned::{drop_unrecorded, may_be_nics};
 use crate::restore::plan::{Purpose, RestorePlan};
 use crate::restore::run;
 use crate::store::Store;
 use crate::store::records::Records;
-
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_INFINIBAND: u16 = 32;
 
 fn put_aside(
     records: &mut Records,
@@ -186,25 +184,44 @@ pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Rep
     put_aside(records, path, remains.boot_id.as_deref(), report)
 }
 
-/// Namespaces with links in them that are pinned without a record, since that was removed: how the
-/// links come back.
-pub(super) fn unrecorded(records: &Records) -> Result<Vec<(u64, String)>> {
-    let store = records.store();
-    let pinned = store.all_pins()?;
+/// Namespaces that are pinned without a record, since that was removed.
+pub(super) fn unrecorded_pins(store: &Store) -> Result<Vec<u64>> {
+    let mut pinned = store.all_pins()?;
     // Read now: a create that ran meanwhile has written its record before it pinned the namespace.
     let paths = store.record_paths()?;
     let recorded: Vec<u64> = paths.iter().filter_map(|p| store.netns_of(p)).collect();
+    pinned.retain(|netns| !recorded.contains(netns));
+    Ok(pinned)
+}
+
+/// Those of them with links in them: how the links come back.
+pub(super) fn unrecorded(store: &Store) -> Result<Vec<(u64, String)>> {
     let mut found = Vec::new();
-    for netns in pinned {
-        let place = pins::place(&store.pin(netns), netns);
-        let Some(place) = place.filter(|_| !recorded.contains(&netns)) else {
-            continue;
-        };
-        if let Err(why) = is_empty(netns, &place, &PartialRecord::default()) {
-            found.push((netns, format!("{why:#}")));
-        }
+    for netns in unrecorded_pins(store)? {
+        found.extend(links_in(store, netns).map(|why| (netns, why)));
     }
     Ok(found)
+}
+
+fn links_in(store: &Store, netns: u64) -> Option<String> {
+    let place = pins::place(&store.pin(netns), netns)?;
+    let found = is_empty(netns, &place, &PartialRecord::default());
+    found.err().map(|why| format!("{why:#}"))
+}
+
+/// What keeps a pinned namespace without a record.
+pub(super) fn unrecorded_links(store: &Store, netns: u64) -> Option<String> {
+    let why = links_in(store, netns)?;
+    Some(format!("the namespace {netns} has no record: {why}"))
+}
+
+/// Ends a pin without a record, once the links of its namespace have been taken out.
+pub(super) fn end_unrecorded(machine: &dyn Namespaces, store: &Store, netns: u64) -> Result<()> {
+    if drop_unrecorded(machine, store, netns)? {
+        return Ok(());
+    }
+    let why = unrecorded_links(store, netns);
+    Err(ErrorClass::Incomplete.error(why.unwrap_or_default()))
 }
 
 /// What is lost with a record that cannot be read: whatever is still in its namespace is to be
@@ -234,12 +251,8 @@ pub(super) fn unread(store: &Store, path: &Path) -> Result<Vec<String>> {
 fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
     let mut world = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
     let inside = world.observe(Side::Inside, &Scope::network())?;
-    // Tunnels of the kernel are in every namespace.
-    let mut there: Vec<&Netdev> = inside.netdevs.iter().collect();
-    there.retain(|d| {
-        [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type)
-            && (remains.nics.is_empty() || remains.nics.contains(&d.name))
-    });
+    let mut there: Vec<&Netdev> = may_be_nics(&inside).collect();
+    there.retain(|d| remains.nics.is_empty() || remains.nics.contains(&d.name));
     there.sort_by_key(|d| d.kind.is_some());
     let Some(first) = there.first() else {
         return Ok(());

@@ -47,6 +47,9 @@ pub trait Namespaces {
     /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else
     /// through a member that lives.
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;
+    /// The host's namespace and the one with that inode, where it is pinned at that path and this
+    /// process reaches it.
+    fn pinned(&self, pin: &Path, netns: u64) -> Result<Option<Box<dyn World>>>;
     /// Every namespace that a process has or `ip netns` keeps, other than those with `known`
     /// inodes: each with the host's, but for the first `passed` ones.
     fn others(

@@ -153,6 +153,14 @@ impl Namespaces for ThisMachine {
         )?))
     }
 
+    fn pinned(&self, pin: &Path, netns: u64) -> Result<Option<Box<dyn World>>> {
+        let Some(place) = pins::place(pin, netns) else {
+            return Ok(None);
+        };
+        let world = Kernel::open(Netns::current()?, Some(Netns::open(&place)?))?;
+        Ok(Some(Box::new(world)))
+    }
+
     fn others(
         &self,
         known: &[u64],

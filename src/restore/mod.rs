@@ -15,6 +15,7 @@ mod look_inside;
 pub mod of_host;
 pub mod order;
 pub mod owed;
+pub mod pinned;
 pub mod plan;
 pub mod reclaim;
 mod refusals;

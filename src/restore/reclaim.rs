@@ -5,14 +5,16 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::nic_names;
+use super::pinned::drop_unrecorded;
 use super::run::restore_abandoned;
-use crate::kernel::{Namespaces, Pin};
+use crate::kernel::Namespaces;
 use crate::record::{Record, short_id};
 use crate::store::records::Records;
 
 /// Restores the NICs of containers that have died without a stop hook, other than those in `but`,
 /// a namespace; goes on with NICs that are back and await their manager; and drops pins without a
-/// record. Returns a sentence for each, and for each record that cannot be read.
+/// record, but for those of namespaces with links. Returns a sentence for each, and for each record
+/// that cannot be read.
 pub fn reclaim(
     machine: &dyn Namespaces,
     records: &mut Records,
@@ -41,9 +43,15 @@ pub fn reclaim(
     }
     notes.extend(records.sweep());
     for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
-        let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
-        let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
-        unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
+        let dropped = drop_unrecorded(machine, store, netns);
+        match dropped.class(ErrorClass::Other, "dropping a pin that nothing uses") {
+            Ok(true) => {}
+            Ok(false) => notes.push(format!(
+                "the namespace {netns} has links and no record: `rdmaprep status` says how they \
+                come back"
+            )),
+            Err(e) => notes.push(format!("{e:#}")),
+        }
     }
     let profiles = store.all_profiles()?.into_iter();
     for netns in profiles.filter(|p| !known.contains(p)) {

@@ -197,6 +197,70 @@ fn a_pin_without_its_record_is_named() {
     });
 }
 
+/// What is in its namespace would end with the pin: no hook drops that, and `restore` says what to
+/// do. When the links have been taken out, any of these ends it.
+#[test]
+fn a_pin_without_its_record_keeps_what_is_in_it() {
+    alone(|host| {
+        host.rails(2);
+        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"])
+            .ok();
+        let before = host.look();
+        let other = |report: &str| {
+            let asking = json!({"rdmaprep.io/plan": "other"});
+            let mut other = Container::new("other").annotated(asking);
+            other.create(host).ok();
+            let notes = host.report("other")["notes"].to_string();
+            assert_eq!(notes.contains("no record"), !report.is_empty(), "{notes}");
+            assert!(notes.contains(report), "{notes}");
+            other.stop(host).ok();
+        };
+        let number = |words: &[&str], netns: &str| -> Vec<String> {
+            words.iter().map(|word| word.replace('N', netns)).collect()
+        };
+        let ways = [
+            &["restore", "--all"][..],
+            &["restore", "N"],
+            &["restore", "N", "--forget"],
+        ];
+        for ends in ways.into_iter().map(Some).chain([None]) {
+            host.prepare("r0");
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            c.kill();
+            let record = host.records().remove(0);
+            let netns = netns_number(&record);
+            fs::remove_file(&record).unwrap();
+            let pin = host.run.join("netns").join(&netns);
+            other(&netns);
+            stale(host);
+            for words in ways {
+                let words = number(words, &netns);
+                let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+                host.rdmaprep(&words)
+                    .fails(8, &["r0 can still be taken out", &netns]);
+                words.push("--dry-run");
+                let said = host.rdmaprep(&words);
+                assert_eq!(said.code, Some(8), "{said:?}");
+                assert!(said.out.contains("r0 can still be taken out"), "{said:?}");
+            }
+            let pinned = pin.display();
+            sh(&format!("nsenter --net={pinned} ip link set r0 netns $$"));
+            host.ip("link set r0 up\naddress add 10.0.0.1/24 dev r0");
+            match ends {
+                Some(words) => {
+                    let words = number(words, &netns);
+                    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                    host.rdmaprep(&words).ok();
+                }
+                None => other(""),
+            }
+            host.is_clean();
+            host.is_as(&before);
+        }
+    });
+}
+
 /// The command of the message is one that works.
 #[test]
 fn a_damaged_record_knows_a_pin_in_other_mounts() {

@@ -266,6 +266,11 @@ impl Namespaces for Machine {
         Ok(Box::new(self.clone()))
     }
 
+    fn pinned(&self, pin: &Path, _: u64) -> Result<Option<Box<dyn World>>> {
+        let is_pinned = self.state.borrow().pins.contains(pin);
+        Ok(is_pinned.then(|| Box::new(self.clone()) as Box<dyn World>))
+    }
+
     fn others(&self, _: &[u64], _: usize) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>> {
         Box::new(std::iter::empty())
     }
