@@ -7,7 +7,7 @@ mod stand_ins;
 
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::learned;
+use rdma_model::nic::{Nic, learned};
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -16,10 +16,10 @@ use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
 use inside::inside_state;
-use leaving::{check_legs, check_routes_are_known, leaving_nic};
+use leaving::{as_planned, check_legs, check_routes_are_known, leaving_nic};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Netdev, Snapshot, protocol_name};
+use rdma_model::snapshot::{Hca, Netdev, Snapshot, protocol_name};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };
@@ -40,9 +40,7 @@ pub struct AttachPlan {
 /// # Errors
 /// [`ErrorClass::Refused`] when the plan is out of date or a name is taken inside.
 pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<AttachPlan> {
-    if plan.boot_id != host.boot_id {
-        return refuse(plan, "it was made before the last boot");
-    }
+    check_boot(plan, host)?;
     let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
     check_rdma(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.
@@ -95,6 +93,36 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         held,
         notes,
     })
+}
+
+/// Whether the NICs of a plan for the host's network, where nothing moves, are still as planned:
+/// its device nodes and settings name them.
+///
+/// # Errors
+/// [`ErrorClass::Refused`] when the plan is out of date.
+pub fn check_on_host(plan: &Plan, host: &Snapshot) -> Result<()> {
+    check_boot(plan, host)?;
+    for nic in &plan.nics {
+        let (_, hca) = as_planned(plan, nic, host)?;
+        if let Some(hca) = hca.filter(|hca| is_another(hca, nic)) {
+            return refuse(plan, format!("{} is another HCA now", hca.name));
+        }
+    }
+    check_nodes(plan, host, &Minors::default())
+}
+
+/// Whether an HCA of that name has taken the place of a NIC's. Where NICs move, the end of the move
+/// shows it. Soft-RoCE makes its GUID of the address that the NIC has at the time.
+fn is_another(hca: &Hca, nic: &Nic) -> bool {
+    let guids = hca.node_guid.zip(nic.identity.node_guid);
+    !hca.is_rxe() && guids.is_some_and(|(now, planned)| now != planned)
+}
+
+fn check_boot(plan: &Plan, host: &Snapshot) -> Result<()> {
+    if plan.boot_id != host.boot_id {
+        return refuse(plan, "it was made before the last boot");
+    }
+    Ok(())
 }
 
 /// The links that the host uses now; of no interest to a plan that moves none.
@@ -200,8 +228,6 @@ fn bond_of<'a>(h: &MovedNic, held: &'a [MovedNic]) -> Option<&'a MovedNic> {
     })
 }
 
-/// Device nodes went into config.json by number: a driver that was reloaded since has handed out
-/// others.
 fn check_rdma(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
     if plan.exclusive != rdma_mode::is_exclusive(host)
         && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty())
@@ -209,13 +235,19 @@ fn check_rdma(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
         return refuse(plan, "the RDMA namespace mode is another one now");
     }
     rdma_mode::check(&plan.nics, &plan.ib, host)?;
+    check_nodes(plan, host, minors)
+}
+
+/// Device nodes went into config.json by number: a driver that was reloaded since has handed out
+/// others.
+fn check_nodes(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
     let node = |hca: &HcaName| rdma_mode::node(minors, host, hca);
-    // Of soft-RoCE `leaving_nic` checks the node that it will have. A NIC that borrows the HCA of
-    // the netdev below has no node of its own where that one is in the plan, too.
+    // Of soft-RoCE that moves `leaving_nic` checks the node that it will have. A NIC that borrows
+    // the HCA of the netdev below has no node of its own where that one is in the plan, too.
     let hardware = plan
         .nics
         .iter()
-        .filter(|n| !(n.rxe || n.borrowed && n.uverbs.is_none()))
+        .filter(|n| !(n.rxe && plan.moves() || n.borrowed && n.uverbs.is_none()))
         .filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())))
         .filter(|(hca, planned)| node(hca) != *planned)
         .map(|(hca, _)| hca);

@@ -10,7 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::{Nic, identity, same_nic};
-use rdma_model::snapshot::{Address, Gid, Netdev, Route, Snapshot};
+use rdma_model::snapshot::{Address, Gid, Hca, Netdev, Route, Snapshot};
 use rdma_model::step::{NicState, chosen_by_manager, generated, hears_routers, kernel_address};
 use rdma_model::upper_lower;
 use std::collections::BTreeMap;
@@ -24,31 +24,7 @@ pub(super) fn leaving_nic(
     (minors, guarded): (&Minors, &Guarded),
 ) -> Result<MovedNic> {
     let name = nic.name();
-    let Some(before) = NicState::of(host, name) else {
-        let look = "see to its card, driver and name (lspci, dmesg, ip link), or leave it out";
-        return refuse(plan, format!("{name} is not on the host: {look}"));
-    };
-    let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
-    if nic.hca.is_some() && hca.is_none() {
-        let look = "see to its RDMA driver (rdma link, dmesg), or leave it out";
-        return refuse(plan, format!("the HCA of {name} has gone: {look}"));
-    }
-    let now = identity(&before, hca);
-    if !same_nic(&now, &nic.identity) {
-        return refuse(plan, format!("{name} is another NIC now"));
-    }
-    let now = lasting_addresses(&before.netdev.addresses, &before.netdev, nic);
-    let planned = lasting_addresses(&nic.addresses, &before.netdev, nic);
-    // A manager may set the metric, the lifetime or a flag of an address at any time.
-    let gone = missing_addresses(&planned, &now)
-        .first()
-        .map(|a| format!("has no {}/{}", a.address, a.prefix));
-    let new = missing_addresses(&now, &planned)
-        .first()
-        .map(|a| format!("has {}/{}", a.address, a.prefix));
-    if let Some(why) = gone.or(new) {
-        return refuse(plan, format!("{name} {why} now"));
-    }
+    let (before, hca) = as_planned(plan, nic, host)?;
     if !plan.freeze_lifetimes && before.netdev.expiring().is_some() {
         return Err(ErrorClass::Refused.error(format!(
             "an address of {name} would expire inside the container; make it permanent, or use \
@@ -101,6 +77,42 @@ pub(super) fn leaving_nic(
         ended_profiles: Vec::new(),
         beside,
     })
+}
+
+/// A NIC of the plan as it is on the host, with its HCA. Refuses one that is another NIC, or has
+/// other addresses.
+pub(super) fn as_planned<'h>(
+    plan: &Plan,
+    nic: &Nic,
+    host: &'h Snapshot,
+) -> Result<(NicState, Option<&'h Hca>)> {
+    let name = nic.name();
+    let Some(state) = NicState::of(host, name) else {
+        let look = "see to its card, driver and name (lspci, dmesg, ip link), or leave it out";
+        return refuse(plan, format!("{name} is not on the host: {look}"));
+    };
+    let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
+    if nic.hca.is_some() && hca.is_none() {
+        let look = "see to its RDMA driver (rdma link, dmesg), or leave it out";
+        return refuse(plan, format!("the HCA of {name} has gone: {look}"));
+    }
+    let now = identity(&state, hca);
+    if !same_nic(&now, &nic.identity) {
+        return refuse(plan, format!("{name} is another NIC now"));
+    }
+    let now = lasting_addresses(&state.netdev.addresses, &state.netdev, nic);
+    let planned = lasting_addresses(&nic.addresses, &state.netdev, nic);
+    // A manager may set the metric, the lifetime or a flag of an address at any time.
+    let gone = missing_addresses(&planned, &now)
+        .first()
+        .map(|a| format!("has no {}/{}", a.address, a.prefix));
+    let new = missing_addresses(&now, &planned)
+        .first()
+        .map(|a| format!("has {}/{}", a.address, a.prefix));
+    if let Some(why) = gone.or(new) {
+        return refuse(plan, format!("{name} {why} now"));
+    }
+    Ok((state, hca))
 }
 
 /// Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may

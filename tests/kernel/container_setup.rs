@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use crate::alone;
 use crate::mounted_container::{Container as Mounted, ROOTFS, image};
-use rdma_model::ids::IfName;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{Guid, IfName};
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::tree::Tree;
+use rdmaprep::attach::check_on_host;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host as Policy};
 use rdmaprep::config::options::SelectOptions;
@@ -97,6 +99,48 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     assert_eq!(one.view, None, "the stored view shows both");
     let none = plan.narrowed(|_| false, |_| true, |_| true, Some(&snapshot));
     assert_eq!((names(&none), none.env.len()), (vec![], 0));
+}
+
+#[test]
+fn driver_that_was_reloaded_is_refused_on_the_hosts_network() {
+    let (plan, snapshot) = plan();
+    let plan = plan.on_host(Some(&snapshot));
+    check_on_host(&plan, &snapshot).unwrap();
+    let refused = |change: &dyn Fn(&mut Snapshot)| {
+        let mut host = snapshot.clone();
+        change(&mut host);
+        let e = check_on_host(&plan, &host).unwrap_err();
+        assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
+        format!("{e:#}")
+    };
+    let hca = |host: &Snapshot, name: &str| {
+        let mut all = host.hcas.iter();
+        all.position(|h| h.name.as_str() == name).unwrap()
+    };
+    let said = refused(&|host| {
+        let (a, b) = (hca(host, "rxe0"), hca(host, "rxe1"));
+        let node = host.hcas[a].uverbs.take();
+        host.hcas[a].uverbs = std::mem::replace(&mut host.hcas[b].uverbs, node);
+    });
+    assert!(said.contains("rxe0 has another device node now"), "{said}");
+    let said = refused(&|host| host.hcas.clear());
+    assert!(said.contains("the HCA of rdma0 has gone"), "{said}");
+    let said = refused(&|host| host.netdevs.retain(|dev| dev.name.as_str() != "rdma0"));
+    assert!(said.contains("rdma0 is not on the host"), "{said}");
+    let said = refused(&|host| {
+        let mut devs = host.netdevs.iter_mut();
+        let dev = devs.find(|dev| dev.name.as_str() == "rdma0").unwrap();
+        dev.addresses.clear();
+    });
+    assert!(said.contains("rdma0 has no 192.0.2.1/24 now"), "{said}");
+    let said = refused(&|host| {
+        let at = hca(host, "rxe1");
+        host.hcas[at].driver = Some("mlx5_core".to_owned());
+        host.hcas[at].node_guid = Some(Guid(7));
+    });
+    assert!(said.contains("rxe1 is another HCA now"), "{said}");
+    let said = refused(&|host| host.boot_id = "another".to_owned());
+    assert!(said.contains("before the last boot"), "{said}");
 }
 
 #[test]

@@ -85,6 +85,26 @@ fn plan_on_the_hosts_network_comes_without_a_move() {
     });
 }
 
+/// As one that moves is.
+#[test]
+fn nic_that_was_made_again_is_refused_on_the_hosts_network() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.configure(ALLOWED);
+        let line = ["prepare", "--network-mode", "host", "--ifaces", &rails];
+        host.rdmaprep(&line).ok();
+        let c = on_host("c", json!({"rdmaprep.io/plan": "default"}));
+        c.create(host).ok();
+        host.ip("link delete r1");
+        c.create(host).fails(3, &["r1 is not on the host"]);
+        host.ip("link add r1 type veth peer name p1\nlink set p1 up\nlink set r1 up");
+        c.create(host).fails(3, &["r1 has no 10.1.0.1/24 now"]);
+        host.ip("address add 10.1.0.1/24 dev r1");
+        c.create(host).ok();
+        host.is_clean();
+    });
+}
+
 #[test]
 fn hosts_network_is_refused_unless_the_policy_has_it() {
     alone(|host| {

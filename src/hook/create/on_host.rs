@@ -7,6 +7,7 @@ use rdma_model::values::PlanName;
 use super::Create;
 use super::find_plan::{ON_HOST, PlanAndHost};
 use super::fit::Fitted;
+use crate::attach::check_on_host;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::Observations;
 use crate::kernel::Recipient;
@@ -36,6 +37,7 @@ impl Create<'_> {
         let mut attempt = self.begin(recipient, recipient.netns())?;
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         self.end_lap(Lap::Observe);
+        check_on_host(&plan, &host)?;
         let seen = Observations {
             host: Some(&host),
             inside: None,
