@@ -199,6 +199,22 @@ async fn rail_of_another_claim_is_waited_for_not_given() {
     assert_eq!(got.unwrap(), [id(&b, 0)]);
 }
 
+/// A kubelet that was too slow to hear the answer, and a second claim for the same rail.
+#[tokio::test]
+async fn claims_that_are_asked_for_at_once_are_bound_once() {
+    let (machine, _running, kubelet) = started().await;
+    let (a, b) = (machine.claim("a", &[0, 1]), machine.claim("b", &[1]));
+    let second = find(machine.folder.path()).await;
+    let (one, again, other) = tokio::join!(kubelet.one(&a), second.one(&a), second.one(&b));
+    assert_eq!(one.is_ok(), again.is_ok());
+    assert_ne!(one.is_ok(), other.is_ok(), "{one:?} {other:?}");
+    assert_eq!(machine.files().len(), 2);
+    let (one, again) = tokio::join!(kubelet.unprepare(&a), second.unprepare(&a));
+    one.and(again).unwrap();
+    kubelet.unprepare(&b).await.unwrap();
+    assert!(machine.files().is_empty());
+}
+
 /// The NIC of the pod before flaps, or is not back yet: a failure would cost a minute.
 #[tokio::test]
 async fn rail_on_its_way_back_is_waited_for() {

@@ -1,8 +1,8 @@
-//! Lives of pods at random: whatever the order, a rail has one claim at most, and is free only when
-//! it is back.
+//! Lives of pods at random: whatever the order, and whoever is killed in it, a rail has one claim
+//! at most, is free only when it is back, and none is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdmaprep_kubelet::dra::api;
 use serde_json::Value;
@@ -35,6 +35,8 @@ struct Cluster {
     pods: BTreeMap<usize, Pod>,
     made: usize,
     prepared: usize,
+    /// Pods that have ended.
+    lives: usize,
 }
 
 impl Cluster {
@@ -51,6 +53,7 @@ impl Cluster {
             pods: BTreeMap::new(),
             made: 0,
             prepared: 0,
+            lives: 0,
         }
     }
 
@@ -108,7 +111,41 @@ impl Cluster {
         }
         if !self.pods[&at].runs {
             self.pods.remove(&at);
+            self.lives += 1;
         }
+    }
+
+    /// It finds the driver again, and asks again for pods whose sandbox has to be made again: their
+    /// rails may be away.
+    async fn kubelet_restarts(&mut self) {
+        self.kubelet = find(self.machine.folder.path()).await;
+        let prepared = self.pods.values().filter(|pod| pod.is_prepared);
+        for pod in prepared {
+            let answer = self.kubelet.one(&pod.claim).await;
+            let key = format!("jobs/{}", pod.claim.name);
+            let is_there = self.machine.server.state().claims.contains_key(&key);
+            let ids = answer.as_ref().map_or(0, Vec::len);
+            let expected = if is_there { pod.rails.len() } else { 0 };
+            assert_eq!(ids, expected, "{answer:?}");
+        }
+    }
+
+    /// The kubelet gets no answer, and asks the next driver.
+    async fn killed_in_a_call(&mut self, at: usize, after: Duration) {
+        let claim = self.pods[&at].claim.clone();
+        tokio::select! {
+            _ = self.kubelet.one(&claim) => {}
+            () = tokio::time::sleep(after) => {}
+        }
+        let store = self.running.as_ref().unwrap().driver.store.clone();
+        self.restart().await;
+        // What a process that was killed had begun does not go on; here it does, with the lock.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(
+            store
+                .lock(Instant::now() + Duration::from_secs(20))
+                .unwrap(),
+        );
     }
 
     async fn restart(&mut self) {
@@ -129,30 +166,35 @@ impl Cluster {
                 assert!(taken.insert(rail), "{binding}");
             }
         }
+        let mut inside = BTreeSet::new();
         for pod in self.pods.values().filter(|pod| pod.runs) {
-            assert!(
-                pod.rails
-                    .iter()
-                    .all(|at| taken.contains(&format!("rdma{at}")))
-            );
+            for at in &pod.rails {
+                assert!(taken.contains(&format!("rdma{at}")));
+                assert!(inside.insert(*at), "two pods have rdma{at}");
+            }
         }
     }
 }
 
 #[tokio::test]
-async fn a_thousand_steps_in_the_lives_of_pods() {
+async fn a_thousand_lives_of_pods() {
     let mut cluster = Cluster::new().await;
     let mut dice = Dice(38);
-    for step in 0..1000 {
+    while cluster.lives < 1000 {
         let known: Vec<usize> = cluster.pods.keys().copied().collect();
         let at = (!known.is_empty()).then(|| known[dice.below(known.len())]);
-        match (dice.below(12), at) {
-            (0 | 1, _) if known.len() < 6 => cluster.create(&mut dice),
-            (2..=5, Some(at)) => cluster.prepare(at).await,
-            (6..=8, Some(at)) => cluster.containers(at),
-            (9 | 10, Some(at)) => cluster.end(at, true).await,
-            (11, Some(at)) if step % 3 == 0 => cluster.end(at, false).await,
-            (11, _) if step % 7 == 0 => cluster.restart().await,
+        match (dice.below(60), at) {
+            (0..=14, _) if known.len() < 6 => cluster.create(&mut dice),
+            (15..=29, Some(at)) => cluster.prepare(at).await,
+            (30..=44, Some(at)) => cluster.containers(at),
+            (45..=54, Some(at)) => cluster.end(at, true).await,
+            (55, Some(at)) => cluster.end(at, false).await,
+            (56, Some(at)) if dice.below(8) == 0 => {
+                let after = Duration::from_millis(dice.below(12) as u64);
+                cluster.killed_in_a_call(at, after).await;
+            }
+            (57, _) if dice.below(8) == 0 => cluster.restart().await,
+            (58, _) => cluster.kubelet_restarts().await,
             _ => {}
         }
         cluster.check();
@@ -164,6 +206,12 @@ async fn a_thousand_steps_in_the_lives_of_pods() {
         }
         cluster.end(at, true).await;
     }
-    assert!(cluster.machine.files().is_empty());
-    assert!(cluster.prepared > 100, "{}", cluster.prepared);
+    assert!(cluster.prepared > 500, "{}", cluster.prepared);
+    // The node is as it was, and the next pod can have all of it.
+    let machine = &cluster.machine;
+    assert!(machine.files().is_empty(), "{:?}", machine.files());
+    let records = std::fs::read_dir(machine.path("run/records")).unwrap();
+    assert_eq!(records.count(), 0);
+    let last = machine.claim("last", &[0, 1, 2, 3]);
+    assert_eq!(cluster.kubelet.one(&last).await.unwrap().len(), 4);
 }
