@@ -96,17 +96,13 @@ fn daemon_has_the_folders_that_it_uses() {
 }
 
 #[test]
-fn pod_claims_what_nodes_offer() {
-    let (all, pod) = (read("dra.yaml"), read("pod-claim.yaml"));
+fn pods_claim_what_nodes_offer() {
+    let all = read("dra.yaml");
     let class = of_kind(&all, "DeviceClass");
     let selector = class["spec"]["selectors"][0]["cel"]["expression"]
         .as_str()
         .unwrap();
     assert_eq!(selector, format!("device.driver == \"{DRIVER}\""));
-    let template = of_kind(&pod, "ResourceClaimTemplate");
-    let devices = &template["spec"]["spec"]["devices"];
-    let request = &devices["requests"][0]["exactly"];
-    assert_eq!(request["deviceClassName"], class["metadata"]["name"]);
     let shown = vec![(
         String::new(),
         vec![Rail {
@@ -117,15 +113,35 @@ fn pod_claims_what_nodes_offer() {
     )];
     let spec = slice::spec("node", &slice::devices(&shown).0, &Default::default(), true);
     let offered = spec["devices"][0]["attributes"].as_object().unwrap();
-    let matched = devices["constraints"][0]["matchAttribute"]
-        .as_str()
-        .unwrap();
-    assert!(offered.contains_key(matched), "{matched}");
-    let cel = request["selectors"][0]["cel"]["expression"]
-        .as_str()
-        .unwrap();
-    let name = cel.split("\"].").nth(1).unwrap().split(' ').next().unwrap();
-    assert!(offered.contains_key(&format!("{DRIVER}/{name}")), "{cel}");
+    for (file, count) in [("pod-claim.yaml", 1), ("jobset-claim.yaml", 2)] {
+        let pod = read(file);
+        let template = of_kind(&pod, "ResourceClaimTemplate");
+        let devices = &template["spec"]["spec"]["devices"];
+        let requests = devices["requests"].as_vec().unwrap();
+        let names: Vec<&str> = requests.iter().filter_map(|r| r["name"].as_str()).collect();
+        let mut ours = 0;
+        for request in requests.iter().map(|request| &request["exactly"]) {
+            if request["deviceClassName"] != class["metadata"]["name"] {
+                continue;
+            }
+            ours += 1;
+            let cel = request["selectors"][0]["cel"]["expression"]
+                .as_str()
+                .unwrap();
+            let name = cel.split("\"].").nth(1).unwrap();
+            let name = name.split(' ').next().unwrap();
+            assert!(offered.contains_key(&format!("{DRIVER}/{name}")), "{cel}");
+        }
+        assert_eq!(ours, count, "{file}");
+        let constraints = devices["constraints"].as_vec().unwrap();
+        assert_eq!(constraints.len(), count, "{file}");
+        for constraint in constraints {
+            let matched = constraint["matchAttribute"].as_str().unwrap();
+            assert!(offered.contains_key(matched), "{matched}");
+            let mut its = texts(&constraint["requests"]).into_iter();
+            assert!(its.all(|name| names.contains(&name)), "{file}");
+        }
+    }
 }
 
 /// docs/kubernetes.md lists each attribute.

@@ -280,15 +280,46 @@ fn networks_are_read_as_the_plugin_is_called() {
     }
 }
 
+fn jobset(file: &str) -> Yaml {
+    let mut all = manifests().into_iter();
+    let set = all.find(|(name, d)| name == file && text(&d["kind"]) == "JobSet");
+    set.unwrap().1
+}
+
+/// Each pod by its claim, which is a template of the same file.
+#[test]
+fn a_jobset_with_claims_meets_by_its_names() {
+    let set = jobset("jobset-claim.yaml");
+    let job = &set["spec"]["replicatedJobs"][0];
+    let service = text(&set["spec"]["network"]["subdomain"]);
+    let (set_name, name) = (text(&set["metadata"]["name"]), text(&job["name"]));
+    let job = &job["template"]["spec"];
+    let nodes = job["completions"].as_i64().unwrap();
+    let spec = &job["template"]["spec"];
+    let container = &spec["containers"][0];
+    let command = text(&container["command"][2]);
+    for word in [
+        format!("--master-addr={set_name}-{name}-0-0.{service}"),
+        format!("--nnodes={nodes}"),
+    ] {
+        let mut words = command.split_whitespace();
+        assert!(words.any(|w| w == word), "no {word} in {command}");
+    }
+    let claim = &spec["resourceClaims"][0];
+    assert_eq!(container["resources"]["claims"][0]["name"], claim["name"]);
+    let template = text(&claim["resourceClaimTemplateName"]);
+    let is_it = |(file, d): &(String, Yaml)| {
+        file == "jobset-claim.yaml"
+            && text(&d["kind"]) == "ResourceClaimTemplate"
+            && text(&d["metadata"]["name"]) == template
+    };
+    assert!(manifests().iter().any(is_it), "no {template}");
+}
+
 /// The agreement comes first, on the same nodes, and its command is one.
 #[test]
 fn a_jobset_agrees_before_it_trains() {
-    let all = manifests();
-    let set = all
-        .iter()
-        .find(|(_, d)| text(&d["kind"]) == "JobSet")
-        .map(|(_, d)| d)
-        .unwrap();
+    let set = jobset("jobset.yaml");
     let jobs = set["spec"]["replicatedJobs"].as_vec().unwrap();
     let [rails, train] = &jobs[..] else {
         panic!("{} jobs", jobs.len())
