@@ -12,9 +12,9 @@ use rustbus::wire::unmarshal::traits::Variant;
 use super::Word;
 use super::bus::{Bus, Callee};
 use super::network_manager::{
-    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, device,
-    flag, is_external, number, object, object_in, path_in, profile_of, property, settings, string,
-    word,
+    ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, active_on,
+    device, flag, is_external, number, object, object_in, own_profile_of, path_in, property,
+    settings, string, word,
 };
 
 const PROFILES: Callee<'static> = Callee {
@@ -27,7 +27,7 @@ const BY_USER: u32 = 39;
 
 fn active(bus: &mut Bus, link: &Netdev) -> Result<String> {
     let path = device(bus, link)?;
-    object(bus, &path, "ActiveConnection").context("no profile is active")
+    active_on(bus, &path)
 }
 
 /// Its activation of a link, by a name that no other one has.
@@ -36,10 +36,10 @@ pub fn activation(bus: &mut Bus, link: &Netdev) -> Result<String> {
     Ok(format!("{} {active}", bus.owner(NAME)?))
 }
 
-/// The file of the profile that is active on a link.
+/// The file of the profile that is active on a link; none of what it has found there.
 pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
     let device = device(bus, link)?;
-    let profile = profile_of(bus, &device)?;
+    let profile = own_profile_of(bus, &device)?;
     Ok(string(bus, &profile, PROFILE, "Filename")?.into())
 }
 
@@ -77,7 +77,7 @@ fn is_ended_on(bus: &mut Bus, path: &str) -> bool {
 pub fn ended(bus: &mut Bus, link: &Netdev) -> Result<Vec<String>> {
     let path = device(bus, link)?;
     let is_kept = match number(bus, &path, DEVICE, "State")? {
-        ACTIVATED => is_external(bus, &path),
+        ACTIVATED => is_external(bus, &path).is_ok_and(|is| is),
         DISCONNECTED => is_ended_on(bus, &path) || !flag(bus, &path, DEVICE, "Autoconnect")?,
         _ => false,
     };

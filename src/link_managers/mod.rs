@@ -183,10 +183,6 @@ impl Managers {
     /// Whether its files are not those by which a link was configured before. A profile that
     /// NetworkManager makes of what it finds on a link is no other one.
     fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        let bus = self.network_manager(managed.by);
-        if bus.is_some_and(|bus| network_manager::finds_configured(bus, link)) {
-            return false;
-        }
         managed.profile.as_ref().is_some_and(|was| {
             self.profile(managed.by, link)
                 .is_some_and(|now| now.digest != was.digest)
@@ -416,3 +412,6 @@ fn known<'a>(own: &'a mut Option<networkd::Own>, bus: &mut bus::Bus) -> Option<&
     }
     own.as_ref()
 }
+
+#[cfg(test)]
+mod tests;

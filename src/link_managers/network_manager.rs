@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use rdma_model::manager::{Foreign, KERNEL, is_dynamic};
 use rdma_model::snapshot::{Address, Netdev, Route};
@@ -67,11 +67,12 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     match number(bus, &path, DEVICE, "State").unwrap_or_default() {
         // It has not decided yet.
         DISCONNECTED if is_starting => Word::NotBegun,
-        ACTIVATED if is_external(bus, &path) => match is_starting {
-            true => Word::NotBegun,
-            false => Word::External,
+        ACTIVATED => match is_external(bus, &path) {
+            Ok(false) => Word::Done,
+            Ok(true) if !is_starting => Word::External,
+            // It may yet take a profile of its own, or has not said which kind is active.
+            _ => Word::NotBegun,
         },
-        ACTIVATED => Word::Done,
         UNAVAILABLE => Word::NotBegun,
         DISCONNECTED => Word::Idle,
         _ => Word::Configuring,
@@ -116,9 +117,7 @@ pub fn is_activating(bus: &mut Bus, link: &Netdev) -> bool {
         return false;
     };
     let state = number(bus, &path, DEVICE, "State");
-    state.is_ok_and(|state| ACTIVATING.contains(&state))
-        && !is_external(bus, &path)
-        && profile_of(bus, &path).is_ok()
+    state.is_ok_and(|state| ACTIVATING.contains(&state)) && own_profile_of(bus, &path).is_ok()
 }
 
 /// NetworkManager itself.
@@ -167,15 +166,14 @@ pub(super) fn string(bus: &mut Bus, path: &str, interface: &str, name: &str) -> 
     Ok(answer.body.parser().get::<Variant>()?.get::<&str>()?.into())
 }
 
-/// Whether it has found the link configured, or is about to say so.
-pub fn finds_configured(bus: &mut Bus, link: &Netdev) -> bool {
-    device(bus, link).is_ok_and(|path| is_external(bus, &path))
+/// Whether it has found the device configured, or is about to say so.
+pub(super) fn is_external(bus: &mut Bus, device: &str) -> Result<bool> {
+    let active = active_on(bus, device)?;
+    is_external_activation(bus, &active)
 }
 
-pub(super) fn is_external(bus: &mut Bus, path: &str) -> bool {
-    let flags = object(bus, path, "ActiveConnection")
-        .map(|active| number(bus, &active, ACTIVE, "StateFlags"));
-    flags.is_some_and(|flags| flags.is_ok_and(|flags| flags & EXTERNAL != 0))
+fn is_external_activation(bus: &mut Bus, active: &str) -> Result<bool> {
+    Ok(number(bus, active, ACTIVE, "StateFlags")? & EXTERNAL != 0)
 }
 
 /// A table of the profile: `aa{sv}`.
@@ -183,9 +181,24 @@ type Rows<'a> = Vec<HashMap<&'a str, Variant<'a, 'a>>>;
 
 pub(super) const PROFILE: &str = "org.freedesktop.NetworkManager.Settings.Connection";
 
+pub(super) fn active_on(bus: &mut Bus, device: &str) -> Result<String> {
+    object(bus, device, "ActiveConnection").context("no profile is active")
+}
+
 /// The profile that is active on a device.
 pub(super) fn profile_of(bus: &mut Bus, device: &str) -> Result<String> {
-    let active = object(bus, device, "ActiveConnection").context("no profile is active")?;
+    let active = active_on(bus, device)?;
+    object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")
+}
+
+/// As [`profile_of`], unless NetworkManager has made it of what it found on the device. What is
+/// active is asked for once: by the next answer it may be another one.
+pub(super) fn own_profile_of(bus: &mut Bus, device: &str) -> Result<String> {
+    let active = active_on(bus, device)?;
+    ensure!(
+        !is_external_activation(bus, &active)?,
+        "it has found the link configured"
+    );
     object_in(bus, &active, ACTIVE, "Connection").context("it has no profile")
 }
 
