@@ -7,15 +7,17 @@ use rdma_model::snapshot::Netdev;
 
 use super::{Manager, Managers, bus, manages, network_manager, present};
 
-/// Within this a NetworkManager that is restarted has its name on the bus again.
+/// A NetworkManager that is restarted is on the bus again after this time at most.
 const RESTART: Duration = Duration::from_millis(300);
-/// How long it is waited for that one decides what it does with a link.
+/// How long we wait for one that is starting to decide what it does with a link.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two questions.
 const MOMENT: Duration = Duration::from_millis(20);
 
 impl Managers {
-    /// Waits a moment for a NetworkManager that is starting, until it has decided what it does with
-    /// these links. What it keeps off stays undecided while it starts.
+    /// Waits until a NetworkManager that is starting has decided about each of these links, for
+    /// [`PATIENCE`] at most: about a link that it leaves alone it says nothing until its start is
+    /// over.
     pub fn await_start<'a>(&mut self, links: impl Iterator<Item = &'a Netdev>) {
         let until = Instant::now() + PATIENCE;
         let is_present = present(&self.root).contains(&Manager::NetworkManager);
@@ -30,22 +32,27 @@ impl Managers {
         }
     }
 
-    /// Why it is not known whether and by which profile NetworkManager configures a link that it
-    /// has. One that is stopped leaves its file of the link, too: it is waited for, as it may just
-    /// start again.
-    pub fn why_unknown(&mut self, link: &Netdev, is_recorded: bool) -> Option<&'static str> {
+    /// Why it is not known whether and by which profile NetworkManager configures a link that its
+    /// files say it has. It was asked before, and its answer recorded, or it had none
+    /// (`has_answered`). One that is stopped leaves its file of the link, too: we wait for it, as
+    /// it may be about to start again.
+    pub fn why_unknown(&mut self, link: &Netdev, has_answered: bool) -> Option<&'static str> {
         let by = Manager::NetworkManager;
         if !manages(&self.root, by, link.ifindex) {
             return None;
         }
-        let starts = self.starts_within(by, RESTART) || self.is_undecided(link);
+        let is_starting = self.starts_within(by, RESTART) || self.is_undecided(link);
         if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
             return Some("D-Bus or a program on it does not answer");
         }
-        // By now it has said what it had not when it was asked.
-        let bus = self.bus.as_mut().filter(|_| !is_recorded);
-        let was_missed = bus.is_some_and(|bus| network_manager::has_come_to(bus, link));
-        (starts || was_missed).then_some("it is starting")
+        // It had no answer then, and has one now: what was recorded meanwhile lacks it.
+        let has_decided_since = !has_answered && self.has_networkmanager_come_to(link);
+        (is_starting || has_decided_since).then_some("it is starting")
+    }
+
+    fn has_networkmanager_come_to(&mut self, link: &Netdev) -> bool {
+        let bus = self.bus.as_mut();
+        bus.is_some_and(|bus| network_manager::has_come_to(bus, link))
     }
 
     fn is_undecided(&mut self, link: &Netdev) -> bool {
@@ -53,7 +60,8 @@ impl Managers {
         bus.is_some_and(|bus| network_manager::is_undecided(bus, link))
     }
 
-    /// Whether a manager that does not run does so in time: it is waited for once.
+    /// Whether a manager that does not run starts in time. Of one that did not, this is not asked
+    /// again: [`Managers`] remembers it as stopped.
     pub(super) fn starts_within(&mut self, by: Manager, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         if self.stopped.contains(&by) || self.is_running(by) != Some(false) {
