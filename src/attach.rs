@@ -19,7 +19,7 @@ use inside::inside_state;
 use leaving::{as_planned, check_legs, check_routes_are_known, leaving_nic};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Hca, Netdev, Snapshot, protocol_name};
+use rdma_model::snapshot::{Hca, Netdev, Rule, Snapshot, protocol_name};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
 };
@@ -38,7 +38,7 @@ pub struct AttachPlan {
 /// changed.
 ///
 /// # Errors
-/// [`ErrorClass::Refused`] when the plan is out of date or a name is taken inside.
+/// [`ErrorClass::Refused`] when the plan is out of date, or the container has a NIC's name already.
 pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<AttachPlan> {
     check_boot(plan, host)?;
     let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
@@ -75,19 +75,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
     }
-    let order: BTreeMap<IfName, _> = held
-        .iter()
-        .map(|h| (h.name().clone(), move_order(h)))
-        .collect();
-    // What comes along with a NIC follows it, members before their bond.
-    held.sort_by_key(|h| {
-        (
-            order
-                .get(&upper_lower::moved_root(&h.nic, &plan.nics).identity.name)
-                .copied(),
-            upper_lower::move_rank(&h.nic, &plan.nics),
-        )
-    });
+    sort_for_moves(&mut held, &plan.nics);
     Ok(AttachPlan {
         steps: steps(&held, plan, host),
         held,
@@ -153,78 +141,84 @@ fn not_learned(held: &MovedNic) -> Option<String> {
 /// HCAs (exclusive mode), deletes the NICs' rules on the host, adds routes and rules inside, and
 /// waits for GIDs. docs/internals.md says why in this order.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
-    let mut steps: Vec<Step> = rails::overruling_step(held.iter().map(|h| &h.overruled))
-        .into_iter()
-        .collect();
+    let overruled = held.iter().map(|h| &h.overruled);
+    let mut steps: Vec<Step> = rails::overruling_step(overruled).into_iter().collect();
     steps.extend(stand_ins::steps(held));
     // The kernel drops IPv6 addresses with the link, and stays in their groups.
-    steps.extend(
-        held.iter()
-            .flat_map(|h| leave_groups(Side::Host, &h.before.netdev)),
-    );
-    // A bond does not move: it is deleted here, and made again inside once its members are there.
-    let mut dissolved: Vec<&IfName> = Vec::new();
-    let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
-        let name = h.name();
+        steps.extend(leave_groups(Side::Host, &h.before.netdev));
+    }
+    steps.extend(delete_what_is_made_again(held));
+    steps.extend(move_all(&movable(held)));
+    for h in held {
+        steps.extend(set_up(h, held, plan, host));
+    }
+    steps.extend(rdma_mode::move_inside(plan, host));
+    steps.extend(delete_rules(held));
+    let inside: Vec<&NicState> = held.iter().map(|h| &h.inside).collect();
+    steps.extend(connect(Side::Inside, &inside));
+    steps.extend(held.iter().filter_map(|h| await_port(h, plan)));
+    steps
+}
+
+/// Bonds, each before its first member and with its soft-RoCE link, and the soft-RoCE links of the
+/// others.
+fn delete_what_is_made_again(held: &[MovedNic]) -> Vec<Step> {
+    let mut deleted_bonds: Vec<&IfName> = Vec::new();
+    let mut steps = Vec::new();
+    for h in held {
         if let Some(bond) = bond_of(h, held)
-            && !dissolved.contains(&bond.name())
+            && !deleted_bonds.contains(&bond.name())
         {
-            dissolved.push(bond.name());
-            let (name, link) = (bond.name(), rxe_link(bond));
-            steps.extend(upper_lower::delete_steps(Side::Host, name, link));
+            deleted_bonds.push(bond.name());
+            let link = rxe_link(bond);
+            steps.extend(upper_lower::delete_steps(Side::Host, bond.name(), link));
         }
-        let bond = upper_lower::virtual_link(h, held, host)
-            .filter(|_| upper_lower::is_bond(&h.before.netdev));
-        if bond.is_none() {
+        if !is_bond(h) {
             steps.extend(rxe_link(h).map(|hca| Step::RdmaLinkDelete {
                 side: Side::Host,
                 hca: hca.clone(),
             }));
-            moved.push(Leaving {
-                from: Side::Host,
-                netdev: &h.before.netdev,
-                name: name.clone(),
-                ifindex: None,
-            });
-        }
-        // It went up with the link below, whose settings come first (vlan_device_event in
-        // net/8021q/vlan.c, ipoib_open).
-        let stays_down = h.nic.over.is_some() && !h.inside.netdev.up;
-        settings.extend(stays_down.then(|| Step::Link {
-            side: Side::Inside,
-            dev: name.clone(),
-            up: false,
-        }));
-        settings.extend(set_up(h, bond, plan.exclusive));
-    }
-    steps.extend(move_all(&moved));
-    steps.extend(settings);
-    steps.extend(rdma_mode::move_inside(plan, host));
-    let mut orphans = Vec::new();
-    for rule in held.iter().flat_map(|h| &h.before.rules) {
-        // A routing daemon deletes its own, and does not see who else does.
-        if !orphans.contains(&rule) && !is_daemon(rule.protocol()) {
-            orphans.push(rule);
         }
     }
-    steps.extend(orphans.into_iter().map(|r| Step::RuleDelete {
-        side: Side::Host,
-        rule: r.clone(),
-    }));
-    steps.extend(connect(
-        Side::Inside,
-        &held.iter().map(|h| &h.inside).collect::<Vec<_>>(),
-    ));
-    steps.extend(held.iter().filter_map(|h| await_port(h, plan)));
     steps
+}
+
+fn is_bond(h: &MovedNic) -> bool {
+    upper_lower::is_bond(&h.before.netdev)
 }
 
 /// The bond that this NIC is, or is a member of.
 fn bond_of<'a>(h: &MovedNic, held: &'a [MovedNic]) -> Option<&'a MovedNic> {
     let name = h.name();
-    held.iter().find(|b| {
-        b.nic.members.contains(name) || upper_lower::is_bond(&b.before.netdev) && b.name() == name
+    let mut bonds = held.iter();
+    bonds.find(|b| b.nic.members.contains(name) || is_bond(b) && b.name() == name)
+}
+
+/// All but bonds.
+fn movable(held: &[MovedNic]) -> Vec<Leaving<'_>> {
+    let movable = held.iter().filter(|h| !is_bond(h));
+    let leaving = movable.map(|h| Leaving {
+        from: Side::Host,
+        netdev: &h.before.netdev,
+        name: h.name().clone(),
+        ifindex: None,
+    });
+    leaving.collect()
+}
+
+/// The NICs' rules on the host, each once. A routing daemon deletes its own, and does not see who
+/// else does.
+fn delete_rules(held: &[MovedNic]) -> impl Iterator<Item = Step> {
+    let mut rules: Vec<&Rule> = Vec::new();
+    for rule in held.iter().flat_map(|h| &h.before.rules) {
+        if !rules.contains(&rule) && !is_daemon(rule.protocol()) {
+            rules.push(rule);
+        }
+    }
+    rules.into_iter().map(|rule| Step::RuleDelete {
+        side: Side::Host,
+        rule: rule.clone(),
     })
 }
 
@@ -270,14 +264,23 @@ fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
 }
 
 /// Soft-RoCE first, in ascending order of device nodes: each re-created link gets the lowest free
-/// minor, so any other order would swap device nodes.
-fn move_order(held: &MovedNic) -> (bool, u32) {
-    let minor = held
-        .uverbs_before
-        .as_ref()
-        .filter(|_| held.nic.rxe)
-        .and_then(uverbs_number);
-    (minor.is_none(), minor.unwrap_or(0))
+/// minor, so any other order would swap device nodes. What comes along with a NIC follows it,
+/// members before their bond.
+fn sort_for_moves(held: &mut [MovedNic], nics: &[Nic]) {
+    let minors: BTreeMap<IfName, Option<u32>> = held
+        .iter()
+        .map(|h| (h.name().clone(), rxe_minor(h)))
+        .collect();
+    held.sort_by_key(|h| {
+        let root = upper_lower::moved_root(&h.nic, nics);
+        let minor = minors.get(root.name()).copied().flatten();
+        (minor.is_none(), minor, upper_lower::move_rank(&h.nic, nics))
+    });
+}
+
+fn rxe_minor(held: &MovedNic) -> Option<u32> {
+    let node = held.uverbs_before.as_ref().filter(|_| held.nic.rxe);
+    node.and_then(uverbs_number)
 }
 
 fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
@@ -285,32 +288,40 @@ fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
 }
 
 /// In the container: a bond is made there, the settings, and the soft-RoCE link.
-fn set_up(held: &MovedNic, bond: Option<VirtualLink>, exclusive: bool) -> Vec<Step> {
-    let (side, state) = (Side::Inside, &held.inside);
-    let bond = bond.map(|bond| {
-        upper_lower::create_steps(
+fn set_up(h: &MovedNic, held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
+    let (side, state) = (Side::Inside, &h.inside);
+    let mut steps = Vec::new();
+    // What sits on another link went up with it, as that one's settings come first
+    // (vlan_device_event in net/8021q/vlan.c, ipoib_open).
+    if h.nic.over.is_some() && !state.netdev.up {
+        steps.push(Step::Link {
             side,
-            held,
-            VirtualLink {
-                ifindex: None,
-                ..bond
-            },
-        )
-    });
-    let mut steps = bond.unwrap_or_default();
+            dev: h.name().clone(),
+            up: false,
+        });
+    }
+    if is_bond(h)
+        && let Some(link) = upper_lower::virtual_link(h, held, host)
+    {
+        let link = VirtualLink {
+            ifindex: None,
+            ..link
+        };
+        steps.extend(upper_lower::create_steps(side, h, link));
+    }
     steps.extend(configure(
         side,
         &upper_lower::without_master_up(state),
         state.netdev.sysctls.clone(),
     ));
-    steps.extend(rxe_link(held).map(|hca| {
+    steps.extend(rxe_link(h).map(|hca| {
         // A new device belongs to the initial namespace (ib_device_init in device.c): it moves
         // later.
-        let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);
+        let uverbs = h.nic.uverbs.clone().filter(|_| !plan.exclusive);
         Step::RdmaLinkAdd {
             side,
             hca: hca.clone(),
-            dev: held.name().clone(),
+            dev: h.name().clone(),
             uverbs,
         }
     }));
