@@ -12,7 +12,7 @@ use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeSet;
 
-use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
+use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::manager::Managed;
 use rdma_model::snapshot::{Address, Netdev, RTA_EXPIRES, Rule, Snapshot, UNTOLD};
@@ -196,7 +196,7 @@ fn in_effect(
         }
     }
     effect.routes.sort();
-    let missing = compare_rules(&want.rules, rules, Chooser::of(managed)).missing;
+    let missing = compare_rules(&want.rules, rules, MadeAgainBy::of(managed)).missing;
     effect.rules.retain(|r| !missing.contains(&r));
     effect
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::legs::is_part;
 use super::link_diff::{device_differences, link_differences, qdisc_differences};
 
-use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
+use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, is_daemon};
 use rdma_model::snapshot::{Address, Hop, Netdev, Route, Rule, Snapshot, SysctlValues};
@@ -110,7 +110,11 @@ pub(super) fn difference(
         .neighbours
         .retain(|n| !have.netdev.neighbours.contains(n));
     if side == Side::Host {
-        let rules = compare_rules(&want.rules, &observed.rules, Chooser::of(goal.managed()));
+        let rules = compare_rules(
+            &want.rules,
+            &observed.rules,
+            MadeAgainBy::of(goal.managed()),
+        );
         if goal.managed().is_some() {
             steps.extend(rules.double.iter().map(|r| rule_delete(side, r)));
         }
@@ -203,7 +207,7 @@ pub(super) fn additions(
     });
     add.routes = missing_of(&want, &have, &[], goal);
     add.nexthops.retain(|n| !have.nexthops.contains(n));
-    let rules = compare_rules(&want.rules, &observed.rules, Chooser::of(managed));
+    let rules = compare_rules(&want.rules, &observed.rules, MadeAgainBy::of(managed));
     add.rules = rules.missing.into_iter().cloned().collect();
     add.netdev
         .neighbours

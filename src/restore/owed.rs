@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use rdma_model::effect::{Chooser, compare_rules, missing_routes, same_address};
+use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
@@ -322,7 +322,7 @@ pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
         .collect();
     has_its_addresses(held, managed, Some(&now))
         && missing_routes(&routes, &now.routes, Some(managed)).is_empty()
-        && compare_rules(&rules, &host.rules, Chooser::Manager(managed))
+        && compare_rules(&rules, &host.rules, MadeAgainBy::Manager(managed))
             .missing
             .is_empty()
 }

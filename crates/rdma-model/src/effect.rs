@@ -135,36 +135,36 @@ pub struct Rules<'a> {
     pub double: Vec<&'a Rule>,
 }
 
-/// Who may have made a rule again with another priority.
+/// Who may have made a wanted rule again, with another priority.
 #[derive(Clone, Copy, Debug)]
-pub enum Chooser<'a> {
+pub enum MadeAgainBy<'a> {
     /// The manager of the NIC.
     Manager(&'a Managed),
     /// No manager is known: any program.
     Anyone,
-    /// Who made it. It is no manager's.
-    Maker,
+    /// Who made it, which is no manager.
+    ItsMaker,
 }
 
-impl<'a> Chooser<'a> {
-    pub fn of(managed: Option<&'a Managed>) -> Chooser<'a> {
-        managed.map_or(Chooser::Anyone, Chooser::Manager)
+impl<'a> MadeAgainBy<'a> {
+    pub fn of(managed: Option<&'a Managed>) -> MadeAgainBy<'a> {
+        managed.map_or(MadeAgainBy::Anyone, MadeAgainBy::Manager)
     }
 
     fn is_foreign(self, rule: &Rule) -> bool {
-        matches!(self, Chooser::Manager(managed) if !managed.may_choose_rule(rule))
+        matches!(self, MadeAgainBy::Manager(managed) if !managed.may_choose_rule(rule))
     }
 
     /// Of a rule of the same effect.
     fn stands_for(self, other: &Rule, want: &Rule, all: &[&Rule]) -> bool {
         let may_be = match self {
-            Chooser::Manager(managed) if managed.may_choose_rule(want) => {
+            MadeAgainBy::Manager(managed) if managed.may_choose_rule(want) => {
                 // It marks its own: an administrator's may look the same.
                 return other.protocol() == want.protocol();
             }
-            Chooser::Anyone => true,
+            MadeAgainBy::Anyone => true,
             // A manager marks its own.
-            Chooser::Manager(_) | Chooser::Maker => {
+            MadeAgainBy::Manager(_) | MadeAgainBy::ItsMaker => {
                 other.protocol() == want.protocol() && !other.is_static()
             }
         };
@@ -174,13 +174,17 @@ impl<'a> Chooser<'a> {
 }
 
 /// Where no manager chooses priorities, a rule stands for another only if none comes between.
-pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], chooser: Chooser) -> Rules<'a> {
+pub fn compare_rules<'a>(
+    wanted: &'a [Rule],
+    have: &[Rule],
+    made_again_by: MadeAgainBy,
+) -> Rules<'a> {
     let there: BTreeSet<&Rule> = have.iter().collect();
     let asked: BTreeSet<&Rule> = wanted.iter().collect();
     // A host may have thousands.
     let mut others: BTreeMap<Rule, Vec<&Rule>> = BTreeMap::new();
     for other in have {
-        if !asked.contains(other) && !chooser.is_foreign(other) {
+        if !asked.contains(other) && !made_again_by.is_foreign(other) {
             others.entry(effect(other)).or_default().push(other);
         }
     }
@@ -194,7 +198,7 @@ pub fn compare_rules<'a>(wanted: &'a [Rule], have: &[Rule], chooser: Chooser) ->
         };
         let found = others
             .iter()
-            .position(|other| chooser.stands_for(other, want, &settled));
+            .position(|other| made_again_by.stands_for(other, want, &settled));
         found.map(|at| others.swap_remove(at)).is_some()
     };
     let (here, gone): (Vec<&Rule>, Vec<&Rule>) = wanted.iter().partition(|w| there.contains(w));
@@ -258,22 +262,26 @@ mod tests {
     fn a_rule_does_not_stand_for_one_before_another_of_its_traffic() {
         let wanted = [rule("10.0.0.1/32", 100)];
         let moved = rule("10.0.0.1/32", 200);
-        let missing = |between: &str, chooser: Chooser| {
+        let missing = |between: &str, by: MadeAgainBy| {
             let have = [rule(between, 150), moved.clone()];
-            compare_rules(&wanted, &have, chooser).missing.len()
+            compare_rules(&wanted, &have, by).missing.len()
         };
         let managed = managed(Foreign::default());
-        assert_eq!(missing("10.0.0.0/24", Chooser::Anyone), 1);
-        let chosen = missing("10.0.0.0/24", Chooser::Manager(&managed));
+        assert_eq!(missing("10.0.0.0/24", MadeAgainBy::Anyone), 1);
+        let chosen = missing("10.0.0.0/24", MadeAgainBy::Manager(&managed));
         assert_eq!(chosen, 0, "a manager chooses");
-        assert_eq!(missing("10.0.1.0/24", Chooser::Anyone), 0, "other traffic");
+        assert_eq!(
+            missing("10.0.1.0/24", MadeAgainBy::Anyone),
+            0,
+            "other traffic"
+        );
     }
 
     #[test]
     fn rules_that_a_script_made_again_stand_for_recorded_ones() {
         let (a, b) = ("10.0.0.1/32", "10.0.0.0/24");
         let missing = |wanted: &[Rule], have: &[Rule]| {
-            let Rules { missing, double } = compare_rules(wanted, have, Chooser::Maker);
+            let Rules { missing, double } = compare_rules(wanted, have, MadeAgainBy::ItsMaker);
             (missing.len(), double.len())
         };
         let wanted = [rule(a, 200), rule(b, 199)];
@@ -314,9 +322,9 @@ mod tests {
         let (a, b) = (rule("10.0.0.1/32", 32764), rule("10.0.0.1/32", 32765));
         let wanted = [a.clone()];
         let managed = managed(Foreign::default());
-        let chooser = Chooser::Manager(&managed);
+        let by = MadeAgainBy::Manager(&managed);
         let compare = |have: &[Rule]| {
-            let Rules { missing, double } = compare_rules(&wanted, have, chooser);
+            let Rules { missing, double } = compare_rules(&wanted, have, by);
             (missing.len(), double.len())
         };
         assert_eq!(compare(&[]), (1, 0));
@@ -330,7 +338,7 @@ mod tests {
         );
         let two = [a.clone(), b];
         assert_eq!(
-            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)], chooser),
+            compare_rules(&two, &[a, rule("10.0.0.1/32", 7)], by),
             Rules {
                 missing: vec![],
                 double: vec![]
@@ -369,20 +377,20 @@ mod tests {
             ..Foreign::default()
         });
         let wanted = [own.clone(), foreign.clone()];
-        let missing = |have: &[Rule], chooser| compare_rules(&wanted, have, chooser).missing.len();
-        for chooser in [Chooser::Manager(&managed), Chooser::Maker] {
-            assert_eq!(missing(std::slice::from_ref(&own), chooser), 1);
-            assert_eq!(missing(std::slice::from_ref(&foreign), chooser), 1);
+        let missing = |have: &[Rule], by| compare_rules(&wanted, have, by).missing.len();
+        for by in [MadeAgainBy::Manager(&managed), MadeAgainBy::ItsMaker] {
+            assert_eq!(missing(std::slice::from_ref(&own), by), 1);
+            assert_eq!(missing(std::slice::from_ref(&foreign), by), 1);
             let remade = rule("10.0.0.1/32", 71);
-            assert_eq!(missing(&[own.clone(), remade], chooser), 0, "by its maker");
+            assert_eq!(missing(&[own.clone(), remade], by), 0, "by its maker");
         }
-        let chooser = Chooser::Manager(&managed);
+        let by = MadeAgainBy::Manager(&managed);
         let later = rule("10.0.0.1/32", 90);
         let has = [own, later];
-        let rules = compare_rules(&wanted[..1], &has, chooser);
+        let rules = compare_rules(&wanted[..1], &has, by);
         let is_same = rules.missing.is_empty() && rules.double.is_empty();
         assert!(is_same, "an administrator's of today");
         let moved = set_static(rule("10.0.0.1/32", 51));
-        assert_eq!(missing(&[moved], Chooser::Manager(&managed)), 1);
+        assert_eq!(missing(&[moved], MadeAgainBy::Manager(&managed)), 1);
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::drift::Drift;
-use crate::effect::{Chooser, compare_rules};
+use crate::effect::{MadeAgainBy, compare_rules};
 use crate::snapshot::{Nexthop, RTA_EXPIRES, Route, Rule, Snapshot};
 use crate::step::{Side, Step};
 
@@ -73,7 +73,7 @@ impl HostObjects {
     /// What the host lacks of these, as far as it can be made again: a group needs its members, and
     /// a route its object.
     pub fn missing(&self, host: &Snapshot) -> HostObjects {
-        let rules = compare_rules(&self.rules, &host.rules, Chooser::Maker).missing;
+        let rules = compare_rules(&self.rules, &host.rules, MadeAgainBy::ItsMaker).missing;
         let rules = rules.into_iter().cloned().collect();
         if self.nexthops.is_empty() && self.routes.is_empty() {
             return HostObjects {

@@ -1,7 +1,7 @@
 //! NICs of which an earlier restore, or a manager, has yet to finish something.
 
 use anyhow::Result;
-use rdma_model::effect::{Chooser, compare_rules, missing_addresses, missing_routes};
+use rdma_model::effect::{MadeAgainBy, compare_rules, missing_addresses, missing_routes};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
@@ -137,7 +137,7 @@ fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snap
     let mut routes = missing_routes(&was.routes, &is.routes, Some(managed));
     routes.retain(|r| !managed.owns_route(r));
     let routes: Vec<Route> = routes.into_iter().cloned().collect();
-    let mut rules = compare_rules(&was.rules, &host.rules, Chooser::Manager(managed)).missing;
+    let mut rules = compare_rules(&was.rules, &host.rules, MadeAgainBy::Manager(managed)).missing;
     rules.retain(|r| !managed.owns_rule(r));
     let rules: Vec<Rule> = rules.into_iter().cloned().collect();
     // Else it would count as the manager's own, and no restore would put it back.

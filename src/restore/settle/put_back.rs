@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use rdma_model::drift::Drift;
-use rdma_model::effect::{Chooser, compare_rules, doubled_since};
+use rdma_model::effect::{MadeAgainBy, compare_rules, doubled_since};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step, lost_link_local};
@@ -24,7 +24,11 @@ use crate::verify;
 
 fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
     held.managed.as_ref().is_some_and(|managed| {
-        let rules = compare_rules(&held.before.rules, &host.rules, Chooser::Manager(managed));
+        let rules = compare_rules(
+            &held.before.rules,
+            &host.rules,
+            MadeAgainBy::Manager(managed),
+        );
         !rules.double.is_empty()
     })
 }
