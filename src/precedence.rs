@@ -4,9 +4,9 @@
 //! fib6_add_rt2node in net/ipv6/ip6_fib.c).
 //!
 //! The record keeps that order for all equals of the NICs that leave, those of others included. A
-//! route of another NIC is never absent meanwhile: a stand-in, which differs in its protocol, takes
-//! its place until it is back. The record names the route, so a crash in between is repaired from
-//! it.
+//! route of another NIC is never absent meanwhile: a substitute, which differs in its protocol,
+//! takes its place until it is back. The record names the route, so a crash in between is repaired
+//! from it.
 
 mod drift;
 mod moves;
@@ -22,10 +22,10 @@ use rdma_model::snapshot::{RTA_EXPIRES, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, derived};
 use serde::{Deserialize, Serialize};
 
-use moves::{move_routes, move_rules, stand_in};
+use moves::{move_routes, move_rules, substitute_for};
 
-/// The protocol of a stand-in: a number that include/uapi/linux/rtnetlink.h gives to no program.
-const STAND_IN: u8 = 0xd2;
+/// The protocol of a substitute: a number that include/uapi/linux/rtnetlink.h gives to no program.
+const SUBSTITUTE: u8 = 0xd2;
 /// RTPROT_REDIRECT and RTPROT_RA.
 const LEARNED: [u8; 2] = [1, 9];
 /// RTN_BROADCAST.
@@ -78,13 +78,13 @@ fn ranks(r: &Route) -> bool {
         || LEARNED.contains(&r.protocol)
         || is_daemon(r.protocol);
     let broadcast = r.destination.addr().is_ipv4() && r.kind == BROADCAST;
-    !learned && r.protocol != STAND_IN && (broadcast || !derived(r))
+    !learned && r.protocol != SUBSTITUTE && (broadcast || !derived(r))
 }
 
 /// Whether a crash may have left it in the place of a broadcast route, which the kernel alone
 /// makes: [`Precedence::repairs`] puts that back.
 pub fn stands_for_broadcast(r: &Route) -> bool {
-    r.protocol == STAND_IN && r.kind == BROADCAST && r.destination.addr().is_ipv4()
+    r.protocol == SUBSTITUTE && r.kind == BROADCAST && r.destination.addr().is_ipv4()
 }
 
 /// The legs of a nexthop object are not the route's, and change with the object.
@@ -224,11 +224,11 @@ impl Precedence {
         self.routes.is_empty() && self.rules.is_empty()
     }
 
-    /// What a crash left of a change of the order: routes that are missing while their stand-ins
+    /// What a crash left of a change of the order: routes that are missing while their substitutes
     /// are there, and these.
     pub fn repairs(&self, side: Side, now: &Snapshot) -> Vec<Vec<Step>> {
         let mut all = Vec::new();
-        for (stand_in, route) in self.stand_ins(now) {
+        for (substitute, route) in self.substitutes(now) {
             let missing = !now.routes.iter().any(|r| identity(r) == identity(route));
             let mut steps: Vec<Step> = missing
                 .then(|| Step::RouteAdd {
@@ -239,22 +239,23 @@ impl Precedence {
                 .collect();
             steps.push(Step::RouteDelete {
                 side,
-                route: stand_in.clone(),
+                route: substitute.clone(),
             });
             all.push(steps);
         }
         all
     }
 
-    fn stand_ins<'a>(&'a self, now: &'a Snapshot) -> impl Iterator<Item = (&'a Route, &'a Route)> {
-        let marked = now.routes.iter().filter(|r| r.protocol == STAND_IN);
-        marked.filter_map(|s| {
-            Some((
-                s,
-                self.routes
-                    .iter()
-                    .find(|r| identity(&stand_in(r)) == identity(s))?,
-            ))
+    /// With the route for which each is there.
+    fn substitutes<'a>(
+        &'a self,
+        now: &'a Snapshot,
+    ) -> impl Iterator<Item = (&'a Route, &'a Route)> {
+        let substitutes = now.routes.iter().filter(|r| r.protocol == SUBSTITUTE);
+        substitutes.filter_map(|substitute| {
+            let mut known = self.routes.iter();
+            let route = known.find(|r| identity(&substitute_for(r)) == identity(substitute))?;
+            Some((substitute, route))
         })
     }
 

@@ -38,11 +38,14 @@ impl Precedence {
                 have.iter().map(|r| r.to_string()),
             ));
         }
-        all.extend(self.stand_ins(now).map(|(stand_in, route)| Drift {
+        all.extend(self.substitutes(now).map(|(substitute, route)| Drift {
             dev: "host".into(),
             field: format!("route to {} in table {}", route.destination, route.table),
             expected: Some(format!("{} alone", way(route))),
-            observed: Some(format!("its stand-in of protocol {}", stand_in.protocol)),
+            observed: Some(format!(
+                "its substitute of protocol {}",
+                substitute.protocol
+            )),
         }));
         all
     }

@@ -4,7 +4,7 @@
 use rdma_model::snapshot::{Hop, Route, Rule};
 use rdma_model::step::{Side, Step};
 
-use super::STAND_IN;
+use super::SUBSTITUTE;
 
 /// include/uapi/linux/rtnetlink.h: the MTU and the like.
 const RTA_METRICS: u16 = 8;
@@ -46,15 +46,15 @@ pub(super) fn move_routes(side: Side, have: &[&Route], want: &[&Route]) -> Vec<V
 /// A message deletes the first of those that have all that it names: in their order, each deletes
 /// its own.
 fn move_all(side: Side, have: &[&Route], want: &[&Route]) -> Vec<Step> {
-    let stand_ins: Vec<Route> = match side {
-        Side::Host => have.iter().map(|r| stand_in(r)).collect(),
+    let substitutes: Vec<Route> = match side {
+        Side::Host => have.iter().map(|r| substitute_for(r)).collect(),
         // These are ours alone, and nothing uses them yet.
         Side::Inside => Vec::new(),
     };
-    let mut steps: Vec<Step> = stand_ins.iter().map(|r| add(side, r)).collect();
+    let mut steps: Vec<Step> = substitutes.iter().map(|r| add(side, r)).collect();
     steps.extend(have.iter().map(|r| delete(side, r)));
     steps.extend(want.iter().map(|r| add(side, r)));
-    steps.extend(stand_ins.iter().map(|r| delete(side, r)));
+    steps.extend(substitutes.iter().map(|r| delete(side, r)));
     steps
 }
 
@@ -82,10 +82,10 @@ fn move_route(side: Side, route: &Route, first: bool) -> Vec<Step> {
     match side {
         Side::Inside => vec![delete(side, route), put(side, route, first)],
         Side::Host => {
-            let stand_in = stand_in(route);
-            let end = delete(side, &stand_in);
+            let substitute = substitute_for(route);
+            let end = delete(side, &substitute);
             vec![
-                put(side, &stand_in, first),
+                put(side, &substitute, first),
                 delete(side, route),
                 put(side, route, first),
                 end,
@@ -96,13 +96,13 @@ fn move_route(side: Side, route: &Route, first: bool) -> Vec<Step> {
 
 /// What leads where a route leads while that is absent. IPv6 takes no two of one key over one leg
 /// whatever else differs (rt6_duplicate_nexthop), so there it comes right behind them.
-pub(super) fn stand_in(route: &Route) -> Route {
+pub(super) fn substitute_for(route: &Route) -> Route {
     let behind = route
         .metric
         .filter(|_| route.destination.addr().is_ipv6())
         .and_then(|m| m.checked_add(1));
     Route {
-        protocol: STAND_IN,
+        protocol: SUBSTITUTE,
         metric: behind.or(route.metric),
         ..route.clone()
     }
