@@ -37,8 +37,8 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     let release = request.release(None);
-    let stand_in = release.and_then(|release| Some((release, release.stand_in()?)));
-    warnings.extend(stand_in.map(|(release, other)| {
+    let judged_as = release.and_then(|release| Some((release, release.judged_as()?)));
+    warnings.extend(judged_as.map(|(release, other)| {
         format!("NCCL {release} was not judged: NICs and settings are chosen as for {other}")
     }));
     known(&context)?;

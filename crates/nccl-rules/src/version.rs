@@ -43,8 +43,8 @@ impl Version {
         self.since(Version::OLDEST.minor, Version::OLDEST.patch)
     }
 
-    /// What stands in for a release that was not judged.
-    pub fn stand_in(self) -> Option<Version> {
+    /// The release as which one that was not judged is taken; nothing for a judged one.
+    pub fn judged_as(self) -> Option<Version> {
         match self.is_judged() {
             true => (self > Version::NEWEST).then_some(Version::NEWEST),
             false => Some(Version::OLDEST),
@@ -53,7 +53,7 @@ impl Version {
 
     /// For sentences about a release.
     pub fn label(self) -> String {
-        match self.stand_in() {
+        match self.judged_as() {
             None => self.to_string(),
             Some(other) => format!("{self} (not judged; as {other})"),
         }
