@@ -75,8 +75,8 @@ pub struct Report {
     pub sysfs: Option<String>,
     /// What was read out of the memory of the runtime's process, by handle: the view of `sysfs`,
     /// the `topology` file.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub taken: Vec<String>,
+    #[serde(default, rename = "taken", skip_serializing_if = "Vec::is_empty")]
+    pub from_memory: Vec<String>,
     #[serde(default)]
     pub settings: Option<String>,
     /// RLIMIT_MEMLOCK of the container's init: `unlimited`, or why it is not.
@@ -108,7 +108,7 @@ impl Report {
             rails: Vec::new(),
             steps_done: 0,
             sysfs: None,
-            taken: Vec::new(),
+            from_memory: Vec::new(),
             settings: None,
             memlock: None,
             notes: Vec::new(),
@@ -194,7 +194,7 @@ impl Report {
         add("sysfs", self.sysfs.clone());
         add(
             "taken",
-            (!self.taken.is_empty()).then(|| self.taken.join(",")),
+            (!self.from_memory.is_empty()).then(|| self.from_memory.join(",")),
         );
         add("settings", self.settings.clone());
         add("memlock", self.memlock.clone());

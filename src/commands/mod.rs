@@ -283,7 +283,7 @@ fn aside() {
     *kept_aside() = Some(Vec::new());
 }
 
-fn taken() -> Vec<String> {
+fn take_aside() -> Vec<String> {
     kept_aside().take().unwrap_or_default()
 }
 

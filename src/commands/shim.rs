@@ -9,7 +9,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::config_file::shim_config;
 use super::spec::{self, Ready};
-use super::{aside, taken, warn};
+use super::{aside, take_aside, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::file::ShimConfig;
 use crate::config::request::asks_itself;
@@ -89,7 +89,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
                 &done,
             );
         }
-        warn(&taken());
+        warn(&take_aside());
     }
     done
 }
@@ -242,7 +242,7 @@ fn report_error(asked: &RuntimeCommand, e: &anyhow::Error) {
 /// Writes warnings to the engine's log, else to that of the hooks. Never to stderr: the container
 /// owns that, and a warning may quote its environment.
 fn mention(own: &ShimConfig, asked: &RuntimeCommand) {
-    let warnings = taken();
+    let warnings = take_aside();
     let lines: Vec<String> = warnings
         .iter()
         .map(|text| line(asked, "warning", text))

@@ -41,7 +41,7 @@ pub struct SetupNotes {
     /// How the container's /sys shows its NICs alone, or why it does not.
     pub sysfs: Option<String>,
     /// What was read out of the memory of the runtime's process: `sysfs`, `topology`.
-    pub taken: Vec<String>,
+    pub from_memory: Vec<String>,
     /// Where NCCL's settings are, if not in the environment.
     pub settings: Option<String>,
     pub notes: Vec<String>,
@@ -227,7 +227,7 @@ impl Draft<'_> {
     fn stored(&mut self, what: &str, name: &str) -> Result<Option<Tree>> {
         match self.context.store.handed_view(what, name) {
             Some(Ok(tree)) => {
-                self.notes.taken.push(what.to_owned());
+                self.notes.from_memory.push(what.to_owned());
                 return Ok(Some(tree));
             }
             Some(Err(e)) => self

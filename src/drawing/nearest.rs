@@ -6,7 +6,7 @@ use rdma_model::ids::HcaName;
 use super::{Gpu, Nearest, Nic};
 
 pub(super) fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
-    let mut taken = vec![0; gpus.len()];
+    let mut nics_of = vec![0; gpus.len()];
     let mut choices: Vec<(usize, Vec<Nearest>)> = Vec::new();
     for (at, nic) in nics.iter().enumerate() {
         let Some(place) = &nic.place else { continue };
@@ -29,9 +29,9 @@ pub(super) fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     }
     choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
     for (at, near) in choices {
-        let chosen = near.into_iter().min_by_key(|n| (taken[n.gpu], n.gpu));
+        let chosen = near.into_iter().min_by_key(|n| (nics_of[n.gpu], n.gpu));
         if let Some(n) = &chosen {
-            taken[n.gpu] += 1;
+            nics_of[n.gpu] += 1;
         }
         nics[at].nearest = chosen;
     }

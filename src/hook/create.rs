@@ -129,7 +129,7 @@ impl<'a> Create<'a> {
         }
         let mut attempt = self.begin(recipient, host_netns)?;
         if let Some(keeper) = hook.target.keeper() {
-            // Another `rdmaprep hold` may have taken the name meanwhile.
+            // Meanwhile another `rdmaprep hold` may have given its namespace that name.
             pins::check_vacant(&keeper.hold.path)?;
         }
         self.take_back_claimed(&mut attempt)?;

@@ -130,9 +130,9 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate> = netdevs(context.snapshot)
         .map(|n| with_ports(context.snapshot, n))
         .collect();
-    let mut taken: Vec<(&HcaName, u32)> = Vec::new();
+    let mut with_netdev: Vec<(&HcaName, u32)> = Vec::new();
     for netdev in netdevs(context.snapshot) {
-        taken.extend(
+        with_netdev.extend(
             ports_of(context.snapshot, netdev)
                 .into_iter()
                 .map(|(h, p)| (&h.name, p.number)),
@@ -148,7 +148,7 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
         for port in hca
             .ports
             .iter()
-            .filter(|p| p.is_infiniband() || !taken.contains(&(&hca.name, p.number)))
+            .filter(|p| p.is_infiniband() || !with_netdev.contains(&(&hca.name, p.number)))
         {
             let name = if port.is_infiniband() {
                 None

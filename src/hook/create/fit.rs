@@ -68,9 +68,9 @@ impl<'a> Create<'a> {
         let report = &mut *self.report;
         report.sysfs = notes.sysfs.or(report.sysfs.take());
         report.settings = notes.settings.or(report.settings.take());
-        for taken in notes.taken {
-            if !report.taken.contains(&taken) {
-                report.taken.push(taken);
+        for what in notes.from_memory {
+            if !report.from_memory.contains(&what) {
+                report.from_memory.push(what);
             }
         }
         report.note_once(notes.notes);
