@@ -8,8 +8,10 @@ use std::net::IpAddr;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::manager::is_daemon;
-use rdma_model::snapshot::{FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Route, Rule, Snapshot, TO_TABLE};
-use rdma_model::step::{NicState, ONLINK, TABLE_MAIN};
+use rdma_model::snapshot::{
+    FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Route, Rule, Snapshot, TABLE_MAIN, TO_TABLE,
+};
+use rdma_model::step::{NicState, ONLINK};
 
 use crate::plan::rule_carry::suppressed;
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
+use rdma_model::snapshot::{
+    Address, Hop, Netdev, RTA_EXPIRES, RTA_METRICS, RTA_NH_ID, Route, Snapshot,
+};
 use rdma_model::step::{
     IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac,
     of_generated, prefix_route,
@@ -14,8 +16,6 @@ use crate::plan::sysctl_carry;
 const IFA_F_NODAD: u32 = 0x02;
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
-/// RTA_METRICS (include/uapi/linux/rtnetlink.h): MTU, initial windows and the like.
-const RTA_METRICS: u16 = 8;
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: the
 /// administrator deleted it, and it must not appear inside.

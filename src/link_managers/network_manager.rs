@@ -44,8 +44,6 @@ const EXTERNAL: u32 = 0x80;
 const NOPREFIXROUTE: u32 = 0x200;
 /// RTPROT_STATIC.
 const STATIC: u8 = 4;
-/// FR_ACT_TO_TBL.
-const TO_TABLE: u8 = 1;
 
 pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
     // Asked first: it may end its start between two answers.

@@ -3,11 +3,8 @@
 use ipnet::IpNet;
 use rdma_model::snapshot::{
     FRA_DPORT_RANGE, FRA_FWMARK, FRA_FWMASK, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_SUPPRESS_PREFIXLEN,
-    FRA_UID_RANGE, Rule,
+    FRA_UID_RANGE, INVERT, Rule,
 };
-
-/// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
-const INVERT: u32 = 0x02;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RuleKey {

@@ -10,33 +10,31 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{
-    Address, FRA_DPORT_RANGE, FRA_GOTO, FRA_IP_PROTO, FRA_PROTOCOL, FRA_SPORT_RANGE,
-    FRA_SUPPRESS_PREFIXLEN, KERNEL_TABLES, Netdev, Route, Rule, Snapshot, TO_TABLE,
+    Address, FRA_DPORT_MASK, FRA_DPORT_RANGE, FRA_DSCP, FRA_DSCP_MASK, FRA_GOTO, FRA_IP_PROTO,
+    FRA_PROTOCOL, FRA_SPORT_MASK, FRA_SPORT_RANGE, FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN,
+    GOTO, INVERT, KERNEL_TABLES, Netdev, Route, Rule, Snapshot, TABLE_LOCAL, TO_TABLE, UNICAST,
 };
 use rdma_model::step::NicState;
 
-/// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
-const INVERT: u32 = 0x02;
-/// FRA_SUPPRESS_IFGROUP, FRA_DSCP, and the masks of ports and DSCP.
-const LATER: [u16; 5] = [13, 25, 28, 29, 30];
 /// What says nothing of where a packet is from, or selects by what it has on any machine.
-const MEANT_ANYWHERE: [u16; 6] = [
+const MEANT_ANYWHERE: [u16; 11] = [
     FRA_GOTO,
     FRA_SUPPRESS_PREFIXLEN,
+    FRA_SUPPRESS_IFGROUP,
     FRA_PROTOCOL,
     FRA_IP_PROTO,
     FRA_SPORT_RANGE,
     FRA_DPORT_RANGE,
+    FRA_SPORT_MASK,
+    FRA_DPORT_MASK,
+    FRA_DSCP,
+    FRA_DSCP_MASK,
 ];
-/// FR_ACT_GOTO and FR_ACT_NOP, there too.
-const GOTO: u8 = 2;
+/// FR_ACT_NOP (include/uapi/linux/fib_rules.h).
 const NOP: u8 = 3;
 /// To local, main and default (fib_default_rules_init() in net/ipv4/fib_rules.c).
 const KERNEL_RULES: [u32; 3] = [0, MAIN_RULE, 32767];
 const MAIN_RULE: u32 = 32766;
-const LOCAL: u32 = 255;
-/// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
-const UNICAST: u8 = 1;
 
 /// The number of a table, of IPv6 or not.
 type Table = (u32, bool);
@@ -80,13 +78,6 @@ fn follows(rule: &Rule, route: &Route) -> bool {
     is_meant && suppressed(rule).is_none_or(|most| route.destination.prefix_len() > most)
 }
 
-/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h): every namespace has these.
-fn is_kernels(rule: &Rule) -> bool {
-    rule.other
-        .get(&FRA_PROTOCOL)
-        .is_some_and(|by| by.0.as_slice() == [2])
-}
-
 fn is_over(route: &Route, dev: &Netdev) -> bool {
     route.hops.iter().any(|h| h.dev.as_ref() == Some(&dev.name))
 }
@@ -101,7 +92,7 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
     // The last one first: one to main decides something only before another that comes along.
     for (place, rule) in host.rules.iter().enumerate().rev() {
         let mut there = rails.iter().flat_map(|rail| &rail.rules);
-        if is_kernels(rule) || rule.action == NOP || there.any(|other| other == rule) {
+        if rule.is_of_kernel() || rule.action == NOP || there.any(|other| other == rule) {
             continue;
         }
         let mut later = rails.iter().flat_map(|rail| &rail.rules);
@@ -174,7 +165,7 @@ fn concerns(rule: &Rule, rails: &[NicState]) -> bool {
 
 fn is_foreign(rule: &Rule) -> bool {
     let mut kinds = rule.other.keys();
-    kinds.any(|kind| !MEANT_ANYWHERE.contains(kind) && !LATER.contains(kind))
+    kinds.any(|kind| !MEANT_ANYWHERE.contains(kind))
 }
 
 /// The one that a rule names, but for lo, which every namespace has.
@@ -211,7 +202,7 @@ fn obstacle(
     }
     if is_to_kernel_table(rule) {
         let mut of_container = inside.into_iter().flat_map(|inside| &inside.rules);
-        let later = of_container.find(|own| !is_kernels(own) && is_before(rule, own));
+        let later = of_container.find(|own| !own.is_of_kernel() && is_before(rule, own));
         return later.map(|own| format!("it would come before the container's own `{own}`"));
     }
     if let Some(net) = rule.source {
@@ -219,8 +210,8 @@ fn obstacle(
         let mut others = devs
             .filter(|dev| dev.name.as_str() != "lo")
             .flat_map(addresses);
-        let taken = others.find(|ip| net.contains(ip));
-        return taken.map(|ip| format!("it would take what is sent from {ip} as well"));
+        let other = others.find(|ip| net.contains(ip));
+        return other.map(|ip| format!("it would take what is sent from {ip} as well"));
     }
     let reached = reached(inside);
     if let Some(net) = rule.destination {
@@ -294,7 +285,7 @@ fn subnet(address: &Address) -> Option<IpNet> {
 }
 
 fn is_unicast(route: &&Route) -> bool {
-    route.kind == UNICAST && route.table != LOCAL
+    route.kind == UNICAST && route.table != TABLE_LOCAL
 }
 
 /// To whom a route hands packets: its gateways, or its destination itself; all the world, where a

@@ -1,13 +1,10 @@
 //! The steps that give equals another order, and how the kernel tells them apart when one is
 //! deleted.
 
-use rdma_model::snapshot::{Hop, Route, Rule};
+use rdma_model::snapshot::{Hop, RTA_METRICS, Route, Rule};
 use rdma_model::step::{Side, Step};
 
 use super::SUBSTITUTE;
-
-/// include/uapi/linux/rtnetlink.h: the MTU and the like.
-const RTA_METRICS: u16 = 8;
 
 /// How many of `want` keep their place when the others are put behind them one by one.
 fn kept<'a, T: PartialEq + 'a>(

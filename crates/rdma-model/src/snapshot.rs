@@ -146,11 +146,10 @@ impl Snapshot {
     /// no legs; broadcast, anycast, multicast and throw routes (RTN_BROADCAST 3, 4, 5, 9 in
     /// include/uapi/linux/rtnetlink.h) lead to no peer.
     pub fn links_towards(&self, peer: IpAddr) -> Vec<IfName> {
-        const MAIN: u32 = 254;
-        const LOCAL: u32 = 255;
         let mut by_rank: BTreeMap<_, Vec<IfName>> = BTreeMap::new();
         for r in &self.routes {
-            let leads = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
+            let leads =
+                matches!(r.table, TABLE_MAIN | TABLE_LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
             if leads && r.tos == 0 && r.destination.contains(&peer) {
                 let length = std::cmp::Reverse(r.destination.prefix_len());
                 let legs = by_rank.entry((length, r.metric.unwrap_or(0))).or_default();

@@ -27,7 +27,6 @@ pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{Leaving, configure, connect, leave_groups, move_all};
 pub use settings::Settings;
 
-pub const TABLE_MAIN: u32 = 254;
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 

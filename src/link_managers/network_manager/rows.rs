@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rdma_model::snapshot::{Route, Rule};
+use rdma_model::snapshot::{Route, Rule, TO_TABLE};
 use rustbus::wire::unmarshal::traits::Variant;
 
-use super::TO_TABLE;
 use crate::link_managers::rule_key::{Mark, RuleKey};
 
 /// As the kernel's are written: `fd00::1`, however the profile has it.

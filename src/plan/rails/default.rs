@@ -43,7 +43,7 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
         best.into_iter().partition(|r| has_one(inside, r));
     for state in rails {
         state.routes.retain(|r| {
-            let is_main = r.table == rdma_model::step::TABLE_MAIN;
+            let is_main = r.table == rdma_model::snapshot::TABLE_MAIN;
             !is_main || r.destination.prefix_len() != 0 || carried.contains(&r)
         });
     }

@@ -8,19 +8,16 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{
-    FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Netdev, Route, Rule, Snapshot,
+    FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, INVERT, Netdev, Route, Rule, Snapshot, TABLE_MAIN,
+    TO_TABLE, UNICAST,
 };
-use rdma_model::step::{NetdevAddresses, NicState, TABLE_MAIN, derived};
+use rdma_model::step::{NetdevAddresses, NicState, derived};
 
 use super::{COLUMNS, link_local, listed};
 use crate::plan::rule_carry;
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
-const RTN_UNICAST: u8 = 1;
-/// FR_ACT_TO_TBL and FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
-const TO_TABLE: u8 = 1;
-const INVERT: u32 = 0x02;
 
 pub(super) struct Table {
     rail: IfName,
@@ -89,7 +86,7 @@ fn owns(dev: &Netdev, ip: IpAddr) -> bool {
 /// A route of the main table as it is with this rail alone. A rule has chosen the source already;
 /// what an IPv6 route prefers would have to wait for duplicate address detection.
 pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
-    if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || derived(route) {
+    if route.table != TABLE_MAIN || route.kind != UNICAST || derived(route) {
         return None;
     }
     let hops: Vec<Hop> = route

@@ -3,23 +3,18 @@
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
+use rdma_model::snapshot::{
+    FRA_GOTO, FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN, GOTO, INVERT, Netdev, Route, Rule,
+    Snapshot, TABLE_MAIN, TO_TABLE, UNICAST,
+};
 
 use super::Guarded;
-use super::selectors::{INVERT, selects_by_attributes};
+use super::selectors::selects_by_attributes;
 
 const DEFAULT: u32 = 253;
-pub(super) const MAIN: u32 = 254;
-/// RTN_BLACKHOLE and the like have a higher number: over a route of this one packets can leave.
-pub(super) const UNICAST: u8 = 1;
 /// RTPROT_RA: a router advertises it.
 const ADVERTISED: u8 = 9;
-/// FR_ACT_TO_TBL and FR_ACT_GOTO; FRA_GOTO; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN
-/// (include/uapi/linux/fib_rules.h).
-const TO_TABLE: u8 = 1;
-const GOTO: u8 = 2;
-const FRA_GOTO: u16 = 4;
-const SUPPRESSES: [u16; 2] = [13, 14];
+const SUPPRESSES: [u16; 2] = [FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN];
 
 /// The links of the default routes of the tables that packets of this host are looked up in,
 /// whatever their source.
@@ -34,7 +29,7 @@ pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guar
 /// The interface with the default route of a container's namespace, if NCCL can use it: since
 /// 2.28.3 it has to be running (src/os/linux.cc:401).
 pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
-    let uplinks = winners(true, inside, &[(4, MAIN), (6, MAIN)]).ok()?;
+    let uplinks = winners(true, inside, &[(4, TABLE_MAIN), (6, TABLE_MAIN)]).ok()?;
     let mut up = inside.netdevs.iter().filter(|n| n.up && n.running);
     up.find(|n| uplinks.contains_key(&n.name) && !n.addresses.is_empty())
 }
@@ -42,7 +37,7 @@ pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
 /// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0
 /// where unknown).
 pub fn leads_everywhere(route: &Route) -> bool {
-    route.table == MAIN && is_default(route)
+    route.table == TABLE_MAIN && is_default(route)
 }
 
 fn is_default(route: &Route) -> bool {
@@ -84,7 +79,7 @@ fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
 fn lookups(snapshot: &Snapshot, of: u8) -> Vec<(u32, bool)> {
     let mut rules: Vec<&Rule> = snapshot.rules.iter().filter(|r| r.family == of).collect();
     if rules.is_empty() {
-        return vec![(MAIN, true), (DEFAULT, true)];
+        return vec![(TABLE_MAIN, true), (DEFAULT, true)];
     }
     rules.sort_by_key(|r| r.priority);
     let (mut found, mut from) = (Vec::new(), 0);
@@ -145,7 +140,7 @@ fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> 
         }) {
             continue;
         }
-        let table = if route.table == MAIN {
+        let table = if route.table == TABLE_MAIN {
             String::new()
         } else {
             format!(" of table {}", route.table)

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use nix::libc::IPPROTO_UDP;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Answer, Connection, HostPath, Leg, Matched, Purpose, RdmaUse};
-
-use super::defaults::MAIN;
+use rdma_model::snapshot::{
+    Answer, Connection, HostPath, Leg, Matched, Purpose, RdmaUse, TABLE_MAIN,
+};
 
 /// Whether a destination is the job's, else the host's own; what a tunnel ends in is neither.
 pub(super) fn is_about(purpose: Purpose, job: bool) -> bool {
@@ -183,7 +183,7 @@ fn route_text(matched: &Matched, leg: &Leg) -> String {
 
 fn table_text(table: u32) -> String {
     match table {
-        MAIN => "table main".to_owned(),
+        TABLE_MAIN => "table main".to_owned(),
         number => format!("table {number}"),
     }
 }

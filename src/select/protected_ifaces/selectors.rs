@@ -6,24 +6,15 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nix::libc::IPPROTO_TCP;
 use rdma_model::ids::Hex;
-use rdma_model::snapshot::{Connection, Question, Route, Rule, Snapshot};
+use rdma_model::snapshot::{
+    Connection, FRA_DPORT_RANGE, FRA_DSCP, FRA_FWMARK, FRA_FWMASK, FRA_IP_PROTO, FRA_SPORT_RANGE,
+    FRA_UID_RANGE, INVERT, Question, Route, Rule, Snapshot,
+};
 
-/// Attributes of a rule (include/uapi/linux/fib_rules.h).
-const FRA_FWMARK: u16 = 10;
-/// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in
-/// net/core/fib_rules.c).
-const FRA_FWMASK: u16 = 16;
-const FRA_UID_RANGE: u16 = 20;
-/// FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE.
-const FRA_FLOW: [u16; 3] = [22, 23, 24];
-/// The upper six bits of a type of service, by themselves.
-const FRA_DSCP: u16 = 25;
+const BY_FLOW: [u16; 3] = [FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE];
 /// Attributes that select no packet: FRA_GOTO, FRA_FLOW (a realm), FRA_SUPPRESS_IFGROUP,
 /// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL.
 const NO_SELECTORS: [u16; 7] = [4, 11, 13, 14, 15, 18, 21];
-
-/// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
-pub(super) const INVERT: u32 = 2;
 
 /// The selectors of FIB rules that a packet of the host's may or may not fit.
 pub struct Selectors {
@@ -60,10 +51,12 @@ impl Selectors {
             || host.routes.iter().any(|r| r.tos != 0);
         Selectors {
             variants,
+            // A rule that looks at marks has a mask, and no mark where that is 0
+            // (fib_nl_fill_rule() in net/core/fib_rules.c).
             by_mark: kinds.contains(&FRA_FWMASK),
             by_tos,
             by_uid: kinds.contains(&FRA_UID_RANGE),
-            by_flow: FRA_FLOW.iter().any(|kind| kinds.contains(kind)),
+            by_flow: BY_FLOW.iter().any(|kind| kinds.contains(kind)),
         }
     }
 
@@ -123,12 +116,12 @@ fn port(number: Option<u32>) -> u16 {
 /// ports: of a range its first and its last. A negated rule is about all packets but those, which
 /// another rule decides about: both are asked for.
 fn variants(rule: &Rule) -> Vec<Question> {
-    let [proto, sport, dport] = FRA_FLOW;
+    let [proto, sport, dport] = BY_FLOW;
     let protocol = rule
         .other
         .get(&proto)
         .and_then(|Hex(bytes)| bytes.first().copied());
-    let is_flow = FRA_FLOW.iter().any(|kind| rule.other.contains_key(kind));
+    let is_flow = BY_FLOW.iter().any(|kind| rule.other.contains_key(kind));
     let (sources, destinations) = (ends(rule, sport, 2), ends(rule, dport, 2));
     let users = ends(rule, FRA_UID_RANGE, 4);
     let mark = ends(rule, FRA_FWMARK, 4)[0].unwrap_or(0);

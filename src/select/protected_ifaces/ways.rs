@@ -6,9 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Answer, Hop, HostPath, Leg, Netdev, Purpose, Snapshot};
-
-use super::defaults::UNICAST;
+use rdma_model::snapshot::{Answer, Hop, HostPath, Leg, Netdev, Purpose, Snapshot, UNICAST};
 
 /// A host with its routes by what makes them equal, and its links by what paths name them by.
 pub(super) struct Ways<'a> {

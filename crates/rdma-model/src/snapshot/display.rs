@@ -70,9 +70,6 @@ const ACTIONS: Names<u8> = &[
     (7, "unreachable"),
     (8, "prohibit"),
 ];
-const GOTO: u8 = 2;
-/// FIB_RULE_INVERT.
-const INVERT: u32 = 0x02;
 /// RTNH_F_*.
 const HOP_FLAGS: Names<u32> = &[(0x02, "pervasive"), (0x04, "onlink")];
 /// IFA_F_*: the first of them has two meanings.

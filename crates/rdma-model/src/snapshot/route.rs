@@ -137,15 +137,29 @@ pub struct Rule {
 /// default, main and local: every namespace has these, with rules of its own.
 pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
 
-/// FR_ACT_TO_TBL (include/uapi/linux/fib_rules.h).
-pub const TO_TABLE: u8 = 1;
+/// RT_TABLE_MAIN and RT_TABLE_LOCAL.
+pub const TABLE_MAIN: u32 = 254;
+pub const TABLE_LOCAL: u32 = 255;
 
+/// RTN_UNICAST (include/uapi/linux/rtnetlink.h): over such a route packets can leave.
+pub const UNICAST: u8 = 1;
+
+/// MTU, initial windows and the like of a route.
+pub const RTA_METRICS: u16 = 8;
 /// What a router says of a route: whether another one is to be preferred.
 pub const RTA_PREF: u16 = 20;
 
-/// Attributes of a rule (include/uapi/linux/fib_rules.h).
+/// FR_ACT_TO_TBL and FR_ACT_GOTO (include/uapi/linux/fib_rules.h).
+pub const TO_TABLE: u8 = 1;
+pub const GOTO: u8 = 2;
+
+/// FIB_RULE_INVERT: the rule is for what its selectors do not fit.
+pub const INVERT: u32 = 0x02;
+
+/// Attributes of a rule.
 pub const FRA_GOTO: u16 = 4;
 pub const FRA_FWMARK: u16 = 10;
+pub const FRA_SUPPRESS_IFGROUP: u16 = 13;
 pub const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub const FRA_FWMASK: u16 = 16;
 pub const FRA_L3MDEV: u16 = 19;
@@ -154,6 +168,10 @@ pub const FRA_PROTOCOL: u16 = 21;
 pub const FRA_IP_PROTO: u16 = 22;
 pub const FRA_SPORT_RANGE: u16 = 23;
 pub const FRA_DPORT_RANGE: u16 = 24;
+pub const FRA_DSCP: u16 = 25;
+pub const FRA_SPORT_MASK: u16 = 28;
+pub const FRA_DPORT_MASK: u16 = 29;
+pub const FRA_DSCP_MASK: u16 = 30;
 
 impl Rule {
     /// RTPROT_*, as a route's; 0 where it has none.

@@ -12,16 +12,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{Side, Step, TABLE_MAIN};
+use super::{Side, Step};
 use crate::ids::IfName;
-use crate::snapshot::{Hop, Route};
+use crate::snapshot::{Hop, Route, TABLE_LOCAL, TABLE_MAIN, UNICAST};
 
 /// RTNH_F_ONLINK (include/uapi/linux/rtnetlink.h).
 pub const ONLINK: u8 = 4;
-/// RT_TABLE_LOCAL.
-const TABLE_LOCAL: u32 = 255;
-/// RTN_UNICAST.
-const UNICAST: u8 = 1;
 /// RT_SCOPE_LINK, of IPv4.
 const SCOPE_LINK: u8 = 253;
 /// A metric that comes before IPv6's default, 1024.

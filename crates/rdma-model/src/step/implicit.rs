@@ -2,15 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, Route};
+use crate::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, Route, TABLE_LOCAL, TABLE_MAIN, UNICAST};
 use ipnet::IpNet;
 
-use super::{IFA_F_NOPREFIXROUTE, TABLE_MAIN};
+use super::IFA_F_NOPREFIXROUTE;
 
 /// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
 const RTPROT_KERNEL: u8 = 2;
-/// RTN_UNICAST (include/uapi/linux/rtnetlink.h).
-const RTN_UNICAST: u8 = 1;
 /// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address
 /// has none.
 const IP6_RT_PRIO_ADDRCONF: u32 = 256;
@@ -60,8 +58,6 @@ pub fn prefix_route(route: &Route, a: &Address) -> bool {
 /// Whether a route follows from an address alone, and comes and goes with it some time after the
 /// call.
 pub fn derived(route: &Route) -> bool {
-    /// RT_TABLE_LOCAL.
-    const LOCAL: u32 = 255;
     // NetworkManager adds fe80::/64 under the kernel's name as well, with a metric of its own.
     let link_local = match route.destination {
         IpNet::V6(net) => match (net.addr().segments(), net.prefix_len()) {
@@ -72,7 +68,7 @@ pub fn derived(route: &Route) -> bool {
         },
         IpNet::V4(_) => false,
     };
-    route.protocol == RTPROT_KERNEL && (route.table == LOCAL || link_local)
+    route.protocol == RTPROT_KERNEL && (route.table == TABLE_LOCAL || link_local)
 }
 
 /// Whether it is the route of a link-local address that the kernel made: that one's metric is the
@@ -106,7 +102,7 @@ pub fn lost_link_local(dev: &Netdev, routes: &[Route]) -> Option<Route> {
         table: TABLE_MAIN,
         protocol: RTPROT_KERNEL,
         scope: 0,
-        kind: RTN_UNICAST,
+        kind: UNICAST,
         tos: 0,
         metric: address.metric.or(Some(IP6_RT_PRIO_ADDRCONF)),
         prefsrc: None,
