@@ -61,7 +61,7 @@ pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<At
         .collect();
     let mut notes = rule_carry::carry(&mut states, host, Some(inside));
     // In rail order still: it decides who gets which table.
-    rails::configure(plan.arp, &plan.rails, &mut states, inside)?;
+    rails::configure(plan.arp, &plan.separation, &mut states, inside)?;
     notes.extend(rails::carry_default(
         plan.default_route,
         &mut states,

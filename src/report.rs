@@ -279,10 +279,10 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
         &rdma_mode::describe(plan)
             .map_or(String::new(), |line| format!("{}\n\n", printable(&line))),
     );
-    for line in &plan.rails.notes {
+    for line in &plan.separation.notes {
         text.push_str(&format!("{}\n", printable(line)));
     }
-    text.push_str(if plan.rails.notes.is_empty() {
+    text.push_str(if plan.separation.notes.is_empty() {
         ""
     } else {
         "\n"

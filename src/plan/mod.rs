@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::request::Request;
 use crate::nccl_env::{self, Hcas, NcclEnv, Options};
 use crate::select::{Selection, Verdict};
-use rails::Rails;
+use rails::Separation;
 use rdma_model::upper_lower;
 
 pub const SCHEMA: u32 = 1;
@@ -67,8 +67,8 @@ pub struct Plan {
     #[serde(default)]
     pub arp: Option<ArpProfile>,
     /// How rails that share a subnet are kept apart.
-    #[serde(default)]
-    pub rails: Rails,
+    #[serde(default, rename = "rails")]
+    pub separation: Separation,
     /// Whether a default route of the main table comes along, where the container has none
     /// (`--default-route`).
     #[serde(default)]
@@ -166,12 +166,12 @@ impl Plan {
             .filter_map(|n| NicState::of(snapshot, n.name()))
             .collect();
         rule_carry::carry(&mut states, snapshot, None);
-        let (arp, mut rails) = rails::decide(
+        let (arp, mut separation) = rails::decide(
             request.select.arp_profile,
             request.host.rail_tables,
             &states,
         );
-        rails
+        separation
             .notes
             .extend(rails::default_notes(request.select.default_route, &states));
         let ib_ports = nic::ib_ports(&kept, snapshot);
@@ -195,7 +195,7 @@ impl Plan {
             exclusive: rdma_mode::is_exclusive(snapshot),
             devices,
             arp,
-            rails,
+            separation,
             default_route: request.select.default_route,
             agreement: None,
             network_mode: NetworkMode::Own,

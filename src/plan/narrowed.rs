@@ -9,7 +9,7 @@ use rdma_model::upper_lower;
 
 use crate::config::network_mode::NetworkMode;
 use crate::nccl_env::{self, NcclEnv};
-use crate::plan::rails::Rails;
+use crate::plan::rails::Separation;
 use crate::plan::{Plan, hcas, rdma_mode};
 
 impl Plan {
@@ -52,7 +52,7 @@ impl Plan {
             network_mode: NetworkMode::Host,
             exclusive: false,
             arp: None,
-            rails: Rails::default(),
+            separation: Separation::default(),
             default_route: false,
             view: None,
             ..self

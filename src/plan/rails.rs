@@ -28,9 +28,10 @@ pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;
 
-/// The numbers of tables are chosen at create, when it is known which are free.
+/// How rails that share a subnet are kept apart, besides by the ARP profile. The numbers of tables
+/// are chosen at create, when it is known which are free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rails {
+pub struct Separation {
     /// Numbers for tables and rules, where rails need them; absent: none are made.
     pub tables: Option<TableRange>,
     /// Whether 2/1/0/2 without tables will do where no number is free.
@@ -48,7 +49,7 @@ pub fn decide(
     wish: ArpChoice,
     numbers: TableRange,
     rails: &[NicState],
-) -> (Option<ArpProfile>, Rails) {
+) -> (Option<ArpProfile>, Separation) {
     let groups = groups(rails);
     let main_comes_first = main_comes_first(rails);
     let (arp, how, wanted) = match wish {
@@ -92,7 +93,7 @@ pub fn decide(
     notes.extend(made.iter().map(ToString::to_string));
     (
         arp,
-        Rails {
+        Separation {
             tables: wanted.then_some(numbers),
             or_loose: wish == ArpChoice::Auto,
             notes,
@@ -128,13 +129,13 @@ fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
 /// reason, their tables and rules. [`ErrorClass::Refused`] where no number is left for a table.
 pub fn configure(
     arp: Option<ArpProfile>,
-    how: &Rails,
+    separation: &Separation,
     rails: &mut [NicState],
     inside: &Snapshot,
 ) -> Result<()> {
     let mut arp = arp;
-    let numbers = how.tables.filter(|_| !groups(rails).is_empty());
-    if how.or_loose && numbers.is_some() && main_comes_first(rails) {
+    let numbers = separation.tables.filter(|_| !groups(rails).is_empty());
+    if separation.or_loose && numbers.is_some() && main_comes_first(rails) {
         arp = Some(ArpProfile::LOOSE);
     } else if let Some(numbers) = numbers {
         let made = tables(rails, Some(inside));
@@ -143,7 +144,7 @@ pub fn configure(
             for (table, number) in made.iter().zip(free) {
                 table.assign(number, rails);
             }
-        } else if how.or_loose {
+        } else if separation.or_loose {
             arp = Some(ArpProfile::LOOSE);
         } else {
             return Err(ErrorClass::Refused.error(format!(

@@ -202,7 +202,7 @@ fn a_plan_becomes_an_edit() {
         no_gid_index: None,
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
-        rails: Default::default(),
+        separation: Default::default(),
         network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,

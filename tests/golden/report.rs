@@ -201,7 +201,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         no_gid_index: None,
         unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
         arp: Some(ArpProfile::STRICT),
-        rails: Default::default(),
+        separation: Default::default(),
         network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,

@@ -216,16 +216,16 @@ fn lines_have_room_for_the_longest_names() {
         leaf(&name, &net, &far.each_ref().map(String::as_str))
     };
     let all: Vec<NicState> = (0..8).map(rail).collect();
-    let (_, rails) = rails::decide(ArpChoice::Auto, TABLES, &all);
-    assert_eq!(rails.notes.len(), 1 + 4 + 8);
-    rails
+    let (_, separation) = rails::decide(ArpChoice::Auto, TABLES, &all);
+    assert_eq!(separation.notes.len(), 1 + 4 + 8);
+    separation
         .notes
         .iter()
         .for_each(|line| assert!(line.len() <= 100, "{line}"));
     assert!(
-        rails.notes[2].ends_with("enp200s0f1v1000 and 6 more"),
+        separation.notes[2].ends_with("enp200s0f1v1000 and 6 more"),
         "{:?}",
-        rails.notes
+        separation.notes
     );
 }
 
@@ -400,10 +400,10 @@ fn plan(kernel: &Kernel, count: usize, profile: ArpChoice, numbers: &str) -> Pla
         .iter()
         .map(|i| NicState::of(&host, &name(*i)).unwrap())
         .collect();
-    let (arp, rails) = rails::decide(profile, numbers.parse().unwrap(), &states);
+    let (arp, separation) = rails::decide(profile, numbers.parse().unwrap(), &states);
     Plan {
         arp,
-        rails,
+        separation,
         ..plan_for(kernel, &chosen)
     }
 }
@@ -809,7 +809,7 @@ fn prepare_says_what_it_chose() {
     let kernel = host(2);
     let said = |profile: &str| {
         plan(&kernel, 2, profile.parse().unwrap(), "300-400")
-            .rails
+            .separation
             .notes
     };
     let group = [
@@ -856,7 +856,7 @@ fn prepare_says_what_it_chose() {
         "ARP profile 2/1/1/1 (strict): no rail has a route for a table of its own"
     );
     let apart = testkit::fake_kernel::hosts::three();
-    let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.notes;
+    let said = plan(&apart, 3, ArpChoice::Auto, "300-400").separation.notes;
     assert_eq!(
         said,
         ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]
@@ -874,8 +874,8 @@ fn old_plans_and_records_are_read() {
     }
     let old: Plan = serde_json::from_value(old).unwrap();
     assert_eq!(
-        (old.arp, old.rails),
-        (Some(ArpProfile::STRICT), rails::Rails::default())
+        (old.arp, old.separation),
+        (Some(ArpProfile::STRICT), rails::Separation::default())
     );
     let held = lowered(&kernel, &new).unwrap().held.remove(0);
     let mut text = serde_json::to_value(&held).unwrap();

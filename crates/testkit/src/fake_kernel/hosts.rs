@@ -15,7 +15,7 @@ use rdma_model::snapshot::{
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdma_model::upper_lower;
-use rdmaprep::plan::rails::{self, Rails};
+use rdmaprep::plan::rails::{self, Separation};
 use rdmaprep::plan::{Plan, SCHEMA, rdma_mode};
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -957,10 +957,10 @@ impl Host {
             .iter()
             .map(|n| NicState::of(&host, n.name()).unwrap())
             .collect();
-        let (arp, rails) = rails::decide(self.arp, TABLES, &states);
+        let (arp, separation) = rails::decide(self.arp, TABLES, &states);
         Plan {
             arp,
-            rails,
+            separation,
             exclusive: self.exclusive,
             default_route: self.default_route,
             ..plan(nics)
@@ -981,7 +981,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         no_gid_index: None,
         unset: Vec::new(),
         arp: Some(ArpProfile::STRICT),
-        rails: Rails::default(),
+        separation: Separation::default(),
         network_mode: Default::default(),
         sysfs: Default::default(),
         view: None,
