@@ -27,13 +27,14 @@ pub(super) fn check_managers_are_done(
     managers: &mut Managers,
 ) -> Result<()> {
     for nic in &plan.nics {
-        let Some(state) = NicState::of(host, nic.name()) else {
+        let Some(now) = NicState::of(host, nic.name()) else {
             continue;
         };
-        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else {
+        let missing = missing_addresses(&nic.addresses, &now.netdev.addresses);
+        let Some(missing) = missing.first() else {
             continue;
         };
-        if let Some(at_work) = managers.at_work(&state.netdev) {
+        if let Some(at_work) = managers.at_work(&now.netdev) {
             let (name, address, prefix) = (nic.name(), missing.address, missing.prefix);
             let (state, until) = (at_work.state(), at_work.until(name));
             let class = match at_work.awaits {
@@ -98,19 +99,22 @@ pub(super) fn record_manager_and_its_rules(
         held.ended_profiles = managers.ended(&held.before.netdev);
         return;
     };
-    // By its profile it makes again what is not in `foreign`; where it was not asked, what is
-    // static.
-    let comes_again = |r: &Rule| match managed.foreign {
-        Some(_) => managed.owns_rule(r),
-        None => r.is_static(),
-    };
-    let of_manager = to_tables.iter().filter(|r| comes_again(r));
+    let of_manager = to_tables.iter().filter(|r| makes_again(managed, r));
     // What NetworkManager applies and no profile has: it was given that by `nmcli device modify`.
     // The profile's own to other tables are left out: they come with it, and may be another NIC's
     // as well.
-    let given_at_run_time = applied.iter().filter(|r| !comes_again(r));
+    let given_at_run_time = applied.iter().filter(|r| !makes_again(managed, r));
     let added: Vec<Rule> = of_manager.chain(given_at_run_time).cloned().collect();
     held.before.rules.extend(added);
+}
+
+/// Whether a manager makes a rule again with the NIC: by its profile, what is not in `foreign`;
+/// where it was not asked, what is static.
+fn makes_again(managed: &Managed, rule: &Rule) -> bool {
+    match managed.foreign {
+        Some(_) => managed.owns_rule(rule),
+        None => rule.is_static(),
+    }
 }
 
 /// Records of NICs that are on the host, with what is still to be done there.
@@ -149,22 +153,26 @@ fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snap
     is.netdev.addresses.extend(addresses);
     is.routes.extend(routes);
     is.rules.extend(rules);
-    adopt_the_rest(was, is, host);
+    adopt_neighbours_and_nexthops(was, is, host);
     // Routes that the host has in the place of multipath ones until all their legs are back.
     held.stand_ins.extend(earlier.stand_ins.iter().cloned());
     // The manager may not run now: then the earlier record says who configures the NIC.
     held.managed.get_or_insert_with(|| managed.clone());
 }
 
-/// What a manager never owns.
-fn adopt_the_rest(was: &NicState, is: &mut NicState, host: &Snapshot) {
+/// What a manager never owns: neighbours, and nexthop objects whose numbers are free.
+fn adopt_neighbours_and_nexthops(was: &NicState, is: &mut NicState, host: &Snapshot) {
     let there: Vec<IpAddr> = is.netdev.neighbours.iter().map(|n| n.address).collect();
-    let missing = was.netdev.neighbours.iter();
-    let missing = missing.filter(|n| !there.contains(&n.address)).cloned();
-    is.netdev.neighbours.extend(missing);
-    let free = was.nexthops.iter();
-    let free = free.filter(|n| !host.nexthops.iter().any(|has| has.id == n.id));
-    is.nexthops.extend(free.cloned());
+    for neighbour in &was.netdev.neighbours {
+        if !there.contains(&neighbour.address) {
+            is.netdev.neighbours.push(neighbour.clone());
+        }
+    }
+    for nexthop in &was.nexthops {
+        if host.nexthops.iter().all(|n| n.id != nexthop.id) {
+            is.nexthops.push(nexthop.clone());
+        }
+    }
 }
 
 /// What is no NIC's, and an earlier restore of these NICs has yet to put back. A route without a
