@@ -67,18 +67,20 @@ impl RunningSetup {
     /// Waits for the end, but no longer than the hook may. `of` names the file for settings that
     /// can be given in no other way.
     pub fn end(self, context: &SetupContext, of: &ProfileOf) -> (SetupNotes, Result<()>) {
-        let applied = self.done.recv_timeout(rest(context)).unwrap_or_else(|e| {
-            Err(match e {
-                RecvTimeoutError::Timeout => {
-                    ErrorClass::Timeout.error("looking at the container's root took too long")
-                }
-                RecvTimeoutError::Disconnected => {
-                    ErrorClass::Other.error("a thread did not start, or has panicked")
-                }
-            })
-        });
+        let applied =
+            self.done
+                .recv_timeout(time_left(context))
+                .unwrap_or_else(|e| {
+                    Err(match e {
+                        RecvTimeoutError::Timeout => ErrorClass::Timeout
+                            .error("looking at the container's root took too long"),
+                        RecvTimeoutError::Disconnected => {
+                            ErrorClass::Other.error("a thread did not start, or has panicked")
+                        }
+                    })
+                });
         let mut notes = SetupNotes {
-            notes: heard(&self.lacks, rest(context).min(LOOK)),
+            notes: lacks_in_time(&self.lacks, time_left(context).min(LOOK)),
             ..SetupNotes::default()
         };
         // The look ends here at the latest.
@@ -89,11 +91,11 @@ impl RunningSetup {
     }
 }
 
-fn rest(context: &SetupContext) -> Duration {
+fn time_left(context: &SetupContext) -> Duration {
     context.deadline.saturating_duration_since(Instant::now())
 }
 
-fn heard(lacks: &Receiver<Vec<String>>, patience: Duration) -> Vec<String> {
+fn lacks_in_time(lacks: &Receiver<Vec<String>>, patience: Duration) -> Vec<String> {
     lacks
         .recv_timeout(patience)
         .unwrap_or_else(|_| vec!["the libraries of the image were not read in time".to_owned()])
@@ -255,9 +257,9 @@ mod tests {
     fn a_look_that_is_late_says_nothing_of_the_image() {
         let (lacking, lacks) = mpsc::sync_channel(1);
         let late = ["the libraries of the image were not read in time"];
-        assert_eq!(heard(&lacks, Duration::ZERO), late);
+        assert_eq!(lacks_in_time(&lacks, Duration::ZERO), late);
         // A budget that is spent.
         lacking.send(Vec::new()).unwrap();
-        assert!(heard(&lacks, LOOK).is_empty());
+        assert!(lacks_in_time(&lacks, LOOK).is_empty());
     }
 }
