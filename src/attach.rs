@@ -41,6 +41,7 @@ pub struct AttachPlan {
 /// [`ErrorClass::Refused`] when the plan is out of date, or the container has a NIC's name already.
 pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<AttachPlan> {
     check_boot(plan, host)?;
+    // The device nodes that the HCAs will have inside.
     let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
     check_rdma(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.

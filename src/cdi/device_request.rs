@@ -55,15 +55,9 @@ impl DeviceRequest {
     }
 
     pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {
-        let netdevs = self
-            .netdevs
-            .iter()
-            .filter(|name| !plan.rails().any(|n| n.name() == *name));
-        let hcas = self.hcas.iter().filter(|name| !plan.ib.contains(name));
-        netdevs
-            .cloned()
-            .map(RailName::Netdev)
-            .chain(hcas.cloned().map(RailName::Hca))
+        let netdevs = self.netdevs.iter().cloned().map(RailName::Netdev);
+        let hcas = self.hcas.iter().cloned().map(RailName::Hca);
+        netdevs.chain(hcas).filter(|rail| !rail.is_in(plan))
     }
 }
 

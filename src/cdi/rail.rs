@@ -32,6 +32,13 @@ impl RailName {
             RailName::Hca(name) => name.as_str(),
         }
     }
+
+    pub fn is_in(&self, plan: &Plan) -> bool {
+        match self {
+            RailName::Netdev(name) => plan.has_rail(name),
+            RailName::Hca(name) => plan.ib.contains(name),
+        }
+    }
 }
 
 impl FromStr for RailName {

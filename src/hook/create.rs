@@ -65,18 +65,14 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     };
     let mut pause = Duration::from_millis(25);
     loop {
-        match create.try_once(name) {
-            Err(e) if may_pass(&e) && Instant::now() < hook.wait_until => {
-                create.report.note_once([format!("waited: {e:#}")]);
-            }
-            Err(e) if may_pass(&e) && hook.wait_until >= hook.deadline => {
-                return Err(ErrorClass::Locked.error(format!(
-                    "{e:#}; the wait ended with the hook's deadline, before that of --wait or \
-                    hook_wait_s: see --deadline, and the engine's timeout of hooks"
-                )));
-            }
+        let obstacle = match create.try_once(name) {
+            Err(e) if may_pass(&e) => e,
             done => return done,
+        };
+        if Instant::now() >= hook.wait_until {
+            return Err(end_of_wait(hook, obstacle));
         }
+        create.report.note_once([format!("waited: {obstacle:#}")]);
         // Without the lock: who holds the NICs needs it to give them back.
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(400));
@@ -89,9 +85,20 @@ fn may_pass(e: &anyhow::Error) -> bool {
     ErrorClass::of(e) == ErrorClass::Locked
 }
 
+/// What was in the way to the last, and whether it was the hook's deadline that ended the wait.
+fn end_of_wait(hook: &Hook, obstacle: anyhow::Error) -> anyhow::Error {
+    if hook.wait_until < hook.deadline {
+        return obstacle;
+    }
+    ErrorClass::Locked.error(format!(
+        "{obstacle:#}; the wait ended with the hook's deadline, before that of --wait or \
+        hook_wait_s: see --deadline, and the engine's timeout of hooks"
+    ))
+}
+
 struct Create<'a> {
     hook: &'a Hook<'a>,
-    /// What moves for it: the rails of all claims of its pod, from `begin` on, under the lock.
+    /// What moves for it: the rails of all claims of its pod, as `lock_and_reclaim` reads them.
     /// Without a claim, the container's own request.
     pod_request: Cow<'a, Request>,
     container_request: &'a Request,
@@ -127,12 +134,12 @@ impl<'a> Create<'a> {
         if recipient.netns() == host_netns {
             return self.set_up_on_host(name, recipient);
         }
-        let mut attempt = self.begin(recipient, host_netns)?;
+        let mut attempt = self.lock_and_reclaim(recipient, host_netns)?;
         if let Some(keeper) = hook.target.keeper() {
             // Meanwhile another `rdmaprep hold` may have given its namespace that name.
             pins::check_vacant(&keeper.hold.path)?;
         }
-        self.take_back_claimed(&mut attempt)?;
+        self.restore_claimed_elsewhere(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
             if hook.store.claim_keeps_nics(&record) || self.is_in_use(&record, recipient) {
                 return self.join(attempt, record);
@@ -147,13 +154,13 @@ impl<'a> Create<'a> {
             host: Some(&host),
             inside: Some(&inside),
         };
+        // Only claims give a pod more than this container: then all of it moves and is recorded,
+        // and not as fitted for one container. The others are fitted as they join.
         let Share {
             of_container,
             whole_pod,
         } = self.share(plan, &host);
         let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
-        // What claims give a pod moves and is recorded whole, and not as fitted for one of its
-        // containers: each is fitted by itself, the others as they join.
         let to_move = whole_pod.unwrap_or(plan);
         let AttachPlan { steps, held, .. } = self.plan_steps(&to_move, &host, &inside, &attempt)?;
         let record = self.new_record(to_move, host, held, &attempt)?;
@@ -165,7 +172,11 @@ impl<'a> Create<'a> {
     /// Takes the lock; reads under it what the pod's claims are and which records there are; and
     /// restores NICs of containers that have died: they may be the plan's. A record of the
     /// recipient's own namespace is left to the caller.
-    fn begin<'t>(&mut self, recipient: &'t dyn Recipient, host_netns: u64) -> Result<Attempt<'t>>
+    fn lock_and_reclaim<'t>(
+        &mut self,
+        recipient: &'t dyn Recipient,
+        host_netns: u64,
+    ) -> Result<Attempt<'t>>
     where
         'a: 't,
     {
@@ -223,17 +234,18 @@ impl<'a> Create<'a> {
         held: Vec<MovedNic>,
         attempt: &Attempt,
     ) -> Result<Record> {
-        let others = attempt
-            .records
-            .readable()
-            .filter(|r| r.host_netns == attempt.host_netns);
-        let others: Vec<Precedence> = others.map(|r| r.precedence.clone()).collect();
+        let mut others: Vec<Precedence> = Vec::new();
+        for record in attempt.records.readable() {
+            if record.host_netns == attempt.host_netns {
+                others.push(record.precedence.clone());
+            }
+        }
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
         // Rules, routes and nexthop objects that are no NIC's are recorded when the NICs return
         // (restore/of_host.rs): here only those that earlier restores owe.
         let host_objects = unfinished_objects(&attempt.records, &held, &host);
-        // Whose they are only networkd can say, which may not run then.
+        // Whose they are only networkd can say, which may not run when the NICs return.
         let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);
         Ok(Record {
             schema: SCHEMA,
@@ -263,6 +275,8 @@ impl<'a> Create<'a> {
         })
     }
 
+    /// What took the time since the last lap. Where that may fail, its result is kept until after
+    /// this: the time of what fails is booked, too.
     fn end_lap(&mut self, lap: Lap) {
         self.report.end_lap(self.hook.begun, lap);
     }

@@ -46,17 +46,18 @@ fn own_bindings<'b>(
     Ok(own)
 }
 
+/// That the claim is of the pod with the UID `pod`, or of none, and that its pod has not ended.
 fn check_pod(binding: &Binding, pod: Option<&str>) -> Result<()> {
     let (namespace, claim) = (&binding.namespace, &binding.claim.name);
-    let has = binding.pod.as_ref();
-    let name = has.map_or("", |has| &has.name);
-    if let (Some(_), None) = (has, pod) {
+    let owner = binding.pod.as_ref();
+    let name = owner.map_or("", |owner| &owner.name);
+    if let (Some(_), None) = (owner, pod) {
         return Err(ErrorClass::Refused.error(format!(
             "the claim {namespace}/{claim} is pod {name}'s, and linux.cgroupsPath of config.json \
             names no pod"
         )));
     }
-    let is_its = has.is_none_or(|has| Some(has.uid.as_str()) == pod);
+    let is_its = owner.is_none_or(|owner| Some(owner.uid.as_str()) == pod);
     let text = match binding.ended {
         true => {
             format!("pod {name} has ended, and has yet to return the claim {namespace}/{claim}")
@@ -81,8 +82,9 @@ impl<'a> Create<'a> {
         let own = own_bindings(&all, asked, pod.as_deref())?;
         let mut given = DeviceRequest::default();
         for binding in all.iter().filter(|binding| !binding.ended) {
-            let has = binding.pod.as_ref().map(|has| has.uid.as_str());
-            if own.contains(&binding) || has.is_some() && has == pod.as_deref() {
+            let owner = binding.pod.as_ref().map(|owner| owner.uid.as_str());
+            let is_of_pod = owner.is_some() && owner == pod.as_deref();
+            if is_of_pod || own.contains(&binding) {
                 given.extend(binding.rails());
                 given.claims.insert(binding.claim.uid.clone());
             }
@@ -107,12 +109,9 @@ impl Create<'_> {
                 continue;
             }
             for rail in binding.rails() {
-                let name = rail.to_string();
-                let alone: DeviceRequest = std::iter::once(rail).collect();
-                let is_planned = alone.lacking(plan).next().is_none();
-                if is_planned {
+                if rail.is_in(plan) {
                     return Err(ErrorClass::Locked.error(format!(
-                        "the claim {}/{} has {name}",
+                        "the claim {}/{} has {rail}",
                         binding.namespace, binding.claim.name
                     )));
                 }
@@ -139,7 +138,7 @@ impl Create<'_> {
     /// The pod's NICs may be in a namespace that its sandbox had before: `reclaim` leaves them
     /// there, as their claim keeps them. [`ErrorClass::Locked`]: another pod uses the claim; the
     /// kubelet asks no one before it starts a second one.
-    pub(super) fn take_back_claimed(&self, attempt: &mut Attempt) -> Result<()> {
+    pub(super) fn restore_claimed_elsewhere(&self, attempt: &mut Attempt) -> Result<()> {
         let netns = attempt.recipient.netns();
         let away = attempt.records.readable().filter(|r| {
             r.netns != netns && !r.is_back() && self.claims().any(|uid| r.claims.contains(uid))

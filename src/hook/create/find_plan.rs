@@ -47,11 +47,11 @@ impl Create<'_> {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
         }
         let host = world.observe(Side::Host, &self.scope_of(&whole))?;
-        let note = request.unplanned_note(&whole);
+        let unplanned = request.unplanned_note(&whole);
         let plan = request.narrowed_plan(whole, Some(&host));
         request.check_has_all_asked(&plan)?;
         if plan.nics.is_empty() && plan.ib.is_empty() {
-            return Err(request.nothing_left(&plan, note));
+            return Err(request.nothing_left(&plan, unplanned));
         }
         planner::check_agreed(&plan, hook.agreed_digest())?;
         let has_own_network = attempt.recipient.netns() != attempt.host_netns;
@@ -70,7 +70,7 @@ impl Create<'_> {
         // now: `plan_attach` refuses to move those.
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| world.host_paths(&host, &job));
-        self.report.note_once(note);
+        self.report.note_once(unplanned);
         // Last: a NIC that has gone may be another container's, which `check_free` names.
         planner::check_damaged_records(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
         Ok(PlanAndHost {

@@ -34,8 +34,10 @@ impl<'a> Create<'a> {
         let (plan, notes) = sandbox::plan_for_sandbox(plan, state, facts.sandbox, seen.host)?;
         self.report.note_once(notes);
         let (pid, views) = (attempt.recipient.pid(), context.store.views());
-        let found = facts.bundle.as_ref();
-        let bundle = found.map(|found| found.for_init(pid, &views)).transpose()?;
+        let bundle = match &facts.bundle {
+            Some(bundle) => Some(bundle.for_init(pid, &views)?),
+            None => None,
+        };
         // The host is `inside` where nothing moves.
         let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);

@@ -83,9 +83,9 @@ impl Create<'_> {
             return Ok(());
         };
         planner::check_agreed(given, self.hook.agreed_digest())?;
-        let left = request.narrowed_plan(Plan::clone(given), None);
-        self.report.notes.extend(left.fewer_note(given));
-        request.check_has_all_asked(&left)
+        let narrowed = request.narrowed_plan(Plan::clone(given), None);
+        self.report.notes.extend(narrowed.fewer_note(given));
+        request.check_has_all_asked(&narrowed)
     }
 
     /// A second container in a namespace has a /sys, an environment and device nodes of its own:

@@ -34,7 +34,7 @@ impl Create<'_> {
             self.report.plan = None;
             return Ok(());
         }
-        let mut attempt = self.begin(recipient, recipient.netns())?;
+        let mut attempt = self.lock_and_reclaim(recipient, recipient.netns())?;
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         self.end_lap(Lap::Observe);
         check_on_host(&plan, &host)?;
@@ -42,8 +42,8 @@ impl Create<'_> {
             host: Some(&host),
             inside: None,
         };
-        let part = self.share(plan, &host).of_container;
-        let Fitted { plan, setup } = self.fit(part, seen, &mut attempt)?;
+        let of_container = self.share(plan, &host).of_container;
+        let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         if let Some(setup) = setup {
