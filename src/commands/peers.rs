@@ -117,13 +117,7 @@ fn connect(
             let store = C10d::connect(to.clone(), deadline, jitter)
                 .class(ErrorClass::Disagreed, DOING)?
                 .with_limit(limit);
-            warn(
-                &store
-                    .warning()
-                    .map(str::to_owned)
-                    .into_iter()
-                    .collect::<Vec<_>>(),
-            );
+            warn(store.warning().map(str::to_owned).as_slice());
             let way = way((store.address(), store.local()));
             Ok((Box::new(store), Some(way)))
         }
@@ -140,13 +134,7 @@ fn connect(
             let store = Etcd::connect(cluster.clone(), login, deadline, jitter)
                 .class(ErrorClass::Disagreed, DOING)?
                 .with_limit(limit);
-            warn(
-                &store
-                    .warning()
-                    .map(str::to_owned)
-                    .into_iter()
-                    .collect::<Vec<_>>(),
-            );
+            warn(store.warning().map(str::to_owned).as_slice());
             let way = store.addresses().map(way);
             Ok((Box::new(store), way))
         }

@@ -19,8 +19,8 @@ const NHA_GROUP: u16 = 2;
 const NHA_BLACKHOLE: u16 = 4;
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
-const NHA_ENCAP_TYPE: u16 = 7;
-const NHA_ENCAP: u16 = 8;
+pub(crate) const NHA_ENCAP_TYPE: u16 = 7;
+pub(crate) const NHA_ENCAP: u16 = 8;
 const NHA_RES_GROUP: u16 = 12;
 /// NHA_RES_BUCKET, NHA_OP_FLAGS, NHA_GROUP_STATS, NHA_HW_STATS_ENABLE, NHA_HW_STATS_USED: what goes
 /// with a dump.

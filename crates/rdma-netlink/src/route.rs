@@ -19,14 +19,14 @@ use crate::rtnl::Names;
 pub(crate) const RTA_DST: u16 = 1;
 pub(crate) const RTA_SRC: u16 = 2;
 pub(crate) const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
+pub(crate) const RTA_GATEWAY: u16 = 5;
 pub(crate) const RTA_PRIORITY: u16 = 6;
 pub(crate) const RTA_PREFSRC: u16 = 7;
 pub(crate) const RTA_MULTIPATH: u16 = 9;
 const RTA_CACHEINFO: u16 = 12;
 pub(crate) const RTA_TABLE: u16 = 15;
 const RTA_MFC_STATS: u16 = 17;
-const RTA_VIA: u16 = 18;
+pub(crate) const RTA_VIA: u16 = 18;
 /// Some encapsulations are refused unless they are marked as nested (ioam6_build_state in
 /// net/ipv6/ioam6_iptunnel.c).
 pub const RTA_ENCAP_TYPE: u16 = 21;
@@ -42,7 +42,7 @@ pub(crate) const TABLE_LOCAL: u32 = 255;
 
 /// The lengths of rtmsg and rtnexthop.
 pub(crate) const RTMSG: usize = 12;
-const RTNEXTHOP: usize = 8;
+pub(crate) const RTNEXTHOP: usize = 8;
 /// USER_HZ: the kernel reports the time left of a route in these.
 const CLOCK: i32 = 100;
 

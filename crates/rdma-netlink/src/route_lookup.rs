@@ -13,34 +13,24 @@ use nix::libc::{
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Answer, Leg, Matched, Nexthop, Question, Snapshot};
 
+use crate::nexthop::{NHA_ENCAP, NHA_ENCAP_TYPE};
 use crate::raw::{Attributes, attributes, emitted, ip, of_ip, of_word, word};
+use crate::route::{
+    RTA_DST, RTA_ENCAP, RTA_ENCAP_TYPE, RTA_GATEWAY, RTA_MULTIPATH, RTA_NH_ID, RTA_OIF,
+    RTA_PREFSRC, RTA_PRIORITY, RTA_SRC, RTA_TABLE, RTA_VIA, RTMSG, RTNEXTHOP,
+};
 
 /// include/uapi/linux/rtnetlink.h.
-const RTA_DST: u16 = 1;
-const RTA_SRC: u16 = 2;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_PREFSRC: u16 = 7;
-const RTA_MULTIPATH: u16 = 9;
-const RTA_TABLE: u16 = 15;
 const RTA_MARK: u16 = 16;
-const RTA_VIA: u16 = 18;
-const RTA_ENCAP_TYPE: u16 = 21;
-const RTA_ENCAP: u16 = 22;
 const RTA_UID: u16 = 25;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
-const RTA_NH_ID: u16 = 30;
 /// RTM_F_LOOKUP_TABLE: the answer names the table (inet_rtm_getroute() in net/ipv4/route.c says
 /// main without it). RTM_F_FIB_MATCH: it is the FIB entry with all its legs, not the one leg that
 /// this packet would take.
 const LOOKUP_TABLE: u32 = 0x1000;
 const FIB_MATCH: u32 = 0x2000;
-/// Encapsulation of a nexthop object (include/uapi/linux/nexthop.h).
-const NHA_ENCAP_TYPE: u16 = 7;
-const NHA_ENCAP: u16 = 8;
 /// LWTUNNEL_ENCAP_SEG6 (include/uapi/linux/lwtunnel.h), SEG6_IPTUNNEL_SRH
 /// (include/uapi/linux/seg6_iptunnel.h).
 const SEG6: [u8; 2] = 5u16.to_ne_bytes();
@@ -48,9 +38,6 @@ const SEG6_IPTUNNEL_SRH: u16 = 1;
 /// Where seg6_iptunnel_encap has the index of the first segment, and its segments.
 const FIRST: usize = 8;
 const SEGMENTS: usize = 12;
-/// The lengths of rtmsg and rtnexthop.
-const RTMSG: usize = 12;
-const RTNEXTHOP: usize = 8;
 /// RTNH_F_DEAD: of a link that is down, or has no carrier where `ignore_routes_with_linkdown` is
 /// set (fib_nexthop_info() in net/ipv4/fib_semantics.c).
 const RTNH_F_DEAD: u8 = 1;

@@ -9,7 +9,7 @@ use rdma_model::snapshot::{
 };
 
 use super::Guarded;
-use super::selectors::selects_by_attributes;
+use super::selectors::{family, selects_by_attributes};
 
 const DEFAULT: u32 = 253;
 /// RTPROT_RA: a router advertises it.
@@ -42,14 +42,6 @@ pub fn leads_everywhere(route: &Route) -> bool {
 
 fn is_default(route: &Route) -> bool {
     route.destination.prefix_len() == 0 && route.kind <= UNICAST
-}
-
-fn family(route: &Route) -> u8 {
-    if route.destination.addr().is_ipv4() {
-        4
-    } else {
-        6
-    }
 }
 
 pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {

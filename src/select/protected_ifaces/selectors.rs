@@ -80,7 +80,7 @@ pub(super) fn selects_by_attributes(rule: &Rule) -> bool {
     rule.other.keys().any(|kind| !NO_SELECTORS.contains(kind))
 }
 
-fn family(route: &Route) -> u8 {
+pub(super) fn family(route: &Route) -> u8 {
     if route.destination.addr().is_ipv4() {
         4
     } else {

@@ -158,20 +158,28 @@ impl Connection {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut byte) {
-                Ok(0) => {
-                    return Err(std::io::Error::from(ErrorKind::UnexpectedEof))
-                        .context("the store went away");
-                }
-                Ok(_) => return Ok(byte.first().copied()),
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(e) => return Err(e).context("the store went away"),
+            if self.read_some(&mut byte, left)? > 0 {
+                return Ok(byte.first().copied());
             }
+        }
+    }
+
+    /// How many bytes came within that time.
+    fn read_some(&mut self, into: &mut [u8], patience: Duration) -> Result<usize> {
+        const GONE: &str = "the store went away";
+        self.stream.set_read_timeout(Some(patience))?;
+        match self.stream.read(into) {
+            Ok(0) => Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context(GONE),
+            Ok(count) => Ok(count),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(0)
+            }
+            Err(e) => Err(e).context(GONE),
         }
     }
 
@@ -192,20 +200,7 @@ impl Connection {
                 );
                 return Err(std::io::Error::from(ErrorKind::TimedOut)).context(said);
             }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(rest) {
-                Ok(0) => {
-                    return Err(std::io::Error::from(ErrorKind::UnexpectedEof))
-                        .context("the store went away");
-                }
-                Ok(n) => done += n,
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(e) => return Err(e).context("the store went away"),
-            }
+            done += self.read_some(rest, left)?;
         }
         Ok(bytes)
     }
