@@ -282,18 +282,18 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
 /// would have less than what its config.json was edited for. [`ErrorClass::Locked`] names the
 /// container that holds one.
 pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
-    for held in busy {
-        let name = &held.netdev;
+    for nic in busy {
+        let name = &nic.netdev;
         if request.names(name) && request.narrowing.leaves_out(name).is_none() {
-            return Err(held_error(&name.to_string(), held));
+            return Err(busy_error(&name.to_string(), nic));
         }
     }
     Ok(())
 }
 
-fn held_error(what: &str, held: &BusyNic) -> anyhow::Error {
-    let by = &held.by;
-    ErrorClass::Locked.error(match held.ended {
+fn busy_error(what: &str, nic: &BusyNic) -> anyhow::Error {
+    let by = &nic.by;
+    ErrorClass::Locked.error(match nic.ended {
         true => format!(
             "{what} is held by {by}, which has ended: `rdmaprep status` says what keeps it, and \
             how to get it back"
@@ -308,13 +308,13 @@ fn held_error(what: &str, held: &BusyNic) -> anyhow::Error {
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on
 /// one; then [`ErrorClass::Locked`].
 pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
-    for held in busy {
-        let what = match &held.over {
-            _ if plan.has(&held.netdev) => held.netdev.to_string(),
-            Some(below) if plan.has(below) => format!("{}, on {below},", held.netdev),
+    for nic in busy {
+        let what = match &nic.over {
+            _ if plan.has(&nic.netdev) => nic.netdev.to_string(),
+            Some(below) if plan.has(below) => format!("{}, on {below},", nic.netdev),
             _ => continue,
         };
-        return Err(held_error(&what, held));
+        return Err(busy_error(&what, nic));
     }
     Ok(())
 }

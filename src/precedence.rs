@@ -146,19 +146,10 @@ impl Precedence {
                     .and_modify(|here| *here = merged(here, &known, Rule::clone));
             }
         }
-        let routes = routes
-            .into_values()
-            .filter(|g| g.len() > 1)
-            .flatten()
-            .cloned()
-            .collect();
-        let rules = rules
-            .into_values()
-            .filter(|g| g.len() > 1)
-            .flatten()
-            .cloned()
-            .collect();
-        Precedence { routes, rules }
+        Precedence {
+            routes: in_groups_of_several(routes),
+            rules: in_groups_of_several(rules),
+        }
     }
 
     /// The order that NICs' routes and rules have inside: that of the host, where each of a group
@@ -279,6 +270,11 @@ impl Precedence {
         }
         all
     }
+}
+
+fn in_groups_of_several<K, T: Clone>(groups: BTreeMap<K, Vec<&T>>) -> Vec<T> {
+    let several = groups.into_values().filter(|group| group.len() > 1);
+    several.flatten().cloned().collect()
 }
 
 /// Equals by their places on the host; none where one of them was not there.

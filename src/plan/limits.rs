@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
@@ -50,24 +51,29 @@ impl Request {
         let release = self.release(plan.nccl_version);
         plan.narrowed(
             |name| self.narrowing.leaves_out(name).is_some(),
-            |name| {
-                let device = host.and_then(|host| {
-                    let dev = host.netdev(name)?;
-                    Some(PolicyDevice::new(name.as_str(), Some(dev), None, host))
-                });
-                self.is_forbidden(name.as_str(), device)
-            },
-            |name| {
-                let device = host.and_then(|host| {
-                    let hca = host.hca(name)?;
-                    Some(PolicyDevice::new(name.as_str(), None, Some(hca), host))
-                });
-                self.narrowing.leaves_out_hca(name.as_str()).is_some()
-                    || self.is_forbidden(name.as_str(), device)
-            },
+            |name| self.forbids_nic(name, host),
+            |name| self.leaves_out_hca(name, host),
             host,
         )
         .for_release(release)
+    }
+
+    fn forbids_nic(&self, name: &IfName, host: Option<&Snapshot>) -> bool {
+        let device = host.and_then(|host| {
+            let dev = host.netdev(name)?;
+            Some(PolicyDevice::new(name.as_str(), Some(dev), None, host))
+        });
+        self.is_forbidden(name.as_str(), device)
+    }
+
+    /// Whether the container's devices do not name an HCA without a NIC, or it is forbidden.
+    fn leaves_out_hca(&self, name: &HcaName, host: Option<&Snapshot>) -> bool {
+        let device = host.and_then(|host| {
+            let hca = host.hca(name)?;
+            Some(PolicyDevice::new(name.as_str(), None, Some(hca), host))
+        });
+        self.narrowing.leaves_out_hca(name.as_str()).is_some()
+            || self.is_forbidden(name.as_str(), device)
     }
 
     /// Whether annotations exclude that name, or the policy forbids it: what is not on the host is
