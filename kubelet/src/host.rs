@@ -414,7 +414,7 @@ mod tests {
     fn rail_that_waits_for_its_manager_is_not_away() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
-        store.prepare().unwrap();
+        store.make_folders().unwrap();
         let text = include_str!("../../tests/cases/record/current.json");
         let mut record = Record::parse(text).unwrap();
         record.claims = vec!["of-a-claim".to_owned()];

@@ -48,7 +48,7 @@ fn release_claim(global: &Global, args: &ClaimsReleaseArgs, json: bool) -> Resul
         true => None,
         false => {
             capabilities::require()?;
-            store.prepare()?;
+            store.make_folders()?;
             Some(store.lock(Instant::now() + host.lock_timeout)?)
         }
     };

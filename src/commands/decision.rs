@@ -155,7 +155,7 @@ impl Decision {
     }
 
     pub(super) fn keep_view(&self, store: &Store) -> Result<()> {
-        store.prepare()?;
+        store.make_folders()?;
         match (&self.plan.view, &self.view) {
             (Some(name), Some(view)) => store.save_view(name, view),
             _ => Ok(()),

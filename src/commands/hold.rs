@@ -128,7 +128,7 @@ fn clear(
     machine: &ThisMachine,
     deadline: Instant,
 ) -> Result<Vec<String>> {
-    store.prepare()?;
+    store.make_folders()?;
     let _lock = store.lock(deadline)?;
     let notes = reclaim(machine, &mut Records::read(store, machine.boot_id())?, None)?;
     pins::check_vacant(path).map(|()| notes)

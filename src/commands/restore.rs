@@ -56,7 +56,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
         }
         return nothing(args);
     }
-    store.prepare()?;
+    store.make_folders()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;

@@ -181,7 +181,7 @@ impl<'a> Create<'a> {
         'a: 't,
     {
         let hook = self.hook;
-        hook.store.prepare()?;
+        hook.store.make_folders()?;
         let lock = hook.store.lock(hook.deadline)?;
         self.end_lap(Lap::Lock);
         self.pod_request = self.request_of_pod()?;

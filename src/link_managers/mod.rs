@@ -234,7 +234,7 @@ impl Managers {
     }
 
     /// Which profiles it does not activate on a link that has none of them.
-    pub fn ended(&mut self, link: &Netdev) -> Vec<String> {
+    pub fn ended_profiles(&mut self, link: &Netdev) -> Vec<String> {
         let bus = self.running_network_manager();
         bus.and_then(|bus| activation::ended(bus, link).ok())
             .unwrap_or_default()

@@ -73,7 +73,7 @@ mod tests {
     fn a_sweep_keeps_the_newest_reports() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
-        store.prepare().unwrap();
+        store.make_folders().unwrap();
         (0..REPORTS + 2).for_each(|n| store.save_report(Some(&format!("c{n}")), "{}").unwrap());
         assert_eq!(store.sweep(), [""; 0]);
         assert_eq!(files::list(&store.reports()).unwrap().len(), REPORTS);

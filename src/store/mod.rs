@@ -66,13 +66,13 @@ impl Store {
     }
 
     /// Only commands that write call this.
-    pub fn prepare(&self) -> Result<()> {
+    pub fn make_folders(&self) -> Result<()> {
         let all = self.folders();
         all.iter().try_for_each(|folder| files::private_dir(folder))
     }
 
-    /// Whether [`Store::prepare`] would succeed, and files could be put into the folders, as far as
-    /// that can be known without doing it.
+    /// Whether [`Store::make_folders`] would succeed, and files could be put into the folders, as
+    /// far as that can be known without doing it.
     pub fn writable(&self) -> Result<()> {
         self.folders().iter().try_for_each(|folder| {
             files::owned(folder)?;
@@ -321,7 +321,7 @@ impl Store {
             replacement.write(&folder.join(&name), json.as_bytes())
         };
         let on_disk = self.reports_on_disk();
-        match self.prepare().and_then(|()| save(self.reports())) {
+        match self.make_folders().and_then(|()| save(self.reports())) {
             Ok(()) => {
                 // What it said of that container before.
                 let _ = std::fs::remove_file(on_disk.join(&name));

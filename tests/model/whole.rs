@@ -65,7 +65,7 @@ impl Stage {
         }
         .unwrap();
         let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
-        store.prepare().unwrap();
+        store.make_folders().unwrap();
         store.save_plan(plan).unwrap();
         let config = Config::default();
         let host = Host::new(&Global::default(), &config);

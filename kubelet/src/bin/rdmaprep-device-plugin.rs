@@ -72,7 +72,7 @@ fn run(args: &Args) -> Result<()> {
     }
     files::private_umask();
     // So that its folders can be watched.
-    store.prepare()?;
+    store.make_folders()?;
     let node = Arc::new(args.machine.node(store, log)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

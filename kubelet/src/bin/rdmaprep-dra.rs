@@ -86,7 +86,7 @@ fn run(args: &Args) -> Result<()> {
     let server = Arc::new(ApiServer::new(&args.access)?);
     files::private_umask();
     // So that its folders can be watched.
-    store.prepare()?;
+    store.make_folders()?;
     bindings.prepare()?;
     let node = Arc::new(args.machine.node(store.clone(), log)?);
     let (_, unnamed) = slice::devices(&node.shown());

@@ -86,7 +86,7 @@ impl Machine {
 
     pub fn start(&self) -> Running {
         let store = Store::new(&self.path("run"), &self.path("state"));
-        store.prepare().unwrap();
+        store.make_folders().unwrap();
         let bindings = Bindings::new(&store, &self.path("cdi"), BOOT);
         bindings.prepare().unwrap();
         let pools = Pools::new(Vec::new()).unwrap();

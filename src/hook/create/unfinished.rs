@@ -96,7 +96,7 @@ pub(super) fn record_manager_and_its_rules(
         .extend(to_tables.iter().chain(&applied).cloned());
     held.managed = managers.managed(&asked);
     let Some(managed) = &held.managed else {
-        held.ended_profiles = managers.ended(&held.before.netdev);
+        held.ended_profiles = managers.ended_profiles(&held.before.netdev);
         return;
     };
     let of_manager = to_tables.iter().filter(|r| makes_again(managed, r));
