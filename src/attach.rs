@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::plan::uverbs_minors::{Minors, uverbs_number};
+use crate::plan::uverbs_minors::{NodesInside, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
 use inside::inside_state;
@@ -41,15 +41,14 @@ pub struct AttachPlan {
 /// [`ErrorClass::Refused`] when the plan is out of date, or the container has a NIC's name already.
 pub fn plan_attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<AttachPlan> {
     check_boot(plan, host)?;
-    // The device nodes that the HCAs will have inside.
-    let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
-    check_rdma(plan, host, &minors)?;
+    let nodes = rdma_mode::nodes_inside(&plan.nics, &plan.ib, host);
+    check_rdma(plan, host, &nodes)?;
     // What the host lives on may have changed since the plan was made.
     let guarded = guarded(plan, host)?;
     let mut held = plan
         .nics
         .iter()
-        .map(|nic| leaving_nic(plan, nic, host, inside, (&minors, &guarded)))
+        .map(|nic| leaving_nic(plan, nic, host, inside, (&nodes, &guarded)))
         .collect::<Result<Vec<_>>>()?;
     check_routes_are_known(&held, host)?;
     held.iter().try_for_each(|h| check_legs(&h.before, host))?;
@@ -97,7 +96,7 @@ pub fn check_on_host(plan: &Plan, host: &Snapshot) -> Result<()> {
             return refuse(plan, format!("{} is another HCA now", hca.name));
         }
     }
-    check_nodes(plan, host, &Minors::default())
+    check_nodes(plan, host, &NodesInside::default())
 }
 
 /// Whether an HCA of that name has taken the place of a NIC's. Where NICs move, the end of the move
@@ -223,20 +222,20 @@ fn delete_rules(held: &[MovedNic]) -> impl Iterator<Item = Step> {
     })
 }
 
-fn check_rdma(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
+fn check_rdma(plan: &Plan, host: &Snapshot, nodes: &NodesInside) -> Result<()> {
     if plan.exclusive != rdma_mode::is_exclusive(host)
         && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty())
     {
         return refuse(plan, "the RDMA namespace mode is another one now");
     }
     rdma_mode::check(&plan.nics, &plan.ib, host)?;
-    check_nodes(plan, host, minors)
+    check_nodes(plan, host, nodes)
 }
 
 /// Device nodes went into config.json by number: a driver that was reloaded since has handed out
 /// others.
-fn check_nodes(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
-    let node = |hca: &HcaName| rdma_mode::node(minors, host, hca);
+fn check_nodes(plan: &Plan, host: &Snapshot, nodes: &NodesInside) -> Result<()> {
+    let node = |hca: &HcaName| rdma_mode::node(nodes, host, hca);
     // Of soft-RoCE that moves `leaving_nic` checks the node that it will have. A NIC that borrows
     // the HCA of the netdev below has no node of its own where that one is in the plan, too.
     let hardware = plan

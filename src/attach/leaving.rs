@@ -2,7 +2,7 @@
 
 use super::refuse;
 use crate::plan::Plan;
-use crate::plan::uverbs_minors::Minors;
+use crate::plan::uverbs_minors::NodesInside;
 use crate::select::protected_ifaces::Guarded;
 use anyhow::Result;
 use rdma_model::effect::missing_addresses;
@@ -21,7 +21,7 @@ pub(super) fn leaving_nic(
     nic: &Nic,
     host: &Snapshot,
     container: &Snapshot,
-    (minors, guarded): (&Minors, &Guarded),
+    (nodes, guarded): (&NodesInside, &Guarded),
 ) -> Result<MovedNic> {
     let name = nic.name();
     let (before, hca) = as_planned(plan, nic, host)?;
@@ -47,7 +47,7 @@ pub(super) fn leaving_nic(
         }
     }
     if let (true, Some(hca), Some(planned)) = (nic.rxe || plan.exclusive, hca, &nic.uverbs) {
-        let predicted = minors.get(hca.name.as_str());
+        let predicted = nodes.get(hca.name.as_str());
         if predicted != Some(planned) {
             let now = predicted.map_or("none".to_owned(), |p| p.name.clone());
             return refuse(

@@ -161,18 +161,18 @@ pub(super) fn set_nodes_inside(
     ib: &[HcaName],
     host: Option<&Snapshot>,
 ) -> Vec<CharDevice> {
-    let minors = host
-        .map(|host| rdma_mode::minors(nics, ib, host))
+    let nodes = host
+        .map(|host| rdma_mode::nodes_inside(nics, ib, host))
         .unwrap_or_default();
     let is_exclusive = host.is_some_and(rdma_mode::is_exclusive);
     for nic in nics {
         let has_its_own = !nic.borrowed || nic.uverbs.is_some();
         if has_its_own && (nic.rxe || is_exclusive) {
             let hca = nic.hca.as_ref();
-            nic.uverbs = hca.and_then(|h| minors.get(h.as_str()).cloned());
+            nic.uverbs = hca.and_then(|h| nodes.get(h.as_str()).cloned());
         }
     }
     ib.iter()
-        .filter_map(|name| rdma_mode::node(&minors, host?, name).cloned())
+        .filter_map(|name| rdma_mode::node(&nodes, host?, name).cloned())
         .collect()
 }

@@ -13,7 +13,7 @@ use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
-use super::uverbs_minors::{Minors, predict_uverbs, uverbs_number};
+use super::uverbs_minors::{NodesInside, predict_uverbs, uverbs_number};
 use crate::plan::Plan;
 use crate::select::candidates::INFINIBAND;
 
@@ -41,18 +41,18 @@ fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
 /// The device nodes that HCAs will have inside, as far as the kernel hands them out again:
 /// soft-RoCE's, which is made again, and in the exclusive mode everybody's, since a move takes all
 /// clients of a device away and adds them again (rdma_dev_change_netns in device.c).
-pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
-    let mut minors = made_again(nics, host);
+pub fn nodes_inside(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> NodesInside {
+    let mut nodes = made_again(nics, host);
     if is_exclusive(host) {
-        let host = with_nodes(host, &minors);
-        minors.extend(predict_uverbs(&host, hcas(nics, ib, &host).into_iter()));
+        let host = with_nodes(host, &nodes);
+        nodes.extend(predict_uverbs(&host, hcas(nics, ib, &host).into_iter()));
     }
-    minors
+    nodes
 }
 
 /// Those of soft-RoCE that is made again. One whose port is that of the netdev below stays what it
 /// is.
-fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
+fn made_again(nics: &[Nic], host: &Snapshot) -> NodesInside {
     predict_uverbs(
         host,
         nics.iter()
@@ -61,10 +61,10 @@ fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
     )
 }
 
-fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
+fn with_nodes(host: &Snapshot, nodes: &NodesInside) -> Snapshot {
     let mut hcas = host.hcas.clone();
     for h in &mut hcas {
-        h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take());
+        h.uverbs = nodes.get(h.name.as_str()).cloned().or(h.uverbs.take());
     }
     Snapshot {
         hcas,
@@ -142,8 +142,8 @@ pub fn describe(plan: &Plan) -> Option<String> {
     })
 }
 
-/// The moves into the container, in the order for which [`minors`] predicts; none in the shared
-/// mode.
+/// The moves into the container, in the order for which [`nodes_inside`] predicts; none in the
+/// shared mode.
 pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     if !plan.exclusive {
         return Vec::new();
@@ -151,12 +151,12 @@ pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let between = with_nodes(host, &made_again(&plan.nics, host));
     let mut all = hcas(&plan.nics, &plan.ib, &between);
     all.sort_by_key(|h| number(h));
-    let minors = minors(&plan.nics, &plan.ib, host);
+    let nodes = nodes_inside(&plan.nics, &plan.ib, host);
     all.iter()
         .map(|h| Step::RdmaMove {
             from: Side::Host,
             hca: h.name.clone(),
-            uverbs: minors.get(h.name.as_str()).cloned(),
+            uverbs: nodes.get(h.name.as_str()).cloned(),
         })
         .collect()
 }
@@ -291,8 +291,12 @@ fn number(hca: &Hca) -> u32 {
         .unwrap_or(u32::MAX)
 }
 
-pub fn node<'a>(minors: &'a Minors, host: &'a Snapshot, name: &HcaName) -> Option<&'a CharDevice> {
-    minors
+pub fn node<'a>(
+    nodes: &'a NodesInside,
+    host: &'a Snapshot,
+    name: &HcaName,
+) -> Option<&'a CharDevice> {
+    nodes
         .get(name.as_str())
         .or_else(|| host.hca(name)?.uverbs.as_ref())
 }

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 
 /// The device nodes that these HCAs will have, by HCA.
-pub type Minors = BTreeMap<String, CharDevice>;
+pub type NodesInside = BTreeMap<String, CharDevice>;
 
 /// The kernel hands out the lowest free number (ib_uverbs_add_one,
 /// drivers/infiniband/core/uverbs_main.c); the first 32 have major 231 and minors from 192. Those
 /// that move get theirs one at a time, in ascending order of the numbers that they have: each the
 /// one that it has just given up, or a lower gap. One behind the first 32 is left out.
-pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
+pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> NodesInside {
     let here = host
         .hcas
         .iter()
@@ -24,14 +24,14 @@ pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>
         .filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h)))
         .collect();
     moving.sort_by_key(|(n, _)| *n);
-    let mut minors = Minors::new();
+    let mut nodes = NodesInside::new();
     for (number, hca) in moving {
         used.remove(&number);
         let Some(free) = (0..32).find(|n| !used.contains(n)) else {
             continue;
         };
         used.insert(free);
-        minors.insert(
+        nodes.insert(
             hca.name.to_string(),
             CharDevice {
                 name: format!("uverbs{free}"),
@@ -40,7 +40,7 @@ pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>
             },
         );
     }
-    minors
+    nodes
 }
 
 /// N of `uverbsN`.

@@ -78,7 +78,7 @@ fn foretold(host: &Snapshot, moving: usize) -> Vec<String> {
         .iter()
         .map(|h| nic(h.ports[0].netdev.as_ref().unwrap().as_str(), h))
         .collect();
-    rdma_mode::minors(&nics, &[], host)
+    rdma_mode::nodes_inside(&nics, &[], host)
         .into_iter()
         .map(|(hca, node)| format!("{hca} {}", node.name))
         .collect()

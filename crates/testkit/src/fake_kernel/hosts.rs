@@ -949,9 +949,9 @@ impl Host {
                 addresses: state.netdev.addresses,
             });
         }
-        let minors = rdma_mode::minors(&nics, &[], &host);
+        let nodes = rdma_mode::nodes_inside(&nics, &[], &host);
         for nic in nics.iter_mut().filter(|n| n.hca.is_some()) {
-            nic.uverbs = rdma_mode::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
+            nic.uverbs = rdma_mode::node(&nodes, &host, nic.hca.as_ref().unwrap()).cloned();
         }
         let states: Vec<NicState> = nics
             .iter()
