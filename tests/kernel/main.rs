@@ -12,6 +12,7 @@ mod awaited;
 mod away;
 mod bootstrap;
 mod bpf;
+mod claim_lives;
 mod claims;
 mod cni;
 mod container_setup;
