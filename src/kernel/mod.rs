@@ -62,6 +62,7 @@ pub enum Depth {
     /// Links with the indexes of `routes`, each by a question of its own, their addresses, and
     /// rules: what else there is in a container costs next to no time.
     Nics,
+    /// Without `routes` all of them.
     Links,
     /// With addresses and BPF programs.
     Netdevs,

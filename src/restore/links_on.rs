@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::step::{Side, Step};
 
 use crate::kernel::netns::search::{FoundLink, Processes, Search, delete_all};
-use crate::kernel::{Depth, Scope, World};
+use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::record::Record;
 
 #[derive(Debug, Default)]
@@ -69,11 +69,7 @@ impl LinksOn {
         owned: &BTreeSet<&IfName>,
         record: &Record,
     ) -> Result<Vec<LinkToDelete>> {
-        let host = world.observe(Side::Host, &Scope::only(Depth::Links))?;
-        let names = here.iter().map(|h| h.name());
-        let nics: BTreeMap<u32, &IfName> = names
-            .filter_map(|name| Some((host.netdev(name)?.ifindex, name)))
-            .collect();
+        let nics = indexes(world, here)?;
         let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
         self.notes = gap.into_iter().collect();
         self.remaining.clear();
@@ -109,6 +105,24 @@ impl LinksOn {
         }
         Ok(to_delete)
     }
+}
+
+/// Of these NICs on the host. Most are back at the index that they had there, and the host may have
+/// thousands of links: all are listed only where one is not.
+fn indexes<'a>(world: &mut dyn World, here: &'a [MovedNic]) -> Result<BTreeMap<u32, &'a IfName>> {
+    let links = Scope::only(Depth::Links);
+    let near = links.clone().with(RoutesOf::of_moved(here, []));
+    let mut nics = BTreeMap::new();
+    for scope in [near, links] {
+        let host = world.observe(Side::Host, &scope)?;
+        let names = here.iter().map(|h| h.name());
+        let found = names.filter_map(|name| Some((host.netdev(name)?.ifindex, name)));
+        nics = found.collect();
+        if nics.len() == here.len() {
+            break;
+        }
+    }
+    Ok(nics)
 }
 
 /// How often to look again: a container that runs may make further links from those that are left.

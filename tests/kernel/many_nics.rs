@@ -8,6 +8,8 @@ use testkit::{Container, Host};
 /// Memory for each NIC beyond the first, in KiB: with it 512 of them take less than 64 MiB of what
 /// is released, the program's own 12 MiB and what it reads and prints at a time among that.
 const EACH: i64 = 92;
+/// For each link besides, in KiB. A message of the kernel's takes the library 20.
+const OTHER: i64 = 8;
 /// What allocators, threads and tables keep, in KiB.
 const SLACK: i64 = 4 << 10;
 
@@ -70,6 +72,34 @@ fn memory_grows_with_the_number_of_nics() {
         assert!(
             all <= most,
             "{many} NICs took {all} KiB, one {one} KiB: more than {EACH} KiB each"
+        );
+    });
+}
+
+fn one_there_and_back(host: &Host) {
+    let mut c = Container::new("one");
+    c.create(host).ok();
+    c.stop(host).ok();
+}
+
+#[test]
+fn other_links_of_the_host_take_little_memory() {
+    const OTHERS: i64 = 1000;
+    alone(|host| {
+        let far = Container::new("far");
+        rails(host, &far, 0, 1);
+        // It reads all of each link, and comes before there are others.
+        host.prepare("r0");
+        one_there_and_back(host);
+        let few = peak();
+        let pairs = (0..OTHERS / 2).map(|i| format!("link add o{i} type veth peer name b{i}"));
+        host.ip(&pairs.collect::<Vec<_>>().join("\n"));
+        one_there_and_back(host);
+        let (all, most) = (peak(), few + SLACK + OTHER * OTHERS);
+        println!("no other links: {few} KiB; {OTHERS}: {all} KiB, at most {most}");
+        assert!(
+            all <= most,
+            "{OTHERS} other links: {all} KiB, none: {few} KiB"
         );
     });
 }

@@ -2,6 +2,7 @@
 //! the refusal.
 
 use crate::alone;
+use crate::managed::index_of;
 use testkit::{Container, Host, same, sh};
 
 /// Everything of the vxlan x0: link, addresses, routes, forwarding entries.
@@ -214,6 +215,32 @@ fn macvlan_that_a_container_put_elsewhere_is_deleted() {
         host.ip("link add link r0 name probe type macvlan mode passthru");
         host.ip("link delete probe");
         Container::new("d").create(host).ok();
+    });
+}
+
+/// Its NIC comes back with another index than the one by which it is asked for first.
+#[test]
+fn macvlan_elsewhere_goes_whatever_index_its_nic_gets() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let index = index_of("r0");
+        let other = pod();
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip(&format!(
+            "link add eth0 index {index} type veth peer name eth1"
+        ));
+        c.sh("ip link add link r0 name spy type macvlan mode bridge");
+        sh(&format!(
+            "nsenter -t {} -n ip link set spy netns {}",
+            c.pid(),
+            other.pid()
+        ));
+        other.sh("ip link set spy up");
+        c.stop(host).ok();
+        assert_ne!(index_of("r0"), index);
+        assert_eq!(other.sh("ip -o link show type macvlan"), "");
     });
 }
 

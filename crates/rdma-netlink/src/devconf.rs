@@ -8,22 +8,14 @@ use netlink_packet_core::{
     NetlinkSerializable,
 };
 
+use crate::af_spec::{AF_INET, AF_INET6, IFINFOMSG, IFLA_AF_SPEC, find};
 use crate::generic::attribute;
 use crate::ifname_utf8::NEWLINK;
 use crate::raw::{Packet, word};
-use crate::reply;
 
-/// The length of `struct ifinfomsg` (include/uapi/linux/rtnetlink.h).
-const IFINFOMSG: usize = 16;
 /// include/uapi/linux/if_link.h.
-const IFLA_AF_SPEC: u16 = 26;
 const IFLA_INET_CONF: u16 = 1;
 const IFLA_INET6_CONF: u16 = 2;
-/// include/linux/socket.h.
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
-/// NLA_TYPE_MASK (include/uapi/linux/netlink.h).
-const TYPE: u16 = 0x3fff;
 
 /// IPV4_DEVCONF_* (include/uapi/linux/ip.h) from 1 on, by the names of devinet_sysctl
 /// (net/ipv4/devinet.c). All are of type int, and reported as they are.
@@ -245,13 +237,6 @@ impl NetlinkSerializable for LinkPacket {
     fn serialize(&self, buffer: &mut [u8]) {
         self.packet.serialize(buffer);
     }
-}
-
-fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    reply::attributes(attributes)
-        .flatten()
-        .find(|(k, _)| k & TYPE == kind)
-        .map(|(_, value)| value)
 }
 
 fn words(value: &[u8]) -> Vec<u32> {

@@ -10,9 +10,10 @@ use netlink_packet_core::{DecodeError, NetlinkDeserializable, NetlinkHeader};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, Prop};
 
-/// RTM_NEWLINK (include/uapi/linux/rtnetlink.h), and the length of its ifinfomsg.
+use crate::af_spec::{self, IFINFOMSG};
+
+/// include/uapi/linux/rtnetlink.h.
 pub const NEWLINK: u16 = 16;
-const IFINFOMSG: usize = 16;
 /// include/uapi/linux/if_link.h.
 const IFLA_IFNAME: u16 = 3;
 pub const IFLA_IFALIAS: u16 = 20;
@@ -63,7 +64,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
 }
 
 pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeError> {
-    let mut mended = payload.to_vec();
+    let mut mended = af_spec::without_settings(payload);
     let found = mended.get_mut(IFINFOMSG..).map(names).unwrap_or_default();
     let mut message = Message::deserialize(header, &mended)?;
     if let Message::NewLink(link) = &mut message {

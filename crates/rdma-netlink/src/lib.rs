@@ -4,6 +4,7 @@
 //! ([`ifname_utf8`]). A length that the kernel reports is checked before it is used.
 #![forbid(unsafe_code)]
 
+mod af_spec;
 pub mod dcb;
 pub mod devconf;
 pub mod ethtool;
@@ -13,6 +14,7 @@ pub mod link_info;
 pub mod lower_link;
 pub mod neigh_parms;
 pub mod nexthop;
+mod nla;
 pub mod nldev;
 pub mod nldev_users;
 pub mod qdisc;

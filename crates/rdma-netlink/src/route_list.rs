@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netlink_packet_core::NlasIterator;
 use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{KERNEL_TABLES, Nexthop, Route};
 
+use crate::nla::{self, Nla};
 use crate::raw::{ip, word};
 use crate::route::{
     RTA_DST, RTA_MULTIPATH, RTA_NH_ID, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_SRC, RTA_TABLE,
@@ -21,7 +21,7 @@ use crate::rtnl::Names;
 #[derive(Debug, Default)]
 pub struct Wanted {
     /// By index.
-    pub links: HashSet<u32>,
+    pub links: BTreeSet<u32>,
     /// Preferred sources: a route over any link goes with the address.
     pub sources: HashSet<IpAddr>,
     pub destinations: BTreeSet<IpNet>,
@@ -91,9 +91,12 @@ impl RouteList {
         let is_equal = wanted.ways.is_some() && self.last.as_ref() == Some(&outline.key);
         let is_first = wanted.ways.is_some() && self.is_first(&outline);
         if !is_equal && !is_first && !wanted.has(&outline, objects) {
-            self.passed.clear();
-            self.passed.extend_from_slice(payload);
-            self.last = Some(outline.key);
+            // What comes next may be equal, which counts for ways alone.
+            if wanted.ways.is_some() {
+                self.passed.clear();
+                self.passed.extend_from_slice(payload);
+                self.last = Some(outline.key);
+            }
             return;
         }
         if is_equal && !self.passed.is_empty() {
@@ -137,7 +140,7 @@ impl Outline<'_> {
 pub struct Objects(HashSet<u32>);
 
 impl Objects {
-    pub fn over(links: &HashSet<u32>, all: &[Nexthop], names: &Names) -> Objects {
+    pub fn over(links: &BTreeSet<u32>, all: &[Nexthop], names: &Names) -> Objects {
         let devs: HashSet<_> = links.iter().filter_map(|index| names.get(index)).collect();
         let own = all
             .iter()
@@ -218,10 +221,8 @@ fn outline(payload: &[u8]) -> Option<Outline<'_>> {
         protocol,
         kind,
     };
-    for attribute in NlasIterator::new(rest) {
-        let attribute = attribute.ok()?;
-        let kind = attribute.kind();
-        let value = rest_of(attribute.into_inner())?;
+    for attribute in nla::each(rest) {
+        let Nla { kind, value, .. } = attribute?;
         match kind {
             RTA_DST => outline.key.to = ip(value),
             RTA_SRC => outline.key.from = ip(value),
@@ -235,12 +236,6 @@ fn outline(payload: &[u8]) -> Option<Outline<'_>> {
         }
     }
     Some(outline)
-}
-
-/// The value of an attribute (struct nlattr).
-fn rest_of(attribute: &[u8]) -> Option<&[u8]> {
-    let length = u16::from_ne_bytes(attribute.get(..2)?.try_into().ok()?);
-    attribute.get(4..usize::from(length))
 }
 
 #[cfg(test)]

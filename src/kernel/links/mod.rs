@@ -39,6 +39,8 @@ pub struct RouteSocket {
     takes_parts: bool,
     /// Whether the last list was whole.
     is_whole: bool,
+    /// How many links the last list of all had.
+    pub(super) listed: usize,
 }
 
 impl RouteSocket {
@@ -48,6 +50,7 @@ impl RouteSocket {
             socket,
             takes_parts: false,
             is_whole: true,
+            listed: 0,
         })
     }
 

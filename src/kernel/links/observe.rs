@@ -29,7 +29,27 @@ const IFA_F_TENTATIVE: u32 = 0x40;
 /// How many lists that are not whole count together.
 const LISTS: usize = 3;
 
-type Listed = (Vec<LinkMessage>, HashMap<u32, DevConf>);
+/// A link, read as it was listed: a message is several times as large, and a host may have
+/// thousands.
+struct Listed {
+    dev: Netdev,
+    /// Its index.
+    master: Option<u32>,
+    has_no_arp: bool,
+}
+
+impl Listed {
+    /// Which link its master is called is known when all are.
+    fn of(link: &LinkMessage) -> Option<Listed> {
+        Some(Listed {
+            dev: rtnl::netdev(link, &Names::new())?,
+            master: master(link),
+            has_no_arp: link.header.flags.contains(LinkFlags::Noarp),
+        })
+    }
+}
+
+type Listing = (Vec<Listed>, HashMap<u32, DevConf>);
 
 #[derive(Default)]
 pub struct Network {
@@ -70,15 +90,28 @@ impl RouteSocket {
     /// (rtnl_dump_ifinfo() in net/core/rtnetlink.c). So up to [`Depth::Netdevs`] a list is taken as
     /// it is there, of links what [`LISTS`] of them have together: a NIC that is in none is
     /// missing, for which its record stays. What is compared with a plan has to be whole.
+    ///
+    /// Of [`Depth::Links`] those with the indexes of the routes are asked for alone where the last
+    /// list of all was longer.
     pub fn network(&mut self, scope: &Scope, side: Side) -> Result<Network> {
         let depth = scope.depth;
         self.takes_parts = side == Side::Inside && depth != Depth::Network;
         let (links, confs) = match (&scope.routes, depth) {
             (Routes::Of(routes), Depth::Nics) => self.links_at(routes.indices())?,
+            (Routes::Of(routes), Depth::Links) if routes.indices().len() < self.listed => {
+                self.links_at(routes.indices())?
+            }
             _ => self.links()?,
         };
-        let names: Names = links.iter().filter_map(rtnl::link_name).collect();
-        let netdevs = links.iter().filter_map(|l| rtnl::netdev(l, &names));
+        let names = links.iter().map(|l| (l.dev.ifindex, l.dev.name.clone()));
+        let names: Names = names.collect();
+        // All that the kernel knows on these is NOARP.
+        let without_arp = links.iter().filter(|l| l.has_no_arp);
+        let without_arp: HashSet<u32> = without_arp.map(|l| l.dev.ifindex).collect();
+        let netdevs = links.into_iter().map(|link| Netdev {
+            master: link.master.and_then(|index| names.get(&index).cloned()),
+            ..link.dev
+        });
         let mut network = Network {
             netdevs: netdevs.collect(),
             confs,
@@ -103,7 +136,7 @@ impl RouteSocket {
             }
             Depth::Network => {}
         }
-        for (index, neighbour) in self.neighbours(&links)? {
+        for (index, neighbour) in self.neighbours(&without_arp)? {
             if let Some(dev) = by_index.get(index) {
                 dev.neighbours.push(neighbour);
             }
@@ -137,7 +170,7 @@ impl RouteSocket {
         Ok(network)
     }
 
-    fn links(&mut self) -> Result<Listed> {
+    fn links(&mut self) -> Result<Listing> {
         let ask = LinkPacket {
             packet: Message::GetLink(change_links::ask()).into(),
             conf: DevConf::default(),
@@ -146,21 +179,22 @@ impl RouteSocket {
         for _ in 0..LISTS {
             let listed = self.list(&ask, |kind, payload| {
                 let LinkPacket { packet, conf } = parsed(kind, payload)?;
-                Some((link(packet)?, conf))
+                Some((Listed::of(&link(packet)?)?, conf))
             })?;
             for (link, conf) in listed {
-                confs.insert(link.header.index, conf);
-                links.insert(link.header.index, link);
+                confs.insert(link.dev.ifindex, conf);
+                links.insert(link.dev.ifindex, link);
             }
             if self.is_whole {
                 break;
             }
         }
+        self.listed = links.len();
         Ok((links.into_values().collect(), confs))
     }
 
     /// Links with these indexes, and what they are members of.
-    fn links_at(&mut self, indices: &BTreeSet<u32>) -> Result<Listed> {
+    fn links_at(&mut self, indices: &BTreeSet<u32>) -> Result<Listing> {
         let mut due: Vec<u32> = indices.iter().copied().collect();
         let (mut links, mut confs) = (BTreeMap::new(), HashMap::new());
         while let Some(index) = due.pop() {
@@ -172,7 +206,7 @@ impl RouteSocket {
             };
             due.extend(master(&link).filter(|master| !links.contains_key(master)));
             confs.insert(index, conf);
-            links.insert(index, link);
+            links.extend(Listed::of(&link).map(|link| (index, link)));
         }
         Ok((links.into_values().collect(), confs))
     }
@@ -216,12 +250,7 @@ impl RouteSocket {
     }
 
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
-    fn neighbours(&mut self, links: &[LinkMessage]) -> Result<Vec<(u32, Neighbour)>> {
-        // All that the kernel knows on these is NOARP.
-        let without_arp = links
-            .iter()
-            .filter(|l| l.header.flags.contains(LinkFlags::Noarp));
-        let without_arp: HashSet<u32> = without_arp.map(|l| l.header.index).collect();
+    fn neighbours(&mut self, without_arp: &HashSet<u32>) -> Result<Vec<(u32, Neighbour)>> {
         let mut all = Vec::new();
         for flags in [NeighbourFlags::empty(), NeighbourFlags::Proxy] {
             let mut ask = NeighbourMessage::default();
@@ -239,7 +268,7 @@ impl RouteSocket {
 
     /// Whether a discipline has filters is one question each: of links that may be NICs, where it
     /// is known which.
-    fn qdiscs(&mut self, netdevs: &mut [Netdev], links: Option<&HashSet<u32>>) -> Result<()> {
+    fn qdiscs(&mut self, netdevs: &mut [Netdev], links: Option<&BTreeSet<u32>>) -> Result<()> {
         let mut by_link: HashMap<u32, Vec<ObservedQdisc>> = HashMap::new();
         for message in self.raw_dump(Raw::dump(RTM_GETQDISC, 0))? {
             let Some(mut discipline) = qdisc::parse(&message) else {

@@ -205,9 +205,21 @@ pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
     let mut seen: BTreeSet<u64> = known.iter().copied().collect();
     let processes = processes().map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
     let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten();
-    let paths = processes.chain(kept.map(|e| e.path()));
-    let new = paths.filter(move |path| std::fs::metadata(path).is_ok_and(|m| seen.insert(m.ino())));
-    new.filter_map(|path| Netns::open(&path).ok().map(|netns| (path, netns)))
+    let of_processes = processes.filter_map(|path| Some((named_by(&path)?, path)));
+    let kept = kept.map(|e| e.path());
+    let kept = kept.filter_map(|path| Some((std::fs::metadata(&path).ok()?.ino(), path)));
+    let new = of_processes
+        .chain(kept)
+        .filter(move |(inode, _)| seen.insert(*inode));
+    new.filter_map(|(_, path)| Netns::open(&path).ok().map(|netns| (path, netns)))
+}
+
+/// The inode that a link of /proc names. To follow the link takes half as long again, and there may
+/// be thousands of processes.
+fn named_by(link: &Path) -> Option<u64> {
+    let name = std::fs::read_link(link).ok()?;
+    let number = name.to_str()?.strip_prefix("net:[")?;
+    number.strip_suffix(']')?.parse().ok()
 }
 
 /// All processes but the kernel's threads, which never leave the first namespace. A machine of many
