@@ -23,20 +23,29 @@ impl Idle {
     }
 }
 
-fn do_once<T>(work: &Mutex<Option<impl FnOnce() -> T>>, answers: &Sender<T>) {
-    let work = work.lock().ok().and_then(|mut work| work.take());
+/// What it does that work with is held by the caller: until the thread ends, if there is one.
+fn do_once<H, T>(
+    work: &Mutex<Option<(H, impl FnOnce(&H) -> T)>>,
+    answers: &Sender<T>,
+) -> Option<H> {
+    let (with, work) = work.lock().ok()?.take()?;
     // Where something else has failed, its answer is not waited for.
-    let _ = work.map(|work| answers.send(work()));
+    let _ = answers.send(work(&with));
+    Some(with)
 }
 
 impl<T: Send + 'static> Beside<T> {
     /// Where no thread can be started, as in a cgroup that has too many, the work is done here.
-    pub(super) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Beside<T> {
+    /// What it is done `with` is let go as the thread ends: that may take long as well.
+    pub(super) fn begin<H: Send + 'static>(
+        with: H,
+        work: impl FnOnce(&H) -> T + Send + 'static,
+    ) -> Beside<T> {
         let ((answers, answer), (end, ended)) = (channel(), channel());
-        let work = Arc::new(Mutex::new(Some(work)));
+        let work = Arc::new(Mutex::new(Some((with, work))));
         let (its_work, its_answers) = (work.clone(), answers.clone());
         let run = move || {
-            do_once(&its_work, &its_answers);
+            let _with = do_once(&its_work, &its_answers);
             let _ = ended.recv();
         };
         if Builder::new().spawn(run).is_err() {

@@ -10,14 +10,14 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::libc::{EBUSY, EEXIST};
 
-use crate::kernel::beside::Idle;
+use crate::kernel::beside::{Beside, Idle};
 use crate::kernel::host_paths::Sockets;
 use crate::kernel::links::tcx;
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::{Rdma, errno};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Nexthop, Program, Route};
-use rdma_model::step::{Side, VirtualLink};
+use rdma_model::step::{Side, Step, VirtualLink};
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
@@ -27,9 +27,11 @@ pub struct Kernel {
     host: Space,
     inside: Option<Space>,
     boot_id: String,
-    /// The host's, listed at the last look for what is elsewhere.
-    sockets: Option<io::Result<Sockets>>,
+    /// The host's, listed from the last look for what is elsewhere on.
+    sockets: Option<Beside<io::Result<Sockets>>>,
     idle: Idle,
+    /// From where NICs have just moved.
+    left: Option<Side>,
 }
 
 impl Kernel {
@@ -55,6 +57,7 @@ impl Kernel {
             boot_id,
             sockets: None,
             idle: Idle::default(),
+            left: None,
         })
     }
 
@@ -62,6 +65,23 @@ impl Kernel {
         match side {
             Side::Host => Ok(&mut self.host),
             Side::Inside => self.inside.as_mut().context(GONE),
+        }
+    }
+
+    /// What was held until the NICs had moved, since it makes moves slower to let it go, ends
+    /// beside the first step behind them: threads, and a mount.
+    fn let_go(&mut self, step: &Step) {
+        match step {
+            Step::Move { from, .. } => self.left = Some(*from),
+            Step::RdmaMove { .. } | Step::RdmaLinkDelete { .. } | Step::RdmaLinkAdd { .. } => {}
+            _ => {
+                if let Some(side) = self.left.take() {
+                    self.idle.end();
+                    if let Ok(space) = self.space(side) {
+                        space.close_devices();
+                    }
+                }
+            }
         }
     }
 

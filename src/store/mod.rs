@@ -321,7 +321,9 @@ impl Store {
             replacement.write(&folder.join(&name), json.as_bytes())
         };
         let on_disk = self.reports_on_disk();
-        match self.make_folders().and_then(|()| save(self.reports())) {
+        let folders = [self.run.clone(), self.reports()];
+        let are_ours = folders.iter().try_for_each(|f| files::private_dir(f));
+        match are_ours.and_then(|()| save(self.reports())) {
             Ok(()) => {
                 // What it said of that container before.
                 let _ = std::fs::remove_file(on_disk.join(&name));

@@ -5,7 +5,6 @@ mod napi;
 mod queues;
 
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
 use rdma_model::ids::IfName;
@@ -14,6 +13,7 @@ use rdma_netlink::ethtool::{self, Values};
 use rdma_netlink::generic::Genl;
 use rdma_netlink::socket::KernelSocket;
 use rdma_netlink::{dcb, vf};
+use rustix::thread::sched_getaffinity;
 
 use super::beside::{Beside, Idle};
 use super::netns::Netns;
@@ -55,13 +55,14 @@ impl Devices {
     pub fn read(&mut self, devs: Vec<&mut Netdev>) -> Result<()> {
         // A host is looked at until it settles, and no NIC moves between these looks.
         self.idle.end();
-        let cores = available_parallelism().map_or(1, usize::from);
-        let share = devs.len().div_ceil(cores).max(SHARE);
+        let share = devs.len().div_ceil(processors()).max(SHARE);
         let mut of_files = Vec::new();
         for devs in devs.chunks(share) {
             let names: Vec<IfName> = devs.iter().map(|dev| dev.name.clone()).collect();
             let files = self.files.clone();
-            of_files.push(Beside::begin(move || read_files(files.as_deref(), &names)));
+            of_files.push(Beside::begin(files, move |files| {
+                read_files(files.as_deref(), &names)
+            }));
         }
         let by_netlink: Vec<Values> = devs.iter().map(|dev| self.by_netlink(dev)).collect();
         let mut values = Vec::new();
@@ -129,6 +130,12 @@ impl Devices {
             refused => bail!("refused: {refused}"),
         }
     }
+}
+
+/// Those that this thread may run on. What its cgroup is allowed of them, the library reads from
+/// all mounts of the host.
+fn processors() -> usize {
+    sched_getaffinity(None).map_or(1, |all| all.count().max(1) as usize)
 }
 
 fn read_files(files: Option<&Files>, names: &[IfName]) -> Vec<Values> {

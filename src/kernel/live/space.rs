@@ -25,7 +25,6 @@ pub(super) struct Space {
     pub(super) route: RouteSocket,
     pub(super) rdma: Option<Rdma>,
     pub(super) sysctls: Reader,
-    pub(super) links: usize,
     /// What links are given beside each other's steps; a value that is written is not in here any
     /// more.
     pub(super) neigh: Option<Tables>,
@@ -40,7 +39,6 @@ impl Space {
             route,
             rdma,
             sysctls: Reader::default(),
-            links: 0,
             neigh: None,
             devices: None,
         })
@@ -58,6 +56,10 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
+    pub(super) fn close_devices(&mut self) {
+        self.devices = None;
+    }
+
     /// Reads the sysctls, the programs and the device settings that the scope has.
     pub(super) fn read_settings(
         &mut self,
@@ -68,7 +70,7 @@ impl Space {
         if scope.depth == Depth::Links {
             return Ok(());
         }
-        let is_short = self.links / FEW <= scope.sysctls.count();
+        let is_short = self.route.listed / FEW <= scope.sysctls.count();
         let neigh = if is_short && scope.sysctls.concern_folder("neigh") {
             self.route
                 .neigh_parms()
@@ -137,7 +139,7 @@ impl Space {
         values: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
         let wanted = values.keys().any(|key| key.contains("/neigh/"));
-        if wanted && self.neigh.is_none() && self.links <= FEW {
+        if wanted && self.neigh.is_none() && self.route.listed <= FEW {
             self.neigh = self.route.neigh_parms().ok();
         }
         let mut own = Tables::new();

@@ -21,7 +21,7 @@ use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Depth, Observed, Pin, Scope, World, host_paths};
+use crate::kernel::{Observed, Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 
 /// The numbers of verbs nodes that devices of other namespaces have.
@@ -41,13 +41,13 @@ fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
     }
 }
 
-/// What takes long and asks for nothing else of the host: its sockets, and links elsewhere.
-fn look_elsewhere(host: Netns) -> impl FnOnce() -> (io::Result<Sockets>, Search) + Send {
-    move || {
-        let sockets = host.visit(|| Ok(host_paths::connected()));
-        let search = Search::new(&host, None, search::PATIENCE, |_| true);
-        (sockets.unwrap_or_else(|e| Err(io::Error::other(e))), search)
-    }
+fn list_sockets(host: &Netns) -> io::Result<Sockets> {
+    let listed = host.visit(|| Ok(host_paths::connected()));
+    listed.unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+fn search_elsewhere(host: &Netns) -> Search {
+    Search::new(host, None, search::PATIENCE, |_| true)
 }
 
 impl World for Kernel {
@@ -57,8 +57,13 @@ impl World for Kernel {
 
     fn look(&mut self, side: Side, scope: &Scope) -> Result<Observed> {
         let boot_id = self.boot_id.clone();
+        // What takes long, and asks for nothing else of the host.
         let elsewhere = match scope.elsewhere && side == Side::Host {
-            true => Some(Beside::begin(look_elsewhere(self.host.netns.again()?))),
+            true => {
+                let (host, again) = (self.host.netns.again()?, self.host.netns.again()?);
+                self.sockets = Some(Beside::begin(host, list_sockets));
+                Some(Beside::begin(again, search_elsewhere))
+            }
             false => None,
         };
         let space = self.space(side)?;
@@ -93,13 +98,9 @@ impl World for Kernel {
         snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
         space.neigh = None;
-        if scope.depth != Depth::Nics {
-            space.links = network.confs.len();
-        }
         space.read_settings(&mut snapshot, scope, network.confs)?;
         if let Some(elsewhere) = elsewhere {
-            let (sockets, search) = elsewhere.answer(&mut self.idle)?;
-            self.sockets = Some(sockets);
+            let search = elsewhere.answer(&mut self.idle)?;
             snapshot.strangers = search.found.into_iter().map(|found| found.link).collect();
             snapshot.warnings.extend(search.gap.clone());
             snapshot.strangers_gap = search.gap;
@@ -108,9 +109,12 @@ impl World for Kernel {
     }
 
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
-        let sockets = self.sockets.take();
+        let listed = self.sockets.take().map(|listed| {
+            let sockets = listed.answer(&mut self.idle);
+            sockets.unwrap_or_else(|e| Err(io::Error::other(e)))
+        });
         let asked = self.host.netns.visit(|| {
-            let sockets = sockets.unwrap_or_else(host_paths::connected);
+            let sockets = listed.unwrap_or_else(host_paths::connected);
             Ok(host_paths::observe(host, job, sockets))
         });
         asked.unwrap_or_else(|e| HostPaths {
@@ -149,6 +153,7 @@ impl World for Kernel {
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
+        self.let_go(step);
         match step {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd {
