@@ -323,8 +323,34 @@ impl Space {
         for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
             self.dev_named(dev).ok_or_else(no_link)?;
         }
-        self.routes.retain(|r| r != route);
+        match route.destination.addr().is_ipv6() && route.nexthop().is_none() {
+            true => self.delete_legs(route),
+            false => {
+                let named = self.routes.iter().position(|r| is_named(r, route));
+                named
+                    .into_iter()
+                    .for_each(|at| drop(self.routes.remove(at)));
+            }
+        }
         Ok(())
+    }
+
+    /// ip6_route_multipath_del: each leg by itself, of whatever route has it.
+    fn delete_legs(&mut self, message: &Route) {
+        let alike = |r: &&mut Route| has_key(r, message) && r.nexthop().is_none();
+        for leg in &message.hops {
+            let mut routes = self.routes.iter_mut().filter(alike);
+            if let Some(route) = routes.find(|r| r.hops.iter().any(|h| is_leg(h, leg))) {
+                let before = route.hops.len();
+                route.hops.retain(|h| !is_leg(h, leg));
+                plain_if_alone(route, before);
+            }
+        }
+        if message.hops.is_empty() {
+            self.routes.retain(|r| r != message);
+        }
+        self.routes
+            .retain(|r| !r.hops.is_empty() || r.kind != UNICAST);
     }
 
     /// IPv6: a leg that remains alone is a plain route, without a weight.
@@ -333,11 +359,46 @@ impl Space {
         for route in self.routes.iter_mut().filter(own_legs) {
             let before = route.hops.len();
             route.hops.retain(|h| h.dev.as_ref() != Some(name));
-            if let ([only], true) = (route.hops.as_mut_slice(), before > 1) {
-                only.weight = 0;
-                route.other.append(&mut only.other);
-            }
+            plain_if_alone(route, before);
         }
         self.routes.retain(|r| !r.hops.is_empty());
     }
+}
+
+/// RTN_UNICAST.
+const UNICAST: u8 = 1;
+
+fn plain_if_alone(route: &mut Route, before: usize) {
+    if let ([only], true) = (route.hops.as_mut_slice(), before > 1) {
+        only.weight = 0;
+        route.other.append(&mut only.other);
+    }
+}
+
+fn is_leg(leg: &Hop, named: &Hop) -> bool {
+    leg.dev == named.dev && (named.gateway.is_none() || leg.gateway == named.gateway)
+}
+
+fn has_key(r: &Route, message: &Route) -> bool {
+    (r.destination, r.source, r.table, r.tos, r.kind)
+        == (
+            message.destination,
+            message.source,
+            message.table,
+            message.tos,
+            message.kind,
+        )
+        && message.metric.is_none_or(|metric| r.metric == Some(metric))
+        && r.protocol == message.protocol
+        && (message.prefsrc.is_none() || r.prefsrc == message.prefsrc)
+}
+
+/// fib_table_delete: the first that has all that is named. Of two lists of legs as many are
+/// compared as the route has (fib_nh_match), of a single leg the first one.
+fn is_named(r: &Route, message: &Route) -> bool {
+    let mut legs = r.hops.iter().zip(&message.hops);
+    let enough = r.hops.len() <= message.hops.len() || message.hops.len() == 1;
+    has_key(r, message)
+        && r.nexthop() == message.nexthop()
+        && (r.nexthop().is_some() || enough && legs.all(|(leg, named)| is_leg(leg, named)))
 }
