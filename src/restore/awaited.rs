@@ -46,15 +46,19 @@ pub fn resume(
 ) -> Result<Restored> {
     let mut managers = Managers::of(machine.root());
     let others = other_records(records, record);
+    let mut record = record.clone();
     let deadline = Instant::now() + patience;
     let mut steps = 0;
     let mut asked = BTreeSet::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let (absent, gone_notes) =
-            await_absent_parts(world, records, record, &others, record.phase, left)?;
-        let host = observe(world, record)?;
-        let (here, mut notes) = waiting_still(&absent.possible(record), &host, &mut managers);
+            await_absent_parts(world, records, &record, &others, record.phase, left)?;
+        if absent.take_deleted_out(&mut record) | absent.record_parts(&mut record) {
+            records.save(&record)?;
+        }
+        let host = observe(world, &record)?;
+        let (here, mut notes) = waiting_still(&absent.possible(&record), &host, &mut managers);
         notes.extend(gone_notes);
         let is_over = Instant::now() >= deadline;
         let mut words = words_of_earlier(&here, &mut managers, &host);
@@ -68,8 +72,8 @@ pub fn resume(
             nics.activate_again(Word::Idle, &host, &mut managers);
             last_words(&mut words, managers.can_be_asked());
         }
-        forget_unnoticed(&mut words, records.age(record));
-        let missing = plan_to_add(record, &here, &words, &host);
+        forget_unnoticed(&mut words, records.age(&record));
+        let missing = plan_to_add(&record, &here, &words, &host);
         let until = Instant::now() + time_for_steps(patience);
         let errors = refusals::carry_out(&missing, world, until, |_| {}).errors;
         steps += missing.all_steps().len().saturating_sub(errors.len());
@@ -80,8 +84,9 @@ pub fn resume(
         if unsettled.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
             notes.extend(here.iter().filter_map(|held| stalled_note(held, &words)));
-            hand_over(world, records, &absent, record, &others)?;
-            close_record(machine, records, record, &unsettled)?;
+            let settled = record.reduced_to(&settled_nics(&here, &unsettled));
+            hand_over(world, records, &absent, &settled, &others)?;
+            close_record(machine, records, &record, &unsettled)?;
             let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
             notes.extend(awaits.iter().cloned());
             return Ok(Restored {
@@ -93,6 +98,12 @@ pub fn resume(
         }
         sleep(MOMENT);
     }
+}
+
+fn settled_nics(here: &[MovedNic], unsettled: &[Waiting]) -> Vec<IfName> {
+    let mut settled = nic_names(here);
+    settled.retain(|name| !unsettled.iter().any(|waiting| waiting.nic == *name));
+    settled
 }
 
 /// Of what a manager has not noticed after some time, nothing more comes.

@@ -108,13 +108,12 @@ impl<'a, 'r> BringBack<'a, 'r> {
         record.phase = Phase::Restoring;
         let was_tried = was == Phase::Restoring;
         of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
-        let mut unsaved = records.save(&record).err();
         let others = other_records(records, &record);
         let (absent, gone_notes) =
             await_absent_parts(world, records, &record, &others, was, patience)?;
-        if absent.take_deleted_out(&mut record) {
-            unsaved = unsaved.or(records.save(&record).err());
-        }
+        absent.take_deleted_out(&mut record);
+        absent.record_parts(&mut record);
+        let unsaved = records.save(&record).err();
         Ok(BringBack {
             machine,
             world,

@@ -12,7 +12,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
+use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
@@ -45,6 +47,8 @@ pub struct AbsentParts {
     deleted: Vec<(Route, Hop)>,
     /// What is left of those routes.
     rests: Vec<Route>,
+    /// What stands in for routes of other records.
+    stand_ins: Vec<Route>,
     /// Legs over links without an address of theirs.
     unreachable: Vec<(Route, Hop)>,
     deleted_groups: HashSet<u32>,
@@ -60,9 +64,24 @@ impl AbsentParts {
         host: &Snapshot,
     ) -> AbsentParts {
         let mut away = AbsentParts::default();
-        let nics = others.flat_map(|r| &r.held);
-        away.add_away(nics.filter(|held| !is_here(held, host)), host);
+        let mut nics: Vec<&MovedNic> = Vec::new();
+        for record in others {
+            let held = record.held.iter();
+            away.stand_ins
+                .extend(held.clone().flat_map(|h| h.stand_ins.clone()));
+            nics.extend(held.filter(|h| !is_here(h, record.phase, host)));
+        }
+        away.add_away(nics.into_iter(), host);
         away
+    }
+
+    /// What stands in for these routes by other records, and has fewer legs: of equal routes Linux
+    /// goes by the first.
+    fn smaller_parts(&self, state: &NicState) -> Vec<Route> {
+        let mut smaller = self.stand_ins.clone();
+        let routes = state.routes.iter().filter(|r| is_put_in_parts(r));
+        smaller.retain(|part| routes.clone().any(|r| is_part(part, r)));
+        smaller
     }
 
     fn add_away<'a>(&mut self, nics: impl Iterator<Item = &'a MovedNic>, host: &Snapshot) {
@@ -201,12 +220,28 @@ impl AbsentParts {
         }
     }
 
+    /// Adds to the record the parts of IPv4 routes that come now in place of the whole: they go
+    /// when that comes, by whatever try, and also where this one is killed. Whether there is any.
+    pub fn record_parts(&self, record: &mut Record) -> bool {
+        let mut is_any_new = false;
+        for held in &mut record.held {
+            for route in held.before.routes.iter().filter(|r| is_put_in_parts(r)) {
+                let part = self.route(route).filter(|part| part != route);
+                let new = part.filter(|part| !held.stand_ins.contains(part));
+                is_any_new |= new.is_some();
+                held.stand_ins.extend(new);
+            }
+        }
+        is_any_new
+    }
+
     /// The record as far as it can be carried out while those NICs are away.
     pub fn possible(&self, record: &Record) -> Record {
         let mut possible = record.clone();
         for held in &mut possible.held {
             held.stand_ins.extend(self.rests_of(&held.before));
             held.before = self.state(&held.before);
+            held.stand_ins.extend(self.smaller_parts(&held.before));
             if let Some(mtu) = self.mtus.get(held.name()).copied() {
                 let dev = &mut held.before.netdev;
                 dev.mtu = mtu;
@@ -228,10 +263,17 @@ impl AbsentParts {
     }
 }
 
-/// A hook that was killed may have left it there, down: the kernel refuses routes over it.
-fn is_here(held: &MovedNic, host: &Snapshot) -> bool {
-    let here = host.netdev(held.name());
-    here.is_some_and(|here| here.up || !held.before.netdev.up)
+/// A hook that was killed may have left it there, down: the kernel refuses routes over it. Over one
+/// that its manager has not configured yet a route leads nowhere.
+fn is_here(held: &MovedNic, phase: Phase, host: &Snapshot) -> bool {
+    let Some(here) = host.netdev(held.name()) else {
+        return false;
+    };
+    let was = &held.before.netdev;
+    let mut own = was.addresses.iter().filter(|a| a.address.is_ipv4());
+    let is_bare = own.clone().next().is_some()
+        && !own.any(|a| here.addresses.iter().any(|has| same_address(has, a)));
+    (here.up || !was.up) && !(phase == Phase::Awaiting && is_bare)
 }
 
 fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {
@@ -262,6 +304,11 @@ fn is_same_leg(a: &Hop, b: &Hop) -> bool {
 
 fn is_ipv6(r: &Route) -> bool {
     r.destination.addr().is_ipv6()
+}
+
+/// Of IPv6 the kernel keeps the legs that stay, and a daemon puts its own.
+pub(super) fn is_put_in_parts(r: &Route) -> bool {
+    !is_ipv6(r) && r.nexthop().is_none() && !is_daemon(r.protocol)
 }
 
 fn key(r: &Route) -> impl PartialEq {

@@ -230,25 +230,11 @@ pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) 
     let stand_ins: Vec<&Route> = back.flat_map(|h| &h.stand_ins).collect();
     let mut gone = host.routes.clone();
     gone.retain(|r| {
-        (stand_ins.contains(&r) || is_part_by_an_earlier_try(r, held))
+        stand_ins.contains(&r)
             && !held.iter().any(|h| h.before.routes.contains(r))
             && !missing.iter().any(|whole| is_part(r, whole))
     });
     gone
-}
-
-/// Whether a restore that was killed, or held back, has put there what was possible of a route: the
-/// host had the whole when the NIC left. Those of IPv6 go before the whole comes
-/// ([`remnants`]).
-fn is_part_by_an_earlier_try(r: &Route, held: &[MovedNic]) -> bool {
-    let is_v4 = r.destination.addr().is_ipv4() && r.nexthop().is_none();
-    is_v4 && held.iter().any(|h| is_part_of_its(r, h))
-}
-
-fn is_part_of_its(r: &Route, held: &MovedNic) -> bool {
-    let mut legs = r.hops.iter();
-    legs.any(|hop| hop.dev.as_ref() == Some(held.name()))
-        && held.before.routes.iter().any(|whole| is_part(r, whole))
 }
 
 pub(super) fn delete_on_host(route: &Route) -> Step {

@@ -100,3 +100,89 @@ fn a_nic_that_waited_hands_over_its_leg() {
         assert_eq!(legs(), ["r0", "r1", "up0"]);
     });
 }
+
+/// Of equal routes Linux goes by the first: what stands in for the others may not come before.
+#[test]
+fn rails_that_come_and_go_in_turn_keep_each_leg() {
+    alone(|host| {
+        host.rails(4);
+        host.ip(&format!(
+            "route add {SHARED} nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 nexthop \
+            via 10.2.0.9 dev r2 nexthop via 10.3.0.9 dev r3"
+        ));
+        let before = host.look();
+        let mut first = taken(host, "r0");
+        let mut second = taken(host, "r1");
+        first.stop(host).ok();
+        assert_eq!(legs(), ["r0", "r2", "r3"]);
+        let mut third = taken(host, "r2");
+        assert_eq!(legs(), ["r0", "r3"]);
+        second.stop(host).ok();
+        assert_eq!(legs(), ["r0", "r1", "r3"]);
+        third.stop(host).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
+/// It has put it there itself since the first NIC is back.
+#[test]
+fn a_route_of_a_daemon_is_no_stand_in() {
+    alone(|host| {
+        host.rails(2);
+        host.ip(&format!(
+            "route add {SHARED} proto bird nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1"
+        ));
+        let mut first = taken(host, "r0");
+        let mut second = taken(host, "r1");
+        first.stop(host).ok();
+        host.ip(&format!(
+            "route add {SHARED} proto bird via 10.0.0.9 dev r0"
+        ));
+        second.stop(host).ok();
+        host.is_clean();
+        assert_eq!(legs(), ["r0"]);
+    });
+}
+
+/// The manager of the first NIC, which begins late, deletes what leads over it.
+#[test]
+fn a_whole_route_over_a_nic_that_waits_comes_back() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        says("1", "unmanaged");
+        says(&index(), "configured");
+        let mut second = taken(host, "r1");
+        let was = index();
+        let mut first = taken(host, "r0");
+        fs::remove_file(state_file(&was)).unwrap();
+        stop_beside(host, &mut first, "configuring");
+        second.stop(host).ok();
+        assert_eq!(legs(), ["r1", "up0"], "r0 has no address");
+        host.ip("address add 10.0.0.1/24 dev r0");
+        says(&index(), "configured");
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        host.is_clean();
+        assert_eq!(legs(), ["r0", "r1", "up0"]);
+    });
+}
+
+/// Linux has them in one route, and refuses the whole beside the leg that stays.
+#[test]
+fn ipv6_legs_of_two_protocols_come_back() {
+    alone(|host| {
+        host.rails(2);
+        host.ip(
+            "address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
+route add fd13::/48 via fd00::9 dev r0 proto static",
+        );
+        sh("ip -6 route append fd13::/48 via fd01::9 dev r1");
+        let mut c = taken(host, "r0");
+        c.stop(host).ok();
+        host.is_clean();
+        let route = sh("ip -6 route show fd13::/48");
+        for leg in ["via fd00::9 dev r0", "via fd01::9 dev r1"] {
+            assert!(route.contains(leg), "{route}");
+        }
+    });
+}

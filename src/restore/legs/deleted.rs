@@ -200,6 +200,15 @@ fn legs_that_stayed<'a>(
 /// IPv4 it is put there.
 fn has_stayed(record: &Record, route: &Route, leg: &Hop) -> bool {
     let mut parts = record.held.iter().flat_map(|h| &h.stand_ins);
+    // A restore that was killed may not have put those over its own NICs.
+    let is_over_own = |part: &&Route| {
+        let mut devs = part.hops.iter().filter_map(|h| h.dev.as_ref());
+        devs.any(|dev| record.names().any(|name| name == dev))
+    };
     is_ipv6(route)
-        || parts.any(|part| is_part(part, route) && part.hops.iter().any(|h| is_same_leg(h, leg)))
+        || parts.any(|part| {
+            !is_over_own(&part)
+                && is_part(part, route)
+                && part.hops.iter().any(|h| is_same_leg(h, leg))
+        })
 }

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use anyhow::Result;
+use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::Route;
 use rdma_model::step::Side;
 
-use super::{AbsentParts, is_part};
+use super::{AbsentParts, is_part, is_put_in_parts};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::{Phase, Record};
 use crate::restore::owed;
@@ -19,8 +20,8 @@ impl AbsentParts {
     pub(super) fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
         let mut keys = Vec::new();
-        // A killed restore has brought it: the next one takes it for the host's by its record.
-        let is_underway = to.phase == Phase::Restoring;
+        // A restore has brought it: the next try takes it for the host's by its record.
+        let is_underway = to.phase != Phase::Attached;
         // By one that is down no route leads.
         for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
             let state = &mut held.before;
@@ -45,12 +46,16 @@ impl AbsentParts {
             let before = (state.clone(), held.stand_ins.clone());
             state.routes.retain(|r| !gone.contains(r));
             let whole = from.held.iter().flat_map(|h| &h.before.routes);
+            let whole = whole.filter(|r| !is_daemon(r.protocol));
             for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
                 let both = (self.lacks(route) || is_underway) && its.lacks(route);
                 if !both || !leads_by_its(route, from, &its.objects) {
                     continue;
                 }
-                state.routes.retain(|r| !is_part(r, route));
+                // Those of IPv4 are recorded, and may be equal to routes of their own.
+                state
+                    .routes
+                    .retain(|r| is_put_in_parts(r) || !is_part(r, route));
                 if !state.routes.contains(route) {
                     state.routes.push(route.clone());
                     keys.push(route.clone());
@@ -58,7 +63,7 @@ impl AbsentParts {
                 let here = Some(route)
                     .filter(|route| self.lacks(route))
                     .and_then(|route| self.route(route))
-                    .filter(|part| part.destination.addr().is_ipv4() && part.nexthop().is_none());
+                    .filter(|part| is_put_in_parts(part) && !is_any_of(from, part));
                 held.stand_ins
                     .extend(here.filter(|part| !held.stand_ins.contains(part)));
             }
@@ -80,6 +85,10 @@ impl AbsentParts {
         to.precedence.take_over(&from.precedence, &keys);
         changed
     }
+}
+
+fn is_any_of(record: &Record, route: &Route) -> bool {
+    record.held.iter().any(|h| h.before.routes.contains(route))
 }
 
 /// Whether a route over a nexthop object has a member of these: else it leads there no more.
