@@ -88,9 +88,14 @@ pub fn is_new(bus: &mut Bus) -> bool {
     bus.age(NAME).is_some_and(|age| age < START) && is_starting(bus)
 }
 
-/// Whether a link has become its own since it started.
+/// Whether a link has become its own since it started, or is becoming it. One word says both: by
+/// a second question it may be done with the link.
 pub fn has_come_to(bus: &mut Bus, link: &Netdev) -> bool {
-    word(bus, link) == Word::Done || is_new(bus) && is_activating(bus, link)
+    match word(bus, link) {
+        Word::Done => true,
+        Word::Configuring => bus.age(NAME).is_none_or(|age| age < START),
+        _ => false,
+    }
 }
 
 /// Whether it has not said yet what it does with a link.

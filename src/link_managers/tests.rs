@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command};
 use std::thread;
 
 use rustbus::message_builder::MarshalledMessage;
@@ -95,6 +96,22 @@ fn serve(socket: UnixStream, mut answers: Answers) -> io::Result<()> {
         socket.get_mut().write_all(&bytes)?;
     }
     Ok(())
+}
+
+/// A process that has just begun, and ends with the test.
+struct Young(Child);
+
+impl Young {
+    fn new() -> Young {
+        Young(Command::new("sleep").arg("60").spawn().unwrap())
+    }
+}
+
+impl Drop for Young {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 /// A NetworkManager on a host whose only file is one of a profile.
@@ -201,6 +218,30 @@ fn a_profile_of_what_was_found_gives_a_link_nothing() {
         ];
         let (mut managers, _folder) = managers(&others);
         assert_eq!(managers.is_activating(Manager::NetworkManager, &link()), is);
+        assert!(managers.can_be_asked());
+    }
+}
+
+/// It is done with the link between two questions.
+#[test]
+fn a_link_that_becomes_its_own_meanwhile_is_not_known() {
+    let young = Young::new();
+    for (pid, states, why) in [
+        (1, [80, 80, 80], None),
+        (young.0.id(), [80, 80, 100], Some("it is starting")),
+        (young.0.id(), [80, 100, 100], Some("it is starting")),
+        (young.0.id(), [30, 30, 30], None),
+    ] {
+        let others: [(&str, &[Value]); 3] = [
+            ("GetConnectionUnixProcessID", &[Number(pid)]),
+            ("State", &states.map(Number)),
+            ("StateFlags", &[Number(0)]),
+        ];
+        let (mut managers, folder) = managers(&others);
+        let devices = folder.path().join("run/NetworkManager/devices");
+        std::fs::create_dir_all(&devices).unwrap();
+        std::fs::write(devices.join("2"), "managed=true\n").unwrap();
+        assert_eq!(managers.why_unknown(&link(), false), why);
         assert!(managers.can_be_asked());
     }
 }
