@@ -192,12 +192,16 @@ fn a_nic_that_the_host_puts_into_a_bridge_is_left_there() {
         host.rails(2);
         let before = host.look();
         host.prepare("r0,r1");
-        let mut c = Container::new("c");
+        let c = Container::new("c");
         c.create(host).ok();
         host.ip("link add br9 type bridge");
-        let takes = "while :; do ip link set r0 master br9; sleep 0.02; done 2> /dev/null";
+        let takes =
+            "for i in $(seq 500); do ip link set r0 master br9; sleep 0.02; done 2> /dev/null";
         let mut manager = Command::new("sh").args(["-c", takes]).spawn().unwrap();
-        c.stop(host).ok();
+        // r0 is up, and r1 is not yet.
+        let mut stop = host.command(&["hook", "poststop"]);
+        stop.env("RDMAPREP_FAULT", "16:hang=500");
+        testkit::run(&mut stop, &c.stopped()).ok();
         let notes = host.report("c")["notes"].to_string();
         let note = "r0 belongs to br9 now: what it lacked is given up";
         assert!(notes.contains(note), "{notes}");
