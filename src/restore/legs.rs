@@ -69,7 +69,7 @@ impl AbsentParts {
             let held = record.held.iter();
             away.stand_ins
                 .extend(held.clone().flat_map(|h| h.stand_ins.clone()));
-            nics.extend(held.filter(|h| !is_here(h, record.phase, host)));
+            nics.extend(held.filter(|h| !is_here(h, host)));
         }
         away.add_away(nics.into_iter(), host);
         away
@@ -118,6 +118,8 @@ impl AbsentParts {
             }
         }
         record.precedence = away.precedence;
+        let theirs = away.held.into_iter().flat_map(|h| h.stand_ins);
+        self.stand_ins.extend(theirs);
     }
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
@@ -264,8 +266,8 @@ impl AbsentParts {
 }
 
 /// A hook that was killed may have left it there, down: the kernel refuses routes over it. Over one
-/// that its manager has not configured yet a route leads nowhere.
-fn is_here(held: &MovedNic, phase: Phase, host: &Snapshot) -> bool {
+/// without the addresses that it had a route leads nowhere.
+fn is_here(held: &MovedNic, host: &Snapshot) -> bool {
     let Some(here) = host.netdev(held.name()) else {
         return false;
     };
@@ -273,7 +275,7 @@ fn is_here(held: &MovedNic, phase: Phase, host: &Snapshot) -> bool {
     let mut own = was.addresses.iter().filter(|a| a.address.is_ipv4());
     let is_bare = own.clone().next().is_some()
         && !own.any(|a| here.addresses.iter().any(|has| same_address(has, a)));
-    (here.up || !was.up) && !(phase == Phase::Awaiting && is_bare)
+    (here.up || !was.up) && !is_bare
 }
 
 fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {

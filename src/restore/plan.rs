@@ -228,11 +228,14 @@ pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) 
     // The leg on a NIC that belongs to another device by now does not come back.
     let back = held.iter().filter(|h| !is_taken_into_another(h, host));
     let stand_ins: Vec<&Route> = back.flat_map(|h| &h.stand_ins).collect();
+    let wanted = || held.iter().flat_map(|h| &h.before.routes);
     let mut gone = host.routes.clone();
     gone.retain(|r| {
         stand_ins.contains(&r)
-            && !held.iter().any(|h| h.before.routes.contains(r))
+            && !wanted().any(|own| own == r)
             && !missing.iter().any(|whole| is_part(r, whole))
+            // A manager may have the whole, and not bring it.
+            && wanted().chain(&host.routes).any(|whole| is_part(r, whole))
     });
     gone
 }

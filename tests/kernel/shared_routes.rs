@@ -125,6 +125,70 @@ fn rails_that_come_and_go_in_turn_keep_each_leg() {
     });
 }
 
+/// What the third one has of the route is the second one's stand-in.
+#[test]
+fn rails_that_return_out_of_turn_keep_each_leg() {
+    alone(|host| {
+        host.rails(4);
+        host.ip(&format!(
+            "route add {SHARED} nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 nexthop \
+            via 10.2.0.9 dev r2 nexthop via 10.3.0.9 dev r3"
+        ));
+        let before = host.look();
+        let mut first = taken(host, "r0");
+        let mut second = taken(host, "r1");
+        let mut third = taken(host, "r2");
+        first.stop(host).ok();
+        third.stop(host).ok();
+        assert_eq!(legs(), ["r0", "r2", "r3"]);
+        let mut again = taken(host, "r2");
+        second.stop(host).ok();
+        again.stop(host).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
+/// The stand-in is recorded with the NIC that is stuck.
+#[test]
+fn a_part_beside_a_stuck_nic_is_the_only_one() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        let mut c = taken(host, "r0,r1");
+        host.ip("link add r0 type veth peer name q9");
+        c.stop(host).fails(8, &["r0 cannot be restored"]);
+        assert_eq!(legs(), ["r1", "up0"]);
+        host.ip("link delete r0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+        assert_eq!(legs(), ["r0", "r1", "up0"]);
+    });
+}
+
+/// Linux refuses another route of the first NIC, whose part the third container takes along.
+#[test]
+fn a_part_beside_a_refused_route_is_no_whole() {
+    alone(|host| {
+        host.rails(3);
+        host.ip(&format!(
+            "address add fd00::1/64 dev r0 nodad\nroute add fd13::/48 via fd00::9 dev r0
+route add {SHARED} nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 nexthop via 10.2.0.9 \
+dev r2"
+        ));
+        let mut first = taken(host, "r0");
+        let mut second = taken(host, "r1");
+        host.ip("address add fd00::9/128 dev lo nodad");
+        first.stop(host).fails(8, &["fd13::/48"]);
+        let mut third = taken(host, "r2");
+        third.stop(host).ok();
+        host.ip("address delete fd00::9/128 dev lo");
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        second.stop(host).ok();
+        host.is_clean();
+        assert_eq!(legs(), ["r0", "r1", "r2"]);
+    });
+}
+
 /// It has put it there itself since the first NIC is back.
 #[test]
 fn a_route_of_a_daemon_is_no_stand_in() {

@@ -49,13 +49,15 @@ impl AbsentParts {
             let whole = whole.filter(|r| !is_daemon(r.protocol));
             for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
                 let both = (self.lacks(route) || is_underway) && its.lacks(route);
-                if !both || !leads_by_its(route, from, &its.objects) {
+                // A part that an earlier try has put is no route of its own.
+                let is_its_part = is_underway && held.stand_ins.contains(route);
+                if !both || is_its_part || !leads_by_its(route, from, &its.objects) {
                     continue;
                 }
                 // Those of IPv4 are recorded, and may be equal to routes of their own.
-                state
-                    .routes
-                    .retain(|r| is_put_in_parts(r) || !is_part(r, route));
+                state.routes.retain(|r| {
+                    !is_part(r, route) || is_put_in_parts(r) && !self.stand_ins.contains(r)
+                });
                 if !state.routes.contains(route) {
                     state.routes.push(route.clone());
                     keys.push(route.clone());
