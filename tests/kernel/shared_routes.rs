@@ -230,23 +230,3 @@ fn a_whole_route_over_a_nic_that_waits_comes_back() {
         assert_eq!(legs(), ["r0", "r1", "up0"]);
     });
 }
-
-/// Linux has them in one route, and refuses the whole beside the leg that stays.
-#[test]
-fn ipv6_legs_of_two_protocols_come_back() {
-    alone(|host| {
-        host.rails(2);
-        host.ip(
-            "address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
-route add fd13::/48 via fd00::9 dev r0 proto static",
-        );
-        sh("ip -6 route append fd13::/48 via fd01::9 dev r1");
-        let mut c = taken(host, "r0");
-        c.stop(host).ok();
-        host.is_clean();
-        let route = sh("ip -6 route show fd13::/48");
-        for leg in ["via fd00::9 dev r0", "via fd01::9 dev r1"] {
-            assert!(route.contains(leg), "{route}");
-        }
-    });
-}

@@ -84,17 +84,9 @@ impl RouteSocket {
     fn route_put(&mut self, route: &Route, flags: u16) -> Result<()> {
         let m = self.route_message(route)?;
         match self.change(m, flags) {
-            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => {}
-            other => return Ok(other?),
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
+            other => Ok(other?),
         }
-        // If one leg is there, as one of another protocol, the kernel takes back those that it has
-        // added before (ip6_route_multipath_add in net/ipv6/route.c).
-        if route.hops.len() > 1 && route.destination.addr().is_ipv6() {
-            for leg in &route.hops {
-                self.route_put(&route.with(vec![leg.clone()]), flags)?;
-            }
-        }
-        Ok(())
     }
 
     /// Deletes a route; one that is not there is fine.
