@@ -84,7 +84,11 @@ impl RoutesOf {
             of.addresses.extend(addresses.map(|a| a.address));
             let routes = nic.before.routes.iter().chain(&nic.inside.routes);
             let routes = routes.chain(&nic.stand_ins);
-            of.destinations.extend(routes.map(|r| r.destination));
+            of.destinations
+                .extend(routes.clone().map(|r| r.destination));
+            // A restore that was killed may have left a route to one alone, over whatever link.
+            let gateways = routes.flat_map(|r| &r.hops).filter_map(|hop| hop.gateway);
+            of.destinations.extend(gateways.map(IpNet::from));
         }
         let besides = besides.into_iter().map(|r| r.destination);
         of.destinations.extend(besides);

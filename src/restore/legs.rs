@@ -87,11 +87,7 @@ impl AbsentParts {
     fn add_away<'a>(&mut self, nics: impl Iterator<Item = &'a MovedNic>, host: &Snapshot) {
         for held in nics {
             let dev = &held.before.netdev;
-            for object in &held.before.nexthops {
-                if object.group.is_empty() && object.dev.as_ref() == Some(&dev.name) {
-                    self.objects.insert(object.id);
-                }
-            }
+            self.objects.extend(objects_on(held));
             let addresses = dev.addresses.iter().map(|a| a.address);
             self.sources.extend(addresses.filter(IpAddr::is_ipv4));
             self.devs.insert(dev.name.clone());
@@ -124,10 +120,17 @@ impl AbsentParts {
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
     /// that number. Returns a sentence for each.
-    pub fn add_taken(&mut self, record: &Record, host: &Snapshot) -> Vec<String> {
+    pub fn add_taken(
+        &mut self,
+        record: &Record,
+        others: &[Record],
+        host: &Snapshot,
+    ) -> Vec<String> {
         let objects = || record.held.iter().flat_map(|h| &h.before.nexthops);
+        let theirs = others.iter().flat_map(|r| &r.held);
+        let theirs: Vec<&Nexthop> = theirs.flat_map(|h| &h.before.nexthops).collect();
         let mut notes = Vec::new();
-        for object in objects().filter(|n| has_another_objects_number(n, host)) {
+        for object in objects().filter(|n| has_another_objects_number(n, &theirs, host)) {
             if self.taken.insert(object.id) {
                 notes.push(format!(
                     "nexthop object {} is another one by now: what leads there stays, and routes \
@@ -266,7 +269,8 @@ impl AbsentParts {
 }
 
 /// A hook that was killed may have left it there, down: the kernel refuses routes over it. Over one
-/// without the addresses that it had a route leads nowhere.
+/// without the addresses that it had a route leads nowhere, and without its nexthop objects groups
+/// have no leg over it.
 fn is_here(held: &MovedNic, host: &Snapshot) -> bool {
     let Some(here) = host.netdev(held.name()) else {
         return false;
@@ -275,12 +279,26 @@ fn is_here(held: &MovedNic, host: &Snapshot) -> bool {
     let mut own = was.addresses.iter().filter(|a| a.address.is_ipv4());
     let is_bare = own.clone().next().is_some()
         && !own.any(|a| here.addresses.iter().any(|has| same_address(has, a)));
-    (here.up || !was.up) && !is_bare
+    let has_objects = objects_on(held).all(|id| host.nexthops.iter().any(|n| n.id == id));
+    (here.up || !was.up) && !is_bare && has_objects
 }
 
-fn has_another_objects_number(wanted: &Nexthop, host: &Snapshot) -> bool {
-    let mut others = host.nexthops.iter();
-    others.any(|other| other.id == wanted.id && !is_same_object(wanted, other))
+/// The nexthop objects over a NIC, but for groups.
+fn objects_on(held: &MovedNic) -> impl Iterator<Item = u32> {
+    let all = held.before.nexthops.iter();
+    let single = all.filter(|n| n.group.is_empty() && n.dev.as_ref() == Some(held.name()));
+    single.map(|n| n.id)
+}
+
+/// A group with other members may be what a restore that was killed has brought of the whole, which
+/// is another container's.
+fn has_another_objects_number(wanted: &Nexthop, theirs: &[&Nexthop], host: &Snapshot) -> bool {
+    let mut wholes = theirs.iter().filter(|n| n.id == wanted.id);
+    let mut others = host.nexthops.iter().filter(|n| n.id == wanted.id);
+    others.any(|other| {
+        !is_same_object(wanted, other)
+            && !wholes.any(|whole| is_same_object(whole, other) && is_same_object(whole, wanted))
+    })
 }
 
 /// The kernel takes a member out of a group when its device leaves: such a group is still the same.
@@ -354,7 +372,7 @@ pub(super) fn absent_parts(
     let sysctls = gone::whether_ipv6(record);
     let host = world.observe(Side::Host, &Scope { sysctls, ..scope })?;
     let mut absent = AbsentParts::from_records(others.iter(), &host);
-    let mut notes = absent.add_taken(record, &host);
+    let mut notes = absent.add_taken(record, others, &host);
     notes.extend(absent.add_mtus(record, &host));
     // Of one that cannot be read it is not known what is away with it.
     if records.damaged().next().is_none() {

@@ -23,7 +23,8 @@ use crate::restore::owed::{is_taken_into_another, taken_into};
 use crate::restore::remarks::notes;
 use rdma_model::ids::IfName;
 use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all,
+    Leaving, NicState, Side, Step, VirtualLink, configure, connect, is_temporary, leave_groups,
+    move_all,
 };
 use rdma_model::upper_lower;
 
@@ -95,6 +96,8 @@ pub fn plan_restore(
         placed.push((h, found));
     }
     let mut named = host.clone();
+    let left = host.routes.iter().filter(|r| is_temporary(r));
+    restore.steps.extend(left.map(delete_on_host));
     restore.steps.extend(rdma_mode::restore_hcas(
         held.iter().filter_map(|h| h.nic.hca.as_ref()),
         host,

@@ -39,6 +39,7 @@ mod peers_prepare;
 mod plans;
 mod race;
 mod rails;
+mod rails_at_random;
 mod random_rules;
 mod records;
 mod restless;
