@@ -3,25 +3,14 @@
 
 use crate::alone;
 use crate::claims::{A, B, asks, bind, end, has, timer};
+use crate::owners::Rng;
 use std::fs;
 use testkit::{Container, Host, sh};
 
-/// splitmix64: the same numbers for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
-
 /// A container with both claims, or with one, which ends in some way.
-fn container(host: &Host, pause: &Container, dice: &mut Dice) {
+fn container(host: &Host, pause: &Container, rng: &mut Rng) {
     let both = [("r0", A), ("r1", B)];
-    let asked = match dice.below(3) {
+    let asked = match rng.below(3) {
         0 => &both[..],
         1 => &both[..1],
         _ => &both[1..],
@@ -35,7 +24,7 @@ fn container(host: &Host, pause: &Container, dice: &mut Dice) {
         );
         assert!(!sh("ip -br link").contains(&format!("{rail}@")));
     }
-    match dice.below(3) {
+    match rng.below(3) {
         0 => drop(one.container.stop(host).ok()),
         1 => one.container.kill(),
         // Killed, and what an engine calls later than it should.
@@ -45,7 +34,7 @@ fn container(host: &Host, pause: &Container, dice: &mut Dice) {
             host.hook("poststop", &one.container.stopped()).ok();
         }
     }
-    if dice.below(2) == 0 {
+    if rng.below(2) == 0 {
         timer(host);
     }
     assert!(has(pause, "r0") && has(pause, "r1"), "they stay");
@@ -57,21 +46,21 @@ fn random_lives_of_pods_leave_the_host_as_it_was() {
         let rails = host.rails(2);
         let before = host.look();
         host.prepare(&rails);
-        let mut dice = Dice(38);
+        let mut rng = Rng(38);
         for _ in 0..12 {
             bind(host, A, "pod", &["r0"]);
             bind(host, B, "pod", &["r1"]);
             let mut pause = Container::new("pause");
-            for _ in 0..1 + dice.below(4) {
-                container(host, &pause, &mut dice);
-                if dice.below(4) == 0 {
+            for _ in 0..1 + rng.below(4) {
+                container(host, &pause, &mut rng);
+                if rng.below(4) == 0 {
                     // The sandbox is made again.
                     pause.kill();
                     pause = Container::new("pause");
-                    container(host, &pause, &mut dice);
+                    container(host, &pause, &mut rng);
                 }
             }
-            if dice.below(2) == 0 {
+            if rng.below(2) == 0 {
                 pause.kill();
             }
             end(host, A);

@@ -1,5 +1,5 @@
-//! Lives of pods at random: whatever the order, and whoever is killed in it, a rail has one claim
-//! at most, is free only when it is back, and none is lost.
+//! Lives of pods at random, with kills of containers and of the driver: in any order a rail has one
+//! claim at most, is free only when it is back, and none is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
