@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::legs::is_part;
 use super::link_diff::{device_differences, link_differences, qdisc_differences};
 
 use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
@@ -367,7 +366,7 @@ pub(super) fn remnants<'a>(
     let down: BTreeSet<&IfName> = down.map(|dev| &dev.name).collect();
     for route in &observed.routes {
         let alive = alive(route, &down);
-        if wanted.iter().any(|w| is_part(&alive, w)) {
+        if wanted.iter().any(|w| alive.is_part_of(w)) {
             let route = route.clone();
             steps.push(Step::RouteDelete { side, route });
         }

@@ -80,7 +80,7 @@ impl AbsentParts {
     fn smaller_parts(&self, state: &NicState) -> Vec<Route> {
         let mut smaller = self.stand_ins.clone();
         let routes = state.routes.iter().filter(|r| is_put_in_parts(r));
-        smaller.retain(|part| routes.clone().any(|r| is_part(part, r)));
+        smaller.retain(|part| routes.clone().any(|r| part.is_part_of(r)));
         smaller
     }
 
@@ -158,12 +158,13 @@ impl AbsentParts {
 
     fn can_be(&self, r: &Route, hop: &Hop) -> bool {
         let legs = r.nexthop().and_then(|id| self.legs.get(&id));
-        let is_dead =
-            |dev: &IfName| self.devs.contains(dev) || is_ipv6(r) && self.without_ipv6.contains(dev);
+        let is_dead = |dev: &IfName| {
+            self.devs.contains(dev) || r.is_ipv6() && self.without_ipv6.contains(dev)
+        };
         !hop.dev.as_ref().is_some_and(is_dead)
             && !self.is_deleted(r, hop)
             && !self.is_unreachable(r, hop)
-            && legs.is_none_or(|legs| legs.iter().any(|leg| is_same_leg(leg, hop)))
+            && legs.is_none_or(|legs| legs.iter().any(|leg| leg.is_same_leg(hop)))
     }
 
     /// What of a route can be there: the legs that are here. Linux refuses a preferred source that
@@ -176,7 +177,7 @@ impl AbsentParts {
         }
         let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
         if is_taken {
-            if self.kept.iter().any(|kept| key(kept) == key(r)) {
+            if self.kept.iter().any(|kept| kept.is_same_but_for_legs(r)) {
                 return None;
             }
             let mut plain = r.with(r.hops.clone());
@@ -310,30 +311,9 @@ fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
     }
 }
 
-/// Whether a route is what remains of another one whose other legs have gone.
-pub(super) fn is_part(r: &Route, whole: &Route) -> bool {
-    let legs: Vec<_> = whole.hops.iter().map(|h| (&h.dev, h.gateway)).collect();
-    key(r) == key(whole)
-        && r.hops.len() < legs.len()
-        && r.hops.iter().all(|h| legs.contains(&(&h.dev, h.gateway)))
-}
-
-fn is_same_leg(a: &Hop, b: &Hop) -> bool {
-    (&a.dev, a.gateway) == (&b.dev, b.gateway)
-}
-
-fn is_ipv6(r: &Route) -> bool {
-    r.destination.addr().is_ipv6()
-}
-
 /// Of IPv6 the kernel keeps the legs that stay, and a daemon puts its own.
 pub(super) fn is_put_in_parts(r: &Route) -> bool {
-    !is_ipv6(r) && r.nexthop().is_none() && !is_daemon(r.protocol)
-}
-
-fn key(r: &Route) -> impl PartialEq {
-    let subnet = (r.destination, r.source, r.tos, r.nexthop());
-    (subnet, r.table, r.metric, r.protocol)
+    !r.is_ipv6() && r.nexthop().is_none() && !is_daemon(r.protocol)
 }
 
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing

@@ -10,7 +10,6 @@ use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
 use crate::restore::diff::{difference, differences, remnants};
 pub use crate::restore::legs::AbsentParts;
-use crate::restore::legs::is_part;
 use crate::restore::link_diff::{
     device_differences, foreign_programs, link_settings, lost_programs,
 };
@@ -236,9 +235,9 @@ pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) 
     gone.retain(|r| {
         stand_ins.contains(&r)
             && !wanted().any(|own| own == r)
-            && !missing.iter().any(|whole| is_part(r, whole))
+            && !missing.iter().any(|whole| r.is_part_of(whole))
             // A manager may have the whole, and not bring it.
-            && wanted().chain(&host.routes).any(|whole| is_part(r, whole))
+            && wanted().chain(&host.routes).any(|whole| r.is_part_of(whole))
     });
     gone
 }

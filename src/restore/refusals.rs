@@ -8,7 +8,6 @@ use rdma_model::drift::Drift;
 use rdma_model::snapshot::Route;
 use rdma_model::step::{Side, Step};
 
-use super::legs::is_part;
 use super::plan::{RestorePlan, delete_on_host};
 use super::settle::Settled;
 use crate::apply::{apply_all, apply_each, is_refusal};
@@ -46,7 +45,7 @@ pub(super) fn carry_out(
         }
     });
     let mut superseded: Vec<&Route> = plan.superseded.iter().collect();
-    superseded.retain(|r| !missing.iter().any(|whole| is_part(r, whole)));
+    superseded.retain(|r| !missing.iter().any(|whole| r.is_part_of(whole)));
     let mut last: Vec<Step> = superseded.into_iter().map(delete_on_host).collect();
     last.extend(plan.steps.iter().filter_map(|s| part_again(s, &missing)));
     done.errors.extend(apply_all(&last, world, deadline));
@@ -69,7 +68,7 @@ fn part_again(step: &Step, missing: &[Route]) -> Option<Step> {
     else {
         return None;
     };
-    let is_part_of_missing = missing.iter().any(|whole| is_part(route, whole));
+    let is_part_of_missing = missing.iter().any(|whole| route.is_part_of(whole));
     is_part_of_missing.then(|| Step::RouteAdd {
         side: Side::Host,
         route: route.clone(),

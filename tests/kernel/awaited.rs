@@ -153,7 +153,7 @@ fn a_static_rule_that_is_not_networkds_comes_back() {
         rule["other"]["21"] = "04".into();
         record["static_rules"] = vec![rule].into();
         fs::write(&path, record.to_string()).unwrap();
-        stop_beside_work(host, &mut c, || {
+        stop_beside_work(host, &mut c, "r0", || {
             sh("ip rule delete priority 900; ip rule delete priority 901");
             sh("ip address add 10.0.0.1/24 dev r0");
             says(&index(), "configured");
@@ -185,7 +185,7 @@ fn a_next_container_loses_no_rule_of_the_host() {
         let mut next = Container::new("next");
         next.create(host).ok();
         fs::remove_file(state_file(&was)).unwrap();
-        stop_beside_work(host, &mut next, || {
+        stop_beside_work(host, &mut next, "r0", || {
             sh("ip rule delete priority 900; ip address add 10.0.0.1/24 dev r0");
             says(&index(), "configured");
         });

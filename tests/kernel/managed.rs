@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::alone;
 use serde_json::{Value, json};
@@ -46,17 +46,16 @@ pub fn away(host: &Host, id: &str) -> (Container, Look) {
 
 /// Stops the container; when its NIC is back the manager says that.
 pub fn stop_beside(host: &Host, c: &mut Container, state: &str) {
-    stop_beside_work(host, c, || says(&index(), state));
+    stop_beside_work(host, c, "r0", || says(&index(), state));
 }
 
-/// Stops the container; when its NIC is back the manager does that.
-pub fn stop_beside_work(host: &Host, c: &mut Container, work: impl FnOnce() + Send) {
+/// Stops the container; when that NIC is back its manager does that.
+pub fn stop_beside_work(host: &Host, c: &mut Container, nic: &str, work: impl FnOnce() + Send) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             until("the NIC is back", || {
-                fs::read_to_string("/proc/thread-self/net/dev")
-                    .unwrap()
-                    .contains("r0:")
+                let links = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+                links.contains(&format!("{nic}:"))
             });
             work();
         });
@@ -67,8 +66,11 @@ pub fn stop_beside_work(host: &Host, c: &mut Container, work: impl FnOnce() + Se
 /// What the manager would have said on a bus when the NICs left: all is its own but what that
 /// chooses.
 pub fn tell_owner(host: &Host, is_foreign: impl Fn(&Value) -> bool) {
-    let path = host.records().remove(0);
-    let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    tell_owner_in(&host.records().remove(0), is_foreign);
+}
+
+pub fn tell_owner_in(path: &Path, is_foreign: impl Fn(&Value) -> bool) {
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     for held in record["held"].as_array_mut().unwrap() {
         let foreign = |all: &Value| -> Vec<Value> {
             let all = all.as_array().unwrap();
@@ -82,7 +84,7 @@ pub fn tell_owner(host: &Host, is_foreign: impl Fn(&Value) -> bool) {
         });
         held["managed"]["foreign"] = foreign;
     }
-    fs::write(&path, record.to_string()).unwrap();
+    fs::write(path, record.to_string()).unwrap();
 }
 
 /// A NIC with a route and a rule of its manager, which is done with it by this file.
@@ -118,7 +120,7 @@ fn what_equals_a_managers_own_in_effect_comes_back_itself() {
         );
         tell_owner(host, |one| one["metric"] == 70 || one["priority"] == 1100);
         fs::remove_file(state_file(&index)).unwrap();
-        stop_beside_work(host, &mut c, || {
+        stop_beside_work(host, &mut c, "r0", || {
             sh("ip address add 10.0.0.1/24 dev r0; ip link set r0 up
                 ip route add 10.20.0.0/16 via 10.0.0.9 dev r0 metric 51 proto static
                 ip rule add from 10.0.0.1 table 100 priority 1001 protocol static");
@@ -145,7 +147,7 @@ fn what_an_administrator_took_from_a_profile_stays_away() {
             let status = host.rdmaprep(&["status"]).ok().out;
             let is_told = status.contains("configuration of r0 by systemd-networkd has changed");
             assert_eq!(is_told, !is_same, "{status}");
-            stop_beside_work(host, &mut c, || {
+            stop_beside_work(host, &mut c, "r0", || {
                 sh("ip address add 10.0.0.1/24 dev r0; ip link set r0 up");
                 says(&self::index(), CONFIGURED);
             });

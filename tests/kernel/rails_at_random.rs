@@ -10,7 +10,8 @@ use testkit::{Container, Host, Look, sh};
 const RAILS: usize = 4;
 const ROUNDS: usize = 14;
 
-/// A route of each family over all rails, IPv4 over the uplink as well; one over two; a group.
+/// A route of each family over all rails, IPv4 over the uplink as well; one over two; a group; an
+/// IPv6 route whose legs several programs gave.
 fn routes(host: &Host) {
     host.rails(RAILS);
     host.ip(
@@ -32,7 +33,10 @@ route add fd50::/48 {v6}
 nexthop add id 1 via 10.1.0.9 dev r1
 nexthop add id 3 via 10.3.0.9 dev r3
 nexthop add id 10 group 1/3
-route add 10.52.0.0/16 nhid 10"
+route add 10.52.0.0/16 nhid 10
+route append fd53::/48 via fd00::9 dev r0 proto static
+route append fd53::/48 via fd01::9 dev r1 proto boot
+route append fd53::/48 via fd02::9 dev r2 proto static"
     ));
 }
 

@@ -3,7 +3,9 @@
 use std::fs;
 
 use crate::alone;
-use crate::managed::{index, says, state_file, stop_beside};
+use crate::managed::{
+    index, index_of, says, state_file, stop_beside, stop_beside_work, tell_owner_in,
+};
 use testkit::{Container, Host, sh};
 
 const SHARED: &str = "10.50.0.0/16";
@@ -228,5 +230,57 @@ fn a_whole_route_over_a_nic_that_waits_comes_back() {
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
         host.is_clean();
         assert_eq!(legs(), ["r0", "r1", "up0"]);
+    });
+}
+
+/// Of IPv6 these are legs of one route, and the kernel names the protocol of the first one.
+#[test]
+fn ipv6_legs_of_two_protocols_come_back() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad
+address add fd01::1/64 dev r1 nodad
+route append fd53::/48 via fd00::9 dev r0 proto static
+route append fd53::/48 via fd01::9 dev r1 proto boot");
+        let before = host.look();
+        let mut one = taken(host, "r0");
+        one.stop(host).ok();
+        host.is_as(&before);
+        for order in [["r0", "r1"], ["r1", "r0"]] {
+            let mut both = order.map(|nic| taken(host, nic));
+            for c in &mut both {
+                c.stop(host).ok();
+            }
+            host.is_clean();
+            host.is_as(&before);
+        }
+    });
+}
+
+/// Its manager has no word for a route that it never knew.
+#[test]
+fn what_is_handed_over_is_not_the_managers_own() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        says("1", "unmanaged");
+        for nic in ["r0", "r1"] {
+            says(&index_of(nic), "configured");
+        }
+        let before = host.look();
+        let mut both = ["r0", "r1"].map(|nic| {
+            let was = index_of(nic);
+            let c = taken(host, nic);
+            fs::remove_file(state_file(&was)).unwrap();
+            c
+        });
+        // As a lease gives them: they do not say that the profile is the same.
+        for record in host.records() {
+            tell_owner_in(&record, |_| true);
+        }
+        for (c, nic) in both.iter_mut().zip(["r0", "r1"]) {
+            stop_beside_work(host, c, nic, || says(&index_of(nic), "configured"));
+        }
+        host.is_clean();
+        host.is_as(&before);
     });
 }

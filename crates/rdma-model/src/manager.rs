@@ -68,7 +68,22 @@ pub struct Foreign {
     pub rules: Vec<Rule>,
 }
 
+impl Foreign {
+    /// While other NICs are away a part of a route stands for it.
+    fn has_route_or_whole(&self, route: &Route) -> bool {
+        let mut routes = self.routes.iter();
+        routes.any(|foreign| foreign == route || route.is_part_of(foreign))
+    }
+}
+
 impl Managed {
+    /// Adds a route that came to the NIC's state while the NIC was away.
+    pub fn add_foreign_route(&mut self, route: &Route) {
+        if let Some(foreign) = &mut self.foreign {
+            foreign.routes.push(route.clone());
+        }
+    }
+
     pub fn owns_address(&self, address: &Address) -> bool {
         match &self.foreign {
             Some(foreign) => !foreign.addresses.contains(address),
@@ -82,7 +97,7 @@ impl Managed {
             // those itself.
             Some(foreign) => {
                 route.protocol == KERNEL && self.by == Manager::Networkd
-                    || !foreign.routes.contains(route)
+                    || !foreign.has_route_or_whole(route)
             }
             None => is_dynamic(route),
         }

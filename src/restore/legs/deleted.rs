@@ -9,7 +9,7 @@ use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
 use rdma_model::step::NicState;
 
-use super::{AbsentParts, is_ipv6, is_part, is_same_leg, key};
+use super::AbsentParts;
 use crate::record::Record;
 
 /// A leg over a link that stayed, and what was left of its route.
@@ -23,7 +23,7 @@ struct Stayed<'a> {
 impl Stayed<'_> {
     fn is_there(&self) -> bool {
         let mut legs = self.rest.iter().flat_map(|r| &r.hops);
-        legs.any(|leg| is_same_leg(leg, self.leg))
+        legs.any(|leg| leg.is_same_leg(self.leg))
     }
 
     fn is_without_ipv4(&self) -> bool {
@@ -118,7 +118,7 @@ impl AbsentParts {
     /// out of that one (ip6_route_del() in net/ipv6/route.c).
     pub(super) fn rests_of(&self, state: &NicState) -> Vec<Route> {
         let mut rests: Vec<Route> = self.rests.clone();
-        rests.retain(|rest| !is_ipv6(rest) && state.routes.iter().any(|r| is_part(rest, r)));
+        rests.retain(|rest| !rest.is_ipv6() && state.routes.iter().any(|r| rest.is_part_of(r)));
         rests
     }
 
@@ -156,7 +156,7 @@ impl AbsentParts {
 
 fn is_among(legs: &[(Route, Hop)], route: &Route, leg: &Hop) -> bool {
     let mut legs = legs.iter();
-    legs.any(|(of, gone)| key(of) == key(route) && is_same_leg(gone, leg))
+    legs.any(|(of, gone)| of.is_same_but_for_legs(route) && gone.is_same_leg(leg))
 }
 
 fn legs_that_stayed<'a>(
@@ -172,10 +172,10 @@ fn legs_that_stayed<'a>(
         if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
             continue;
         }
-        let rest = host.routes.iter().filter(|r| key(r) == key(route));
+        let rest = host.routes.iter().filter(|r| r.is_same_but_for_legs(route));
         let rest: Vec<&Route> = rest.collect();
         // Else another route of that kind is beside it, or there is another one by now.
-        if rest.iter().any(|r| !is_part(r, route)) {
+        if rest.iter().any(|r| !r.is_part_of(route)) {
             continue;
         }
         for leg in route
@@ -205,10 +205,6 @@ fn has_stayed(record: &Record, route: &Route, leg: &Hop) -> bool {
         let mut devs = part.hops.iter().filter_map(|h| h.dev.as_ref());
         devs.any(|dev| record.names().any(|name| name == dev))
     };
-    is_ipv6(route)
-        || parts.any(|part| {
-            !is_over_own(&part)
-                && is_part(part, route)
-                && part.hops.iter().any(|h| is_same_leg(h, leg))
-        })
+    route.is_ipv6()
+        || parts.any(|part| !is_over_own(&part) && part.is_part_of(route) && part.has_leg(leg))
 }

@@ -11,7 +11,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Member, Netdev, Nexthop, Route, Snapshot};
 use rdma_model::upper_lower::is_ipoib;
 
-use super::{AbsentParts, is_ipv6, is_same_leg};
+use super::AbsentParts;
 use crate::kernel::Sysctls;
 use crate::record::Record;
 
@@ -48,7 +48,7 @@ impl AbsentParts {
                         None => "has gone",
                     };
                     notes.push(format!("{dev} {what}: its legs of routes are left out"));
-                } else if is_ipv6(route)
+                } else if route.is_ipv6()
                     && here.is_some_and(lacks_ipv6)
                     && self.without_ipv6.insert(dev.clone())
                 {
@@ -162,7 +162,7 @@ fn leg(object: &Nexthop, member: &Member) -> Hop {
 fn has_leg(record: &Record, group: u32, leg: &Hop) -> bool {
     let routes = record.held.iter().flat_map(|h| &h.before.routes);
     let mut through = routes.filter(|r| r.nexthop() == Some(group));
-    through.all(|r| r.hops.iter().any(|hop| is_same_leg(hop, leg)))
+    through.all(|r| r.has_leg(leg))
 }
 
 const DISABLED: &str = "ipv6/conf/disable_ipv6";
@@ -175,7 +175,7 @@ fn lacks_ipv6(dev: &Netdev) -> bool {
 /// What says of links that are not the record's whether its IPv6 routes can lead over them.
 pub(super) fn whether_ipv6(record: &Record) -> Sysctls {
     let routes = record.held.iter().flat_map(|h| &h.before.routes);
-    let legs = routes.filter(|r| is_ipv6(r)).flat_map(|r| &r.hops);
+    let legs = routes.filter(|r| r.is_ipv6()).flat_map(|r| &r.hops);
     let others = legs.filter_map(|hop| hop.dev.as_ref());
     let others = others.filter(|dev| !record.names().any(|name| name == *dev));
     let named = others.map(|dev| (dev.clone(), vec![DISABLED.to_owned()]));

@@ -8,7 +8,7 @@ use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::Route;
 use rdma_model::step::Side;
 
-use super::{AbsentParts, is_part, is_put_in_parts};
+use super::{AbsentParts, is_put_in_parts};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::{Phase, Record};
 use crate::restore::owed;
@@ -54,13 +54,19 @@ impl AbsentParts {
                 if !both || is_its_part || !leads_by_its(route, from, &its.objects) {
                     continue;
                 }
+                let mut parts = state.routes.iter().filter(|r| r.is_part_of(route));
+                let managed = held.managed.as_ref();
+                let is_managers = parts.any(|r| managed.is_some_and(|m| m.owns_route(r)));
                 // Those of IPv4 are recorded, and may be equal to routes of their own.
                 state.routes.retain(|r| {
-                    !is_part(r, route) || is_put_in_parts(r) && !self.stand_ins.contains(r)
+                    !r.is_part_of(route) || is_put_in_parts(r) && !self.stand_ins.contains(r)
                 });
                 if !state.routes.contains(route) {
                     state.routes.push(route.clone());
                     keys.push(route.clone());
+                    if !is_managers && let Some(managed) = &mut held.managed {
+                        managed.add_foreign_route(route);
+                    }
                 }
                 let here = Some(route)
                     .filter(|route| self.lacks(route))

@@ -54,6 +54,30 @@ impl Route {
         }
     }
 
+    /// Whether it is what remains of another one whose other legs have gone.
+    pub fn is_part_of(&self, whole: &Route) -> bool {
+        self.is_same_but_for_legs(whole)
+            && self.hops.len() < whole.hops.len()
+            && self.hops.iter().all(|leg| whole.has_leg(leg))
+    }
+
+    pub fn has_leg(&self, leg: &Hop) -> bool {
+        self.hops.iter().any(|hop| hop.is_same_leg(leg))
+    }
+
+    /// Of IPv6, legs that several protocols gave are those of one route (fib6_add_rt2node() in
+    /// net/ipv6/ip6_fib.c), of which the kernel names the first one's.
+    pub fn is_same_but_for_legs(&self, other: &Route) -> bool {
+        (self.destination, self.source, self.tos) == (other.destination, other.source, other.tos)
+            && (self.table, self.metric) == (other.table, other.metric)
+            && self.nexthop() == other.nexthop()
+            && (self.is_ipv6() || self.protocol == other.protocol)
+    }
+
+    pub fn is_ipv6(&self) -> bool {
+        self.destination.addr().is_ipv6()
+    }
+
     pub fn nexthop(&self) -> Option<u32> {
         let Hex(id) = self.other.get(&RTA_NH_ID)?;
         Some(u32::from_ne_bytes(id.as_slice().try_into().ok()?))
@@ -79,6 +103,13 @@ pub struct Hop {
     /// has it in the route's.
     #[serde(default)]
     pub other: BTreeMap<u16, Hex>,
+}
+
+impl Hop {
+    /// Whether both lead to one place.
+    pub fn is_same_leg(&self, other: &Hop) -> bool {
+        (&self.dev, self.gateway) == (&other.dev, other.gateway)
+    }
 }
 
 /// A nexthop object (RTM_NEWNEXTHOP): one leg that routes name by its number, or a group of such.
