@@ -36,8 +36,8 @@ pub struct Hook<'a> {
     pub begun: Instant,
     /// When the work has to be done; an undo comes after it.
     pub deadline: Instant,
-    /// Until when to wait for NICs that other containers hold.
-    pub wait_until: Instant,
+    /// Until when a create tries again, where it may not have the NICs yet: the deadline at most.
+    pub retry_until: Instant,
     pub target: Target<'a>,
     /// The records as they were before the lock was there.
     seen: RefCell<Option<Seen>>,
@@ -58,16 +58,16 @@ impl<'a> Hook<'a> {
             machine,
             begun,
             deadline: begun,
-            wait_until: begun,
+            retry_until: begun,
             target,
             seen: RefCell::default(),
         }
     }
 
-    pub fn until(self, deadline: Instant, wait_until: Instant) -> Hook<'a> {
+    pub fn until(self, deadline: Instant, retry_until: Instant) -> Hook<'a> {
         Hook {
             deadline,
-            wait_until: wait_until.min(deadline),
+            retry_until: retry_until.min(deadline),
             ..self
         }
     }

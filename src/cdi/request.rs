@@ -27,10 +27,11 @@ impl Request {
     }
 
     /// What of a plan that was carried out, or is about to be, is for one of its containers: where
-    /// devices name its NICs, these alone, with the nodes that they have by now. `host` has the
-    /// nodes of HCAs without a netdev: without such HCAs, it need not be observed. In exclusive
-    /// mode the host has none of them any more, and could not say what to hide: then it is all of
-    /// the plan, and `RunningSetup::conclude` refuses a container that lacks a node.
+    /// devices name its NICs, these alone. They keep the nodes that the plan gives them, which
+    /// [`Request::narrowed_plan`] predicts again, since fewer NICs move then. `host` has the nodes
+    /// of HCAs without a netdev: without such HCAs, it need not be observed. In exclusive mode the
+    /// host has none of them any more, and could not say what to hide: then it is all of the plan,
+    /// and `RunningSetup::conclude` refuses a container that lacks a node.
     pub fn part_of(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive

@@ -304,7 +304,7 @@ pub(super) fn for_container(
         ..Scope::network()
     };
     let seen = live.observe(Side::Host, &scope)?;
-    let unplanned = mine.unplanned_note(&plan);
+    let unplanned = mine.note_of_unplanned(&plan);
     let plan = mine.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(mine.nothing_left(&plan, unplanned));

@@ -20,9 +20,8 @@ impl DeviceRequest {
         self.netdevs.contains(netdev)
     }
 
-    /// Whether the other one has all of its rails.
-    pub fn is_within(&self, other: &DeviceRequest) -> bool {
-        self.netdevs.is_subset(&other.netdevs) && self.hcas.is_subset(&other.hcas)
+    pub fn has_all_rails_of(&self, other: &DeviceRequest) -> bool {
+        self.netdevs.is_superset(&other.netdevs) && self.hcas.is_superset(&other.hcas)
     }
 
     pub fn has_hca(&self, hca: &str) -> bool {

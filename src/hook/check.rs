@@ -29,5 +29,5 @@ pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
             .error("the NICs are in another namespace, or not all of them are attached")
     );
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
-    verify_inside(&mut *world, record, ConfAll::Containers, report).map(drop)
+    verify_inside(&mut *world, record, ConfAll::MaybeChanged, report).map(drop)
 }

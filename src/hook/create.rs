@@ -59,7 +59,6 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     report.plan = Some(name.to_string());
     let mut create = Create {
         hook,
-        pod_request: Cow::Borrowed(request),
         container_request: request,
         report,
     };
@@ -69,7 +68,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
             Err(e) if may_pass(&e) => e,
             done => return done,
         };
-        if Instant::now() >= hook.wait_until {
+        if Instant::now() >= hook.retry_until {
             return Err(end_of_wait(hook, obstacle));
         }
         create.report.note_once([format!("waited: {obstacle:#}")]);
@@ -87,7 +86,7 @@ fn may_pass(e: &anyhow::Error) -> bool {
 
 /// What was in the way to the last, and whether it was the hook's deadline that ended the wait.
 fn end_of_wait(hook: &Hook, obstacle: anyhow::Error) -> anyhow::Error {
-    if hook.wait_until < hook.deadline {
+    if hook.retry_until < hook.deadline {
         return obstacle;
     }
     ErrorClass::Locked.error(format!(
@@ -98,19 +97,19 @@ fn end_of_wait(hook: &Hook, obstacle: anyhow::Error) -> anyhow::Error {
 
 struct Create<'a> {
     hook: &'a Hook<'a>,
-    /// What moves for it: the rails of all claims of its pod, as `lock_and_reclaim` reads them.
-    /// Without a claim, the container's own request.
-    pod_request: Cow<'a, Request>,
     container_request: &'a Request,
     report: &'a mut Report,
 }
 
-/// One try: who gets the NICs, both namespaces, and the records as they are while the lock is held.
+/// One try: who gets the NICs, both namespaces, and what is read while the lock is held.
 struct Attempt<'a> {
     recipient: &'a dyn Recipient,
     host_netns: u64,
     world: Box<dyn World>,
     records: Records<'a>,
+    /// What moves: the rails of all claims of the pod. Without a claim, what the container asks
+    /// for.
+    pod_request: Cow<'a, Request>,
     _lock: Lock,
 }
 
@@ -141,7 +140,7 @@ impl<'a> Create<'a> {
         }
         self.restore_claimed_elsewhere(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
-            if hook.store.claim_keeps_nics(&record) || self.is_in_use(&record, recipient) {
+            if self.nics_stay(&record, recipient) {
                 return self.join(attempt, record);
             }
             // A hook died in the middle, or all that used the NICs have ended: start again.
@@ -154,14 +153,16 @@ impl<'a> Create<'a> {
             host: Some(&host),
             inside: Some(&inside),
         };
-        // Only claims give a pod more than this container: then all of it moves and is recorded,
-        // and not as fitted for one container. The others are fitted as they join.
         let Share {
             of_container,
-            whole_pod,
-        } = self.share(plan, &host);
-        let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
-        let to_move = whole_pod.unwrap_or(plan);
+            of_pod,
+        } = self.share(&attempt, plan, &host);
+        let Fitted {
+            plan: fitted,
+            setup,
+        } = self.fit(of_container, seen, &mut attempt)?;
+        // A pod's plan moves as it is: each of its containers is fitted as it joins.
+        let to_move = of_pod.unwrap_or(fitted);
         let AttachPlan { steps, held, .. } = self.plan_steps(&to_move, &host, &inside, &attempt)?;
         let record = self.new_record(to_move, host, held, &attempt)?;
         self.end_lap(Lap::Plan);
@@ -184,7 +185,7 @@ impl<'a> Create<'a> {
         hook.store.make_folders()?;
         let lock = hook.store.lock(hook.deadline)?;
         self.end_lap(Lap::Lock);
-        self.pod_request = self.request_of_pod()?;
+        let pod_request = self.request_of_pod()?;
         let mut records = hook.read_records()?;
         let notes = reclaim(hook.machine, &mut records, Some(recipient.netns()))?;
         self.report.note_once(notes);
@@ -193,6 +194,7 @@ impl<'a> Create<'a> {
             host_netns,
             world: recipient.open()?,
             records,
+            pod_request,
             _lock: lock,
         })
     }
@@ -256,7 +258,7 @@ impl<'a> Create<'a> {
             plan: plan.name.clone(),
             members: vec![member(self.hook, attempt.recipient)?],
             given: Some(Box::new(plan)),
-            claims: self.claims().cloned().collect(),
+            claims: attempt.claims().cloned().collect(),
             host_objects,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,
@@ -275,8 +277,8 @@ impl<'a> Create<'a> {
         })
     }
 
-    /// What took the time since the last lap. Where that may fail, its result is kept until after
-    /// this: the time of what fails is booked, too.
+    /// Books the time since the last lap. That of work which failed with `?` before this is in the
+    /// report's whole time alone.
     fn end_lap(&mut self, lap: Lap) {
         self.report.end_lap(self.hook.begun, lap);
     }

@@ -23,7 +23,7 @@ pub(super) fn scope_inside(record: &Record, states: &[NicState]) -> Scope {
 
 /// Gives equal routes and rules inside the order that they had on the host; where one cannot have
 /// it, a note says so.
-pub(super) fn put_in_order_inside(
+pub(super) fn order_inside(
     world: &mut dyn World,
     record: &Record,
     report: &mut Report,
@@ -46,14 +46,14 @@ pub(super) fn put_in_order_inside(
     Ok(())
 }
 
-/// Who has said last what `conf/all` is inside, which may defeat the NICs' own values.
+/// The sysctls `conf/all` inside, which may defeat the NICs' own values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConfAll {
-    /// This create: it is as the NICs need it.
-    Ours,
-    /// Maybe the container: a runtime writes the sysctls of config.json after the create hooks.
-    /// What it asks for there is noted, and keeps no container from running.
-    Containers,
+    /// By this create, as the NICs need them.
+    JustSet,
+    /// A runtime writes the sysctls of config.json after the create hooks. What defeats the NICs'
+    /// own is noted then, and keeps no container from running.
+    MaybeChanged,
 }
 
 /// [`ErrorClass::Kernel`] where the NICs inside are not what they should be.
@@ -68,8 +68,8 @@ pub(super) fn verify_inside(
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
     match conf_all {
-        ConfAll::Ours => drift.extend(rails::drift(&states, &now)),
-        ConfAll::Containers => note_overruled(&states, &now, report),
+        ConfAll::JustSet => drift.extend(rails::drift(&states, &now)),
+        ConfAll::MaybeChanged => note_overruled(&states, &now, report),
     }
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
         drift.extend(rdma_mode::drift(

@@ -3,7 +3,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
 use super::inside::{
-    ConfAll, note_overruled, put_in_order_inside, scope_inside, states_inside, verify_inside,
+    ConfAll, note_overruled, order_inside, scope_inside, states_inside, verify_inside,
 };
 use super::{Hook, is_able};
 use crate::apply::apply;
@@ -51,10 +51,10 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     let applied = apply(&steps, &mut *world, hook.deadline, |_| {
         report.steps_done += 1
     });
-    let ordered = applied.and_then(|()| put_in_order_inside(&mut *world, record, report));
+    let ordered = applied.and_then(|()| order_inside(&mut *world, record, report));
     report.end_lap(hook.begun, Lap::Configure);
     ordered?;
-    let verified = verify_inside(&mut *world, record, ConfAll::Containers, report);
+    let verified = verify_inside(&mut *world, record, ConfAll::MaybeChanged, report);
     report.end_lap(hook.begun, Lap::Verify);
     verified?;
     Ok(())

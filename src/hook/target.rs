@@ -45,7 +45,8 @@ impl<'a> Target<'a> {
         self.facts().is_some()
     }
 
-    /// Absent where it is a container, whose init the runtime names.
+    /// Who gets the NICs where there is no container yet; a container's is its init, which a create
+    /// opens by the pid that the runtime says.
     pub(super) fn recipient(self) -> Option<&'a dyn Recipient> {
         match self {
             Target::Hold(keeper) => Some(keeper.recipient),
@@ -54,8 +55,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Of the recipient, for an error.
-    pub(super) fn in_words(self) -> &'static str {
+    /// Who has ended, for an error: what keeps the namespace in a hold is this process itself.
+    pub(super) fn recipient_in_words(self) -> &'static str {
         match self {
             Target::Attachment { .. } => "the namespace of CNI_NETNS",
             _ => "the container's init",

@@ -13,7 +13,7 @@ use crate::config::request::{ANNOTATION, Request};
 impl Request {
     /// That the annotation's list has a NIC that is not in the plan as it is stored: the container
     /// starts without it.
-    pub fn unplanned_note(&self, plan: &Plan) -> Option<String> {
+    pub fn note_of_unplanned(&self, plan: &Plan) -> Option<String> {
         let mut wanted = self.narrowing.only.iter().flatten();
         let strange = wanted.find(|name| !plan.has(name))?;
         Some(format!(

@@ -18,10 +18,11 @@ use crate::store::profiles::ProfileOf;
 use super::unfinished::replace_unfinished;
 use super::{Attempt, Create};
 use crate::hook::Hook;
-use crate::hook::inside::{ConfAll, put_in_order_inside, verify_inside};
+use crate::hook::inside::{ConfAll, order_inside, verify_inside};
 
 impl Create<'_> {
-    /// Records, moves, verifies; and undoes everything if any of these fails.
+    /// Writes the record; then moves and verifies, and undoes everything if that fails. Until then
+    /// nothing has moved.
     pub(super) fn carry_out(
         &mut self,
         mut attempt: Attempt,
@@ -30,12 +31,11 @@ impl Create<'_> {
         setup: Option<SetupPlan>,
     ) -> Result<()> {
         if let Err(e) = attempt.records.save(&record) {
-            // What stays of it speaks of NICs that never left: it is harmless.
+            // If this fails, too, what stays speaks of NICs that never left: it is harmless.
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        // If this fails the record stays. Nothing has moved: its restore brings back what earlier
-        // ones owed.
+        // If this fails, the record stays: what earlier restores owed may be in it alone by now.
         replace_unfinished(&mut attempt.records, &record)?;
         self.attach(&mut attempt, &mut record, steps, setup)
             .or_else(|e| self.undo(attempt, record, &e))
@@ -85,8 +85,9 @@ impl Create<'_> {
             report.steps_done += usize::from(is_done);
             report.end_lap(begun, lap_of(step));
         })?;
-        let ordered = put_in_order_inside(world, record, report);
-        let verified = ordered.and_then(|()| verify_inside(world, record, ConfAll::Ours, report));
+        let ordered = order_inside(world, record, report);
+        let verified =
+            ordered.and_then(|()| verify_inside(world, record, ConfAll::JustSet, report));
         report.end_lap(begun, Lap::Verify);
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
@@ -96,7 +97,7 @@ impl Create<'_> {
         self.lift_memlock(*recipient);
         let text = format!(
             "{} ended while its NICs were moved",
-            self.hook.target.in_words()
+            self.hook.target.recipient_in_words()
         );
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
         let attached = Record {

@@ -15,15 +15,16 @@ use crate::store::claims::Binding;
 
 use super::{Attempt, Create};
 
-/// What of its pod's plan a container gets; and the whole of it, where other containers get more.
+/// What of its pod's plan a container gets; and all of that plan, where claims of the pod's other
+/// containers have more.
 pub(super) struct Share {
     pub(super) of_container: Plan,
-    pub(super) whole_pod: Option<Plan>,
+    pub(super) of_pod: Option<Plan>,
 }
 
-/// Its bindings, which have all that it asks for. [`ErrorClass::Locked`] names the pod that has one
-/// of them: the kubelet asks no one before it starts a second pod with a claim, and `rdmaprep-dra`
-/// hands it on when that has ended.
+/// The bindings of the claims that a container names, which have all rails that it asks for.
+/// [`ErrorClass::Locked`] names the pod that has one of them: the kubelet asks no one before it
+/// starts a second pod with a claim. When the first has ended, `rdmaprep-dra` hands the claim on.
 fn own_bindings<'b>(
     all: &'b [Binding],
     asked: &DeviceRequest,
@@ -40,7 +41,7 @@ fn own_bindings<'b>(
         own.push(binding);
     }
     ensure!(
-        asked.is_within(&given),
+        given.has_all_rails_of(asked),
         ErrorClass::Refused.error("the container names rails that its claims do not have")
     );
     Ok(own)
@@ -69,8 +70,8 @@ fn check_pod(binding: &Binding, pod: Option<&str>) -> Result<()> {
 }
 
 impl<'a> Create<'a> {
-    /// What moves for it: the rails of all claims of its pod, whose containers share a namespace.
-    /// Its own request where it has no claim. The caller has the lock.
+    /// What moves: the rails of all claims of the container's pod, of which all containers share a
+    /// namespace. Without a claim, what the container asks for. The caller has the lock.
     pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
         let (hook, request) = (self.hook, self.container_request);
         let devices = request.narrowing.devices.as_ref();
@@ -95,17 +96,20 @@ impl<'a> Create<'a> {
     }
 }
 
-impl Create<'_> {
+impl Attempt<'_> {
+    /// UIDs of the pod's claims.
     pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
         let devices = self.pod_request.narrowing.devices.as_ref();
         devices.into_iter().flat_map(|devices| &devices.claims)
     }
+}
 
-    /// A rail that a pod is about to get is no one else's, nor one that is on its way back from it.
-    /// [`ErrorClass::Locked`] names its claim.
-    pub(super) fn check_unbound(&self, plan: &Plan) -> Result<()> {
+impl Create<'_> {
+    /// That no rail of the plan is bound to a claim of another pod, which is about to get it, or
+    /// has ended and not returned it yet. [`ErrorClass::Locked`] names the claim.
+    pub(super) fn check_unbound(&self, attempt: &Attempt, plan: &Plan) -> Result<()> {
         for binding in self.hook.store.bindings(self.hook.machine.boot_id())? {
-            if self.claims().any(|own| *own == binding.claim.uid) {
+            if attempt.claims().any(|own| *own == binding.claim.uid) {
                 continue;
             }
             for rail in binding.rails() {
@@ -120,17 +124,17 @@ impl Create<'_> {
         Ok(())
     }
 
-    pub(super) fn share(&self, plan: Plan, host: &Snapshot) -> Share {
-        let has_all =
-            self.container_request.narrowing.devices == self.pod_request.narrowing.devices;
-        match has_all {
+    /// `plan` is what moves.
+    pub(super) fn share(&self, attempt: &Attempt, plan: Plan, host: &Snapshot) -> Share {
+        let own = self.container_request;
+        match own.narrowing.devices == attempt.pod_request.narrowing.devices {
             true => Share {
                 of_container: plan,
-                whole_pod: None,
+                of_pod: None,
             },
             false => Share {
-                of_container: self.container_request.part_of(&plan, Some(host)),
-                whole_pod: Some(plan),
+                of_container: own.part_of(&plan, Some(host)),
+                of_pod: Some(plan),
             },
         }
     }
@@ -141,7 +145,7 @@ impl Create<'_> {
     pub(super) fn restore_claimed_elsewhere(&self, attempt: &mut Attempt) -> Result<()> {
         let netns = attempt.recipient.netns();
         let away = attempt.records.readable().filter(|r| {
-            r.netns != netns && !r.is_back() && self.claims().any(|uid| r.claims.contains(uid))
+            r.netns != netns && !r.is_back() && attempt.claims().any(|uid| r.claims.contains(uid))
         });
         let elsewhere: Vec<Record> = away.cloned().collect();
         for record in elsewhere {

@@ -7,8 +7,9 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
 
+use crate::config::request::Request;
 use crate::config::sandbox::Sandbox;
-use crate::kernel::{RoutesOf, Scope, World};
+use crate::kernel::{RoutesOf, Scope};
 use crate::plan::Plan;
 use crate::planner::{self, fresh_plan};
 use crate::select::BusyNic;
@@ -35,41 +36,34 @@ impl Create<'_> {
         name: &PlanName,
         attempt: &mut Attempt,
     ) -> Result<PlanAndHost> {
-        let (hook, request) = (self.hook, &*self.pod_request);
-        let policy = &request.host.policy;
+        let hook = self.hook;
         let busy = planner::busy_nics(&attempt.records, hook.machine);
-        let world = &mut *attempt.world;
-        let whole = self.whole_plan(name, world, &busy)?;
-        // Before the host is observed for a stored plan: an observation that only ends in a wait
-        // would keep the lock from others. A policy that judges hardware needs it, and comes below.
-        let by_hardware = policy.asks_for_hardware();
-        if !by_hardware {
+        let whole = self.whole_plan(name, attempt, &busy)?;
+        let request = &attempt.pod_request;
+        let policy = &request.host.policy;
+        // A container that waits comes here at each try: it shall not observe the host for nothing,
+        // which would keep the lock from others. Which NICs it waits for, a policy that judges
+        // hardware says only after that.
+        if !policy.asks_for_hardware() {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
         }
-        let host = world.observe(Side::Host, &self.scope_of(&whole))?;
-        let unplanned = request.unplanned_note(&whole);
+        let scope = self.scope_of(&whole, request);
+        let host = attempt.world.observe(Side::Host, &scope)?;
+        let unplanned = request.note_of_unplanned(&whole);
         let plan = request.narrowed_plan(whole, Some(&host));
         request.check_has_all_asked(&plan)?;
         if plan.nics.is_empty() && plan.ib.is_empty() {
             return Err(request.nothing_left(&plan, unplanned));
         }
         planner::check_agreed(&plan, hook.agreed_digest())?;
-        let has_own_network = attempt.recipient.netns() != attempt.host_netns;
-        ensure!(
-            plan.moves() == has_own_network,
-            // ON_HOST only if the stored plan has changed after `is_for_host` read it, without the
-            // lock.
-            ErrorClass::Refused.error(if has_own_network { HAS_OWN } else { ON_HOST })
-        );
+        check_network(&plan, attempt)?;
         policy.check_limits(&plan)?;
-        self.check_unbound(&plan)?;
-        if by_hardware {
-            planner::check_free(&plan, &busy)?;
-        }
+        self.check_unbound(attempt, &plan)?;
+        planner::check_free(&plan, &busy)?;
         // By which links the host, and the job's peers, bootstrap and rendezvous, are reached
         // now: `plan_attach` refuses to move those.
         let job = plan.job.clone().with(&request.job());
-        let paths = plan.moves().then(|| world.host_paths(&host, &job));
+        let paths = plan.moves().then(|| attempt.world.host_paths(&host, &job));
         self.report.note_once(unplanned);
         // Last: a NIC that has gone may be another container's, which `check_free` names.
         planner::check_damaged_records(&attempt.records, attempt.recipient.netns(), &plan, &host)?;
@@ -80,31 +74,46 @@ impl Create<'_> {
     }
 
     /// As it is stored, or made; not narrowed yet.
-    fn whole_plan(&self, name: &PlanName, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
+    fn whole_plan(&self, name: &PlanName, attempt: &mut Attempt, busy: &[BusyNic]) -> Result<Plan> {
+        let Attempt {
+            world, pod_request, ..
+        } = attempt;
         if let Some(keeper) = self.hook.target.keeper() {
             return Ok(keeper.plan.clone());
         }
-        if let Some(plan) = planner::stored_plan(self.hook.store, &self.pod_request, name)? {
+        if let Some(plan) = planner::stored_plan(self.hook.store, pod_request, name)? {
             return Ok(plan);
         }
         // None is stored: it is made, of the NICs that the container's devices name, if they do.
-        let request = self.pod_request.of_devices();
+        let request = pod_request.of_devices();
         planner::check_named_free(&request, busy)?;
-        fresh_plan(&request, name.as_str(), world, busy)
+        fresh_plan(&request, name.as_str(), &mut **world, busy)
     }
 
-    fn scope_of(&self, plan: &Plan) -> Scope {
+    fn scope_of(&self, plan: &Plan, request: &Request) -> Scope {
         let nics: Vec<IfName> = plan.nics.iter().map(|n| n.name().clone()).collect();
-        let job = plan.job.clone().with(&self.pod_request.job());
-        let is_proxy = self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
-        let by_hardware = self.pod_request.host.policy.asks_for_hardware();
+        let job = plan.job.clone().with(&request.job());
+        let is_for_rdma_proxy =
+            plan.sysfs.is_proxy() || self.hook.target.sandbox() == Some(Sandbox::RdmaProxy);
         Scope {
-            // Hardware is judged by it, for gVisor's RDMA proxy, too; and a view is a copy of it.
-            sysfs: by_hardware || plan.sysfs.is_proxy() || is_proxy,
+            // Hardware is judged by it: whether the policy allows it, and gVisor's proxy takes it.
+            sysfs: request.host.policy.asks_for_hardware() || is_for_rdma_proxy,
             // Links in other namespaces that sit on these NICs.
             elsewhere: true,
             routes: RoutesOf::leaving(nics.iter(), &job),
             ..Scope::for_nics(nics)
         }
     }
+}
+
+/// That a plan which moves NICs is for a container with a network of its own, and no other plan is.
+fn check_network(plan: &Plan, attempt: &Attempt) -> Result<()> {
+    let has_own = attempt.recipient.netns() != attempt.host_netns;
+    let why = match has_own {
+        true => HAS_OWN,
+        // Only if the stored plan has changed after `is_for_host` read it, without the lock.
+        false => ON_HOST,
+    };
+    ensure!(plan.moves() == has_own, ErrorClass::Refused.error(why));
+    Ok(())
 }

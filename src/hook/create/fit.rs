@@ -1,4 +1,4 @@
-//! A narrowed plan as this container gets it, and what the container lacks for it.
+//! A plan as this container gets it, and what the container lacks for it besides NICs.
 
 use anyhow::Result;
 
@@ -19,8 +19,8 @@ pub(super) struct Fitted {
 }
 
 impl<'a> Create<'a> {
-    /// By the container's sandbox, environment and config.json. A namespace without a container has
-    /// no setup: each is set up as it joins.
+    /// Fits a plan to the container's sandbox, environment and config.json. Without a container
+    /// there is nothing to fit: each is fitted, and set up, as it joins the namespace.
     pub(super) fn fit(
         &mut self,
         plan: Plan,
@@ -38,15 +38,17 @@ impl<'a> Create<'a> {
             Some(bundle) => Some(bundle.for_init(pid, &views)?),
             None => None,
         };
-        // The host is `inside` where nothing moves.
-        let inside = seen.inside.or(seen.host.filter(|_| !plan.moves()));
+        // A container on the host's network is inside the host's namespace.
+        let inside = match plan.moves() {
+            true => seen.inside,
+            false => seen.host,
+        };
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {
             Some(bundle) => plan.for_container(&bundle.env, namespace),
             None => plan,
         };
         let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
-        // Also of one that fails.
         self.note_setup(notes);
         let setup = setup?;
         if let (Some(setup), Some(host), Some(inside)) = (&setup, seen.host, inside) {
@@ -87,10 +89,10 @@ impl<'a> Create<'a> {
         })
     }
 
-    /// For containers whose config.json this program did not edit. What they set there themselves,
-    /// runc sets after its hooks.
+    /// In a config.json that this program has edited it is lifted already. What another one has as
+    /// its limit, runc sets after its hooks.
     pub(super) fn lift_memlock(&mut self, recipient: &dyn Recipient) {
-        if !self.hook.target.is_container() || !self.pod_request.host.lift_memlock {
+        if !self.hook.target.is_container() || !self.container_request.host.lift_memlock {
             return;
         }
         let done = recipient.lift_memlock();

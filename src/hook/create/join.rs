@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
+use crate::config::request::Request;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::Observations;
 use crate::kernel::{Recipient, Scope};
@@ -19,13 +20,14 @@ use super::{Attempt, Create};
 
 impl Create<'_> {
     /// Whether the NICs of that record, which are in the recipient's namespace, are all attached
-    /// and in use. A member lives then, or a process is left of those that have joined what
-    /// `rdmaprep hold` made.
-    pub(super) fn is_in_use(&self, record: &Record, recipient: &dyn Recipient) -> bool {
+    /// and stay: a claim keeps them, a member lives, or another process than the recipient is in
+    /// what `rdmaprep hold` made.
+    pub(super) fn nics_stay(&self, record: &Record, recipient: &dyn Recipient) -> bool {
         let machine = self.hook.machine;
         let mut members = record.members.iter();
         record.phase == Phase::Attached
-            && (members.any(|m| machine.is_alive(record, m))
+            && (self.hook.store.claim_keeps_nics(record)
+                || members.any(|m| machine.is_alive(record, m))
                 || record.hold.is_some()
                     && machine
                         .occupant(record.netns, Some(recipient.pid()))
@@ -35,7 +37,7 @@ impl Create<'_> {
     /// A second container joins the first; the other create stage of one that is a member already
     /// has nothing to do.
     pub(super) fn join(&mut self, attempt: Attempt, mut record: Record) -> Result<()> {
-        self.check_asks_for_same(&record)?;
+        self.check_asks_for_same(&attempt.pod_request, &record)?;
         self.report.nics = nic_names(&record.held);
         let newcomer = member(self.hook, attempt.recipient)?;
         if record.members.contains(&newcomer) {
@@ -48,23 +50,21 @@ impl Create<'_> {
         self.report
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
-        // Members that have ended stay: by the last of their stop hooks the NICs go home. Where a
-        // claim keeps the NICs, no stop hook is awaited. This container may be a member already, as
-        // another process: it was restarted without its stop hook.
-        let is_kept = self.hook.store.claim_keeps_nics(&record);
-        for member in std::mem::take(&mut record.members) {
-            let is_ended = is_kept && !self.hook.machine.is_alive(&record, &member);
-            if !self.hook.is_for(&member) && !is_ended {
-                record.members.push(member);
-            }
-        }
-        record.members.push(newcomer);
+        let awaits_stops = !self.hook.store.claim_keeps_nics(&record);
+        let mut members = record.members.clone();
+        members.retain(|member| {
+            // It may be one already, as another process: it was restarted without its stop hook.
+            !self.hook.is_for(member)
+                // By the last of their stop hooks the NICs go home, unless a claim keeps them.
+                && (awaits_stops || self.hook.machine.is_alive(&record, member))
+        });
+        members.push(newcomer);
+        record.members = members;
         self.set_up_member(attempt, &record)
     }
 
     /// A namespace has one set of NICs for all of its containers.
-    fn check_asks_for_same(&mut self, record: &Record) -> Result<()> {
-        let request = &self.pod_request;
+    fn check_asks_for_same(&mut self, request: &Request, record: &Record) -> Result<()> {
         if let Some(plan) = request
             .named_plan
             .as_ref()
@@ -88,12 +88,11 @@ impl Create<'_> {
         request.check_has_all_asked(&narrowed)
     }
 
-    /// A second container in a namespace has a /sys, an environment and device nodes of its own:
-    /// for the NICs of its devices, where it has any, else for all that the first one asked for. It
-    /// is a member only then.
+    /// A second container has a /sys, an environment and device nodes of its own: for the NICs that
+    /// its devices name, else for all that the first one got. It is a member when that is set up.
     fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
         if let Some(given) = record.given.as_deref() {
-            // The plan has the nodes of NICs; which one an HCA without a netdev has, the host says.
+            // Only the nodes of HCAs without a netdev are not in the plan.
             let host = match given.ib.is_empty() {
                 true => None,
                 false => Some(attempt.world.observe(Side::Host, &Scope::network())?),
@@ -114,7 +113,7 @@ impl Create<'_> {
 
     /// [`ErrorClass::State`] if the container has ended meanwhile.
     pub(super) fn check_runs(&self, recipient: &dyn Recipient) -> Result<()> {
-        let text = format!("{} has ended", self.hook.target.in_words());
+        let text = format!("{} has ended", self.hook.target.recipient_in_words());
         ensure!(recipient.is_running(), ErrorClass::State.error(text));
         Ok(())
     }

@@ -27,7 +27,7 @@ impl Create<'_> {
             // Only a plan that was asked for is refused: the host's default plan passes over
             // containers that cannot use it.
             ensure!(
-                self.pod_request.named_plan.is_none(),
+                self.container_request.named_plan.is_none(),
                 ErrorClass::Refused.error(ON_HOST)
             );
             // It got nothing that a report could tell of.
@@ -42,7 +42,7 @@ impl Create<'_> {
             host: Some(&host),
             inside: None,
         };
-        let of_container = self.share(plan, &host).of_container;
+        let of_container = self.share(&attempt, plan, &host).of_container;
         let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
@@ -62,10 +62,9 @@ impl Create<'_> {
 
     /// Whether the container asks for its plan without a move, or its plan is of that kind.
     fn is_for_host(&self, name: &PlanName) -> bool {
-        let stored = stored_plan(self.hook.store, &self.pod_request, name)
-            .ok()
-            .flatten();
-        let mode = self.pod_request.network_mode(stored.as_ref());
+        let request = self.container_request;
+        let stored = stored_plan(self.hook.store, request, name);
+        let mode = request.network_mode(stored.ok().flatten().as_ref());
         self.hook.target.is_container() && !mode.is_own()
     }
 }

@@ -7,7 +7,7 @@ use rdma_model::host_objects::HostObjects;
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::NicState;
 use std::net::IpAddr;
 
@@ -70,8 +70,7 @@ pub(super) fn check_managers_are_known(held: &[MovedNic], managers: &mut Manager
     Ok(())
 }
 
-/// Whether the manager could be asked what on the NIC is not its own (`foreign`), and
-/// NetworkManager which profile it has there.
+/// Whether the manager could be asked, NetworkManager also which profile the NIC has.
 fn is_known(managed: &Managed) -> bool {
     let has_profile = managed.uuid.is_some() || managed.by == Manager::Networkd;
     managed.foreign.is_some() && has_profile
@@ -108,8 +107,7 @@ pub(super) fn record_manager_and_its_rules(
     held.before.rules.extend(added);
 }
 
-/// Whether a manager makes a rule again with the NIC: by its profile, what is not in `foreign`;
-/// where it was not asked, what is static.
+/// Whether a manager makes a rule again with the NIC; where it was not asked, a static one.
 fn makes_again(managed: &Managed, rule: &Rule) -> bool {
     match managed.foreign {
         Some(_) => managed.owns_rule(rule),
@@ -133,17 +131,15 @@ pub(super) fn adopt_unfinished(records: &Records, held: &mut MovedNic, host: &Sn
     }
 }
 
+/// `managed` is of the earlier record.
 fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snapshot) {
     let (was, is) = (&earlier.before, &mut held.before);
-    let mut addresses = missing_addresses(&was.netdev.addresses, &is.netdev.addresses);
-    addresses.retain(|a| !managed.owns_address(a));
-    let addresses: Vec<Address> = addresses.into_iter().cloned().collect();
-    let mut routes = missing_routes(&was.routes, &is.routes, Some(managed));
-    routes.retain(|r| !managed.owns_route(r));
-    let routes: Vec<Route> = routes.into_iter().cloned().collect();
-    let mut rules = compare_rules(&was.rules, &host.rules, MadeAgainBy::Manager(managed)).missing;
-    rules.retain(|r| !managed.owns_rule(r));
-    let rules: Vec<Rule> = rules.into_iter().cloned().collect();
+    let addresses = missing_addresses(&was.netdev.addresses, &is.netdev.addresses);
+    let addresses = without(addresses, |a| managed.owns_address(a));
+    let routes = missing_routes(&was.routes, &is.routes, Some(managed));
+    let routes = without(routes, |r| managed.owns_route(r));
+    let rules = compare_rules(&was.rules, &host.rules, MadeAgainBy::Manager(managed)).missing;
+    let rules = without(rules, |r| managed.owns_rule(r));
     // Else it would count as the manager's own, and no restore would put it back.
     if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
         foreign.addresses.extend(addresses.iter().cloned());
@@ -158,6 +154,11 @@ fn adopt(earlier: &MovedNic, managed: &Managed, held: &mut MovedNic, host: &Snap
     held.stand_ins.extend(earlier.stand_ins.iter().cloned());
     // The manager may not run now: then the earlier record says who configures the NIC.
     held.managed.get_or_insert_with(|| managed.clone());
+}
+
+fn without<T: Clone>(missing: Vec<&T>, is_managers: impl Fn(&T) -> bool) -> Vec<T> {
+    let others = missing.into_iter().filter(|one| !is_managers(one));
+    others.cloned().collect()
 }
 
 /// What a manager never owns: neighbours, and nexthop objects whose numbers are free.
@@ -204,15 +205,14 @@ pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Resu
         if rest.len() == earlier.held.len() {
             continue;
         }
+        if rest.is_empty() {
+            records.forget(&earlier)?;
+            continue;
+        }
         // Each begins with its NIC's name: see `waiting` in restore/settle/returned.rs.
         let mut awaits = earlier.awaits.clone();
         awaits.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
-        let smaller = earlier.reduced_to_waiting(earlier.netns, &rest, awaits);
-        if rest.is_empty() {
-            records.forget(&earlier)?;
-        } else {
-            records.save(&smaller)?;
-        }
+        records.save(&earlier.reduced_to_waiting(earlier.netns, &rest, awaits))?;
     }
     Ok(())
 }
