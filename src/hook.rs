@@ -142,6 +142,7 @@ pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> b
     })
 }
 
+/// Whether this very process is a member of what has NICs in that namespace.
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
     let records = hook.read_records()?;
@@ -160,9 +161,9 @@ pub fn create_container(hook: &Hook, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's
-/// runtime also calls hooks that are installed for all, of containers that never had a NIC.
-fn is_able(hook: &Hook) -> Result<bool> {
+/// Whether the hook may change links. Where it may not, that is an error only if the container has
+/// NICs: a user's runtime also calls hooks that are installed for all containers.
+fn has_capabilities(hook: &Hook) -> Result<bool> {
     let Err(lacking) = hook.machine.require_capabilities() else {
         return Ok(true);
     };

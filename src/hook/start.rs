@@ -5,7 +5,7 @@ use rdma_model::step::Side;
 use super::inside::{
     ConfAll, note_overruled, order_inside, scope_inside, states_inside, verify_inside,
 };
-use super::{Hook, is_able};
+use super::{Hook, has_capabilities};
 use crate::apply::apply;
 use crate::plan::rails;
 use crate::report::{Lap, Report};
@@ -15,7 +15,7 @@ use crate::restore::plan::reassert;
 /// poststart: the payload has begun. A runtime with its own network stack has removed the addresses
 /// by now.
 pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
-    if !is_able(hook)? {
+    if !has_capabilities(hook)? {
         return Ok(());
     }
     match hook.ask_early(|records| hook.own_record(records).is_some()) {

@@ -1,7 +1,7 @@
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
-use super::{Hook, is_able};
+use super::{Hook, has_capabilities};
 use crate::oci::state::State;
 use crate::record::Record;
 use crate::report::{Lap, Report};
@@ -13,17 +13,20 @@ use crate::store::records::Records;
 /// poststop: the container has ended. Its NICs are restored with the last container of the
 /// namespace.
 pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
-    if !is_able(hook)? {
+    if !has_capabilities(hook)? {
         return Ok(());
     }
     let State { id, bundle, .. } = hook.state;
+    // Files that only its create left: they need no lock.
     for removed in [
         hook.store.remove_late_conf(id, bundle),
         hook.store.remove_ended_profile(id, bundle),
     ] {
         report.notes.extend(removed.err().map(|e| format!("{e:#}")));
     }
-    if !finds_record(hook, report)? {
+    // Most containers have no NICs: theirs shall not wait for the lock.
+    let found = hook.ask_early(|records| finds_record(records, hook, report))?;
+    if !found? {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
@@ -35,28 +38,29 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    if let Some(note) = who_keeps_nics(hook, &record) {
+    if let Some(note) = why_nics_stay(hook, &record) {
         report.notes.push(note);
         return leave(hook, record, &mut records);
     }
     let done = run::restore(hook.machine, &mut records, record)?;
     report.steps_done = done.steps;
     report.notes.extend(done.notes);
+    // Of the time for the restore, the kernel's moves are a lap by themselves.
     let moving = done.moving.as_micros().try_into().unwrap_or(u64::MAX);
     report.book(Lap::Move, moving);
     report.end_lap(hook.begun, Lap::Undo);
+    // NICs of containers that died without a stop.
     let notes = reclaim(hook.machine, &mut records, None)?;
     report.notes.extend(notes);
     Ok(())
 }
 
+/// Whether there is a record of the container's NICs. A second stop finds none, and has nothing to
+/// do.
+///
 /// # Errors
 /// [`ErrorClass::Incomplete`] where a record that cannot be read is, or may be, the container's.
-fn finds_record(hook: &Hook, report: &mut Report) -> Result<bool> {
-    hook.ask_early(|records| finds_record_in(records, hook, report))?
-}
-
-fn finds_record_in(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
+fn finds_record(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
     if hook.own_record(records).is_some() {
         return Ok(true);
     }
@@ -81,25 +85,23 @@ fn got_nics(hook: &Hook) -> bool {
     })
 }
 
-/// Other containers, or a process without hooks that has joined what
-/// `rdmaprep hold` made for all.
-fn who_keeps_nics(hook: &Hook, record: &Record) -> Option<String> {
-    match count_others(hook, record) {
-        0 if hook.store.claim_keeps_nics(record) => {
-            return Some("the claim of its pod keeps the NICs".to_owned());
+/// Other containers keep them, the claim of their pod, or a process without hooks that has joined
+/// what `rdmaprep hold` made for all.
+fn why_nics_stay(hook: &Hook, record: &Record) -> Option<String> {
+    let who = match count_others(hook, record) {
+        0 if hook.store.claim_keeps_nics(record) => "the claim of its pod keeps".to_owned(),
+        0 => {
+            record.hold.as_ref()?;
+            let pid = hook.machine.occupant(record.netns, None)?;
+            format!("process {pid} is still in the namespace and keeps")
         }
-        0 => {}
-        1 => return Some("another container keeps the NICs".to_owned()),
-        more => return Some(format!("{more} other containers keep the NICs")),
-    }
-    record.hold.as_ref()?;
-    let pid = hook.machine.occupant(record.netns, None)?;
-    Some(format!(
-        "process {pid} is still in the namespace and keeps the NICs"
-    ))
+        1 => "another container keeps".to_owned(),
+        more => format!("{more} other containers keep"),
+    };
+    Some(format!("{who} the NICs"))
 }
 
-/// Takes this container out of the record, unless it is the last one.
+/// Takes this container out of the record; but the last one stays, by whose id commands name it.
 fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
     if count_others(hook, &record) == 0 {
         return Ok(());
