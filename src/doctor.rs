@@ -150,68 +150,60 @@ pub struct Checked {
 
 struct Rule {
     check: Check,
-    run: fn(&CheckContext) -> Vec<Finding>,
     inside: bool,
-    needs: Needs,
+    run: Run,
 }
 
+type Look = fn(&CheckContext) -> Vec<Finding>;
+
+/// How a check is made, by what it needs.
 #[derive(Clone, Copy)]
-enum Needs {
+enum Run {
     /// Nothing but a look at devices.
-    Devices,
+    Devices(Look),
     /// Addresses and routes: a captured tree has none.
-    Network,
+    Network(Look),
     /// Routes, or the kernel's word on them: a recording may have none.
-    Routes,
+    Routes(Look),
     /// Where all rails are, also those that containers have.
-    Places,
-    Live,
+    Places(Look),
+    Live(fn(&CheckContext, &Machine) -> Vec<Finding>),
     /// The root of a container: on a host it is no check.
-    Image,
+    Image(Look),
 }
 
-use Needs::{Devices, Image, Live, Network, Places, Routes};
+use Run::{Devices, Image, Live, Network, Places, Routes};
 
-const fn rule(
-    check: Check,
-    inside: bool,
-    needs: Needs,
-    run: fn(&CheckContext) -> Vec<Finding>,
-) -> Rule {
-    Rule {
-        check,
-        run,
-        inside,
-        needs,
-    }
+const fn rule(check: Check, inside: bool, run: Run) -> Rule {
+    Rule { check, inside, run }
 }
 
 const RULES: [Rule; 25] = [
-    rule(Check::RdmaModules, false, Live, node::modules),
-    rule(Check::KernelFeatures, true, Live, node::kernel),
-    rule(Check::VerbsNodes, true, Live, verbs_nodes::verbs_nodes),
-    rule(Check::Userspace, true, Image, userspace::libraries),
-    rule(Check::Memlock, true, Live, memory::memlock),
-    rule(Check::PeerMemory, true, Live, memory::peer_memory),
-    rule(Check::PortDown, true, Devices, rails::ports),
-    rule(Check::Gids, true, Network, rails::gids),
-    rule(Check::LeftOut, true, Devices, left_out::left_out),
-    rule(Check::Plans, false, Live, plans::plans),
-    rule(Check::Mtu, true, Network, network::mtu),
-    rule(Check::Arp, true, Network, arp::profiles),
-    rule(Check::FlowControl, true, Network, network::flow_control),
-    rule(Check::Uplink, false, Routes, network::uplink),
-    rule(Check::AsymmetricRails, true, Network, network::asymmetric),
-    rule(Check::Channels, false, Devices, channels::many),
-    rule(Check::Acs, false, Live, pcie::acs),
-    rule(Check::Numa, false, Places, pcie::numa),
-    rule(Check::Nccl, true, Network, nccl::pick),
-    rule(Check::Libraries, true, Network, libraries::named),
-    rule(Check::StaleRecords, false, Live, stale_records::records),
-    rule(Check::OrphanedRules, false, Network, stale_records::rules),
-    rule(Check::RenameFights, false, Live, stale_records::managers),
-    rule(Check::PodAnnotations, false, Live, node::pod_annotations),
-    rule(Check::EngineHooks, false, Live, plans::engines),
+    rule(Check::RdmaModules, false, Live(node::modules)),
+    rule(Check::KernelFeatures, true, Live(node::kernel)),
+    rule(Check::VerbsNodes, true, Live(verbs_nodes::verbs_nodes)),
+    rule(Check::Userspace, true, Image(userspace::libraries)),
+    rule(Check::Memlock, true, Live(memory::memlock)),
+    rule(Check::PeerMemory, true, Live(memory::peer_memory)),
+    rule(Check::PortDown, true, Devices(rails::ports)),
+    rule(Check::Gids, true, Network(rails::gids)),
+    rule(Check::LeftOut, true, Devices(left_out::left_out)),
+    rule(Check::Plans, false, Live(plans::plans)),
+    rule(Check::Mtu, true, Network(network::mtu)),
+    rule(Check::Arp, true, Network(arp::profiles)),
+    rule(Check::FlowControl, true, Network(network::flow_control)),
+    rule(Check::Uplink, false, Routes(network::uplink)),
+    rule(Check::AsymmetricRails, true, Network(network::asymmetric)),
+    rule(Check::Channels, false, Devices(channels::many)),
+    rule(Check::Acs, false, Live(pcie::acs)),
+    rule(Check::Numa, false, Places(pcie::numa)),
+    rule(Check::Nccl, true, Network(nccl::pick)),
+    rule(Check::Libraries, true, Network(libraries::named)),
+    rule(Check::StaleRecords, false, Live(stale_records::records)),
+    rule(Check::OrphanedRules, false, Network(stale_records::rules)),
+    rule(Check::RenameFights, false, Live(stale_records::managers)),
+    rule(Check::PodAnnotations, false, Live(node::pod_annotations)),
+    rule(Check::EngineHooks, false, Live(plans::engines)),
 ];
 
 /// Every check, what it looks at, and whether it is made for a node, and for a container: for
@@ -221,7 +213,7 @@ pub fn checks() -> impl Iterator<Item = (Check, &'static str, [bool; 2])> {
         (
             r.check,
             r.check.looks_at(),
-            [!matches!(r.needs, Image), r.inside],
+            [!matches!(r.run, Image(_)), r.inside],
         )
     })
 }
@@ -273,13 +265,23 @@ impl Check {
 
 impl Rule {
     fn can_be_made(&self, context: &CheckContext) -> bool {
-        match self.needs {
-            Devices => true,
-            Network => context.has_network(),
-            Routes => context.has_network() && context.has_routes(),
-            Places => pcie::places(context).is_some(),
-            Live => context.of.machine.is_some(),
-            Image => context.of.machine.is_some_and(|m| m.userspace.is_some()),
+        match self.run {
+            Devices(_) => true,
+            Network(_) => context.has_network(),
+            Routes(_) => context.has_network() && context.has_routes(),
+            Places(_) => pcie::places(context).is_some(),
+            Live(_) => context.of.machine.is_some(),
+            Image(_) => context.of.machine.is_some_and(|m| m.userspace.is_some()),
+        }
+    }
+
+    fn findings(&self, context: &CheckContext) -> Vec<Finding> {
+        match self.run {
+            Live(run) => {
+                let machine = context.of.machine;
+                machine.map_or_else(Vec::new, |machine| run(context, machine))
+            }
+            Devices(run) | Network(run) | Routes(run) | Places(run) | Image(run) => run(context),
         }
     }
 }
@@ -350,12 +352,15 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         .iter()
         .filter(|r| match context.is_inside() {
             true => r.inside,
-            false => !matches!(r.needs, Image),
+            false => !matches!(r.run, Image(_)),
         })
         .partition(|r| r.can_be_made(&context));
     let mut findings: Vec<Finding> = made
         .iter()
-        .flat_map(|r| (r.run)(&context).into_iter().map(|f| context.safe(r, f)))
+        .flat_map(|r| {
+            let findings = r.findings(&context).into_iter();
+            findings.map(|f| context.safe(r, f))
+        })
         .collect();
     findings.extend(stale_records::unread(&context));
     findings.extend(node::no_driver(&context));

@@ -2,7 +2,7 @@
 
 use nccl_rules::settings::Settings;
 
-use super::facts::{Nvidia, Starter};
+use super::facts::{Machine, Nvidia, Starter};
 use super::{Check, CheckContext, Finding, Severity};
 
 /// Less than this is used up by the first connections.
@@ -11,10 +11,7 @@ const LITTLE: u64 = 64 << 20;
 const PINNED: &str = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when \
     the limit is reached";
 
-pub(super) fn memlock(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn memlock(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let starters = machine
         .starters
         .iter()
@@ -87,10 +84,7 @@ fn starter(starter: &Starter) -> Option<Finding> {
 }
 
 /// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules; RCCL's way; GDRCopy.
-pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn peer_memory(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let nvidia = machine.nvidia.as_ref();
     let mut found: Vec<Finding> = nvidia
         .and_then(|nvidia| nvidia_memory(context, nvidia))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::facts::Machine;
 use super::{Check, CheckContext, Finding, Severity, join};
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
@@ -20,10 +21,7 @@ fn rdma_driver(network: &str) -> Option<&'static str> {
     Some(rdma)
 }
 
-pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn modules(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     if snapshot.hcas.is_empty() && context.lends() {
         // In exclusive mode a host that has lent all of them sees none.
@@ -162,10 +160,7 @@ const FEATURES: [Feature; 6] = [
     },
 ];
 
-pub(super) fn kernel(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn kernel(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let Some(version) = version(&machine.kernel) else {
         let seen = format!(
             "the kernel calls itself {:?}, which has no version",
@@ -211,12 +206,8 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// A pod that asks in vain starts without its NICs, and no error says so.
-pub(super) fn pod_annotations(context: &CheckContext) -> Vec<Finding> {
-    let pods = context
-        .of
-        .machine
-        .map(|m| m.without_annotations.as_slice())
-        .unwrap_or_default();
+pub(super) fn pod_annotations(_: &CheckContext, machine: &Machine) -> Vec<Finding> {
+    let pods = &machine.without_annotations;
     let Some(first) = pods.first() else {
         return Vec::new();
     };

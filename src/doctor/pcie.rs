@@ -7,6 +7,7 @@ use nccl_rules::levels::{Distance, Levels};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{PciFunction, RdmaMode, Snapshot};
 
+use super::facts::Machine;
 use super::{Check, CheckContext, Finding, Severity, join};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR,
@@ -63,10 +64,7 @@ pub(super) fn places<'a>(context: &CheckContext<'a>) -> Option<Vec<(&'a IfName, 
 }
 
 /// Ports of switches that send what goes from a GPU to its NIC up to the processor.
-pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn acs(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     let levels = Levels::new(snapshot);
     let gpus: Vec<&PciFunction> = snapshot.gpus().collect();

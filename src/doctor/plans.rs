@@ -8,7 +8,7 @@ use rdma_model::nic::{Nic, identity, same_nic};
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::NicState;
 
-use super::facts::{Stale, Unread};
+use super::facts::{Machine, Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::plan_attach;
 use crate::plan::Plan;
@@ -16,13 +16,13 @@ use crate::select::protected_ifaces::uplinks;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would
 /// refuse a plan for.
-pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
+pub(super) fn plans(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     for plan in context.of.plans {
         let gone = gone(context, plan);
         let away = plan.nics.iter().any(|n| is_away(context, n.name()));
         if gone.is_empty() && !away && plan.moves() {
-            found.extend(outdated(context, plan));
+            found.extend(outdated(context, machine, plan));
         }
         found.extend(gone);
     }
@@ -148,7 +148,7 @@ fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
 
 /// What the hook would say, in an empty container. What uplinks are, and HCAs' missing addresses,
 /// is reported by checks of their own.
-fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
+fn outdated(context: &CheckContext, machine: &Machine, plan: &Plan) -> Option<Finding> {
     let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
     let rails = context.rails();
@@ -163,7 +163,7 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
         if is_told || guard.contains_key(name) && !plan.allow_bootstrap {
             return None;
         }
-        if let Some(found) = now.and_then(|now| not_yet(context, nic, now)) {
+        if let Some(found) = now.and_then(|now| not_yet(machine, nic, now)) {
             return Some(found);
         }
     }
@@ -198,8 +198,8 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
 }
 
 /// An address that its manager has yet to give.
-fn not_yet(context: &CheckContext, nic: &Nic, now: &Netdev) -> Option<Finding> {
-    let at_work = context.of.machine?.at_work(&now.name)?;
+fn not_yet(machine: &Machine, nic: &Nic, now: &Netdev) -> Option<Finding> {
+    let at_work = machine.at_work(&now.name)?;
     let missing = *missing_addresses(&nic.addresses, &now.addresses).first()?;
     let (name, address) = (&now.name, format!("{}/{}", missing.address, missing.prefix));
     let seen = format!("{name} has no {address} yet: {}", at_work.state());
@@ -209,10 +209,7 @@ fn not_yet(context: &CheckContext, nic: &Nic, now: &Netdev) -> Option<Finding> {
 
 /// A container that asks an engine which does not know rdmaprep starts without NICs, and no error
 /// says so. Not where some have their NICs: they got them by another way.
-pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn engines(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let mut traces = context.of.traces.iter();
     let is_in_use = traces.any(|trace| matches!(trace.stale, None | Some(Stale::Waiting)));
     let Some(plan) = context.of.plans.first().filter(|_| !is_in_use) else {

@@ -4,14 +4,14 @@ use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Route, Rule, Snapshot};
 
-use super::facts::{Stale, Unread};
+use super::facts::{Machine, Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::link_managers::Unordered;
 use crate::link_managers::advice::{self, Present};
 use crate::select::Configuring;
 use crate::store::claims::{BoundClaim, State};
 
-pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
+pub(super) fn records(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     for t in context.of.traces {
         let nics = t.nics.join(" ");
@@ -45,7 +45,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             Stale::Abandoned => (
                 Severity::Warning,
                 format!("container {} has died, and {nics} are still away", t.id),
-                match context.of.machine.is_some_and(|machine| machine.timer) {
+                match machine.timer {
                     true => {
                         "the host lacks them until rdmaprep-stale.timer runs, or the next \
                         container asks for them"
@@ -296,10 +296,7 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
 
 /// Programs that configure links, and do not leave restored ones alone; not those that configure
 /// NICs which no plan and no flag names.
-pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn managers(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let rails = context.rails();
     let ours = rails.iter().filter(|r| context.asks_for(r.name()));
     let names: Vec<&str> = ours.map(|r| r.name().as_str()).collect();

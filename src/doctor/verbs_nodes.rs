@@ -1,13 +1,10 @@
 //! The device nodes of verbs: whether they are there, and open.
 
-use super::facts::SandboxFacts;
+use super::facts::{Machine, SandboxFacts};
 use super::{Check, CheckContext, Finding, Severity};
 use crate::kernel::probe::access::NodeAccess;
 
-pub(super) fn verbs_nodes(context: &CheckContext) -> Vec<Finding> {
-    let Some(machine) = context.of.machine else {
-        return Vec::new();
-    };
+pub(super) fn verbs_nodes(context: &CheckContext, machine: &Machine) -> Vec<Finding> {
     let mut found = machine.sandbox.as_ref().map(sandbox).unwrap_or_default();
     for (name, node) in &machine.nodes {
         let path = format!("/dev/infiniband/{name}");
