@@ -14,6 +14,7 @@ use crate::ethtool::{Values, hex, unhex};
 use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
+use crate::unless_refused;
 
 const PREFIX: &str = "dcb ";
 
@@ -124,11 +125,7 @@ pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<
             refused.extend(set.err().map(|e| format!("{key}: {e}")));
         }
     }
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(refused.join(", "))
-    }
+    unless_refused(refused)
 }
 
 fn changes(name: &str, wanted: &str, now: &str) -> Vec<(u8, Vec<u8>)> {

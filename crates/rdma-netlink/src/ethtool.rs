@@ -14,6 +14,7 @@ use netlink_packet_core::NLA_F_NESTED;
 
 use crate::generic::{Genl, attribute};
 use crate::reply::{attributes, string};
+use crate::unless_refused;
 use kinds::Form::{self, Bits, Byte, Bytes, Word};
 use kinds::{DECIDED, KINDS, Kind};
 use rdma_model::snapshot::UNTOLD;
@@ -278,11 +279,7 @@ pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String
             }
         }
     }
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(refused.join(", "))
-    }
+    unless_refused(refused)
 }
 
 fn set(

@@ -26,3 +26,11 @@ pub mod route_lookup;
 pub mod rtnl;
 pub mod socket;
 pub mod vf;
+
+/// The end of setting several values: an error names those that were refused.
+pub fn unless_refused(refused: Vec<String>) -> Result<(), String> {
+    match refused[..] {
+        [] => Ok(()),
+        _ => Err(refused.join(", ")),
+    }
+}

@@ -8,6 +8,7 @@ use crate::ethtool::{Values, hex, unhex};
 use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
+use crate::unless_refused;
 
 const PREFIX: &str = "vf ";
 
@@ -93,11 +94,7 @@ pub fn give(socket: &mut KernelSocket, ifindex: u32, values: &Values) -> Result<
         let set = socket.transact(RTM_SETLINK, &message(ifindex, &change));
         refused.extend(set.err().map(|e| format!("{key}: {e}")));
     }
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(refused.join(", "))
-    }
+    unless_refused(refused)
 }
 
 /// The attributes that set one value: what the kernel reported has the function's number in it.

@@ -8,6 +8,7 @@ use rdma_model::snapshot::UNTOLD;
 use rdma_netlink::ethtool::Values;
 use rdma_netlink::generic::{Genl, attribute};
 use rdma_netlink::reply::attributes;
+use rdma_netlink::unless_refused;
 
 use super::queues::{counted, expanded};
 
@@ -113,11 +114,7 @@ pub fn write(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), Strin
             }
         }
     }
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(refused.join(", "))
-    }
+    unless_refused(refused)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::UNTOLD;
 use rdma_netlink::ethtool::Values;
+use rdma_netlink::unless_refused;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
 use crate::kernel::mount::fsmount;
@@ -100,11 +101,7 @@ impl Files {
             };
             refused.extend(wrong.map(|e| format!("{PREFIX}{name}: {e}")));
         }
-        if refused.is_empty() {
-            Ok(())
-        } else {
-            Err(refused.join(", "))
-        }
+        unless_refused(refused)
     }
 }
 
