@@ -12,8 +12,7 @@ use crate::restore::nic_names;
 pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
     hook.machine.require_capabilities()?;
     let _lock = hook.store.lock(hook.deadline)?;
-    let records = hook.read_records()?;
-    let Some(record) = hook.own_record(&records) else {
+    let Some(record) = &hook.record()? else {
         return Ok(());
     };
     report.nics = nic_names(&record.held);

@@ -29,8 +29,7 @@ pub fn start(hook: &Hook, report: &mut Report) -> Result<()> {
     }
     let _lock = hook.store.lock(hook.deadline)?;
     report.end_lap(hook.begun, Lap::Lock);
-    let records = hook.read_records()?;
-    let Some(record) = hook.own_record(&records) else {
+    let Some(record) = &hook.record()? else {
         return Ok(());
     };
     report.plan = Some(record.plan.clone());

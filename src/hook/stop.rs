@@ -112,11 +112,8 @@ fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
 
 /// Whether other containers that still run have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
-    let Ok(records) = hook.read_records() else {
-        return false;
-    };
-    hook.own_record(&records)
-        .is_some_and(|record| count_others(hook, record) > 0)
+    let record = hook.record().ok().flatten();
+    record.is_some_and(|record| count_others(hook, &record) > 0)
 }
 
 fn count_others(hook: &Hook, record: &Record) -> usize {
