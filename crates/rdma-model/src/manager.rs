@@ -77,6 +77,11 @@ impl Foreign {
 }
 
 impl Managed {
+    /// Else it is not known what it made: `foreign` is absent.
+    pub fn was_asked(&self) -> bool {
+        self.foreign.is_some()
+    }
+
     /// Adds a route that came to the NIC's state while the NIC was away.
     pub fn add_foreign_route(&mut self, route: &Route) {
         if let Some(foreign) = &mut self.foreign {
@@ -106,11 +111,11 @@ impl Managed {
     /// Whether its manager may have made it again with another metric. Of one that could not be
     /// asked it is not known what it made.
     pub fn may_choose_route(&self, route: &Route) -> bool {
-        self.foreign.is_none() || self.owns_route(route)
+        !self.was_asked() || self.owns_route(route)
     }
 
     pub fn may_choose_rule(&self, rule: &Rule) -> bool {
-        self.foreign.is_none() || self.owns_rule(rule)
+        !self.was_asked() || self.owns_rule(rule)
     }
 
     /// networkd numbers the objects of learned routes by itself, at each return again.
@@ -120,7 +125,7 @@ impl Managed {
 
     /// Whether an object comes from the manager's files; `ip` gives its own RTPROT_BOOT.
     pub fn configures_nexthop(&self, nexthop: &Nexthop) -> bool {
-        self.by == Manager::Networkd && self.foreign.is_some() && nexthop.protocol == STATIC
+        self.by == Manager::Networkd && self.was_asked() && nexthop.protocol == STATIC
     }
 
     pub fn owns_rule(&self, rule: &Rule) -> bool {

@@ -73,7 +73,7 @@ pub(super) fn check_managers_are_known(held: &[MovedNic], managers: &mut Manager
 /// Whether the manager could be asked, NetworkManager also which profile the NIC has.
 fn is_known(managed: &Managed) -> bool {
     let has_profile = managed.uuid.is_some() || managed.by == Manager::Networkd;
-    managed.foreign.is_some() && has_profile
+    managed.was_asked() && has_profile
 }
 
 /// Records who configures the NIC, or which profiles NetworkManager does not activate on it. A
@@ -109,9 +109,9 @@ pub(super) fn record_manager_and_its_rules(
 
 /// Whether a manager makes a rule again with the NIC; where it was not asked, a static one.
 fn makes_again(managed: &Managed, rule: &Rule) -> bool {
-    match managed.foreign {
-        Some(_) => managed.owns_rule(rule),
-        None => rule.is_static(),
+    match managed.was_asked() {
+        true => managed.owns_rule(rule),
+        false => rule.is_static(),
     }
 }
 
