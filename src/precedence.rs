@@ -170,7 +170,7 @@ impl Precedence {
     }
 
     /// Adds what came into a group since: each behind what it is behind now.
-    pub fn met(&self, now: &Snapshot) -> Precedence {
+    pub fn with_newcomers(&self, now: &Snapshot) -> Precedence {
         let (here, there) = (routes_of(now), rules_of(now));
         let routes = grouped(self.routes.iter(), key).into_iter();
         let routes = routes

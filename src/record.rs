@@ -113,15 +113,16 @@ pub struct Record {
     /// The NICs, in the order in which they moved.
     pub held: Vec<MovedNic>,
     /// The NICs that are back, and what their managers have still to do; empty while any is away.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub awaits: Vec<String>,
+    #[serde(rename = "awaits", default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
     /// What of the host concerns no NIC: networkd deletes what it has not made when a link appears.
     #[serde(default, skip_serializing_if = "HostObjects::is_empty")]
     pub host_objects: HostObjects,
     /// NICs with which networkd begins when they return, and then may delete `host_objects`. If
     /// none has returned since the last try, an administrator has deleted what is gone of these.
-    #[serde(default, alias = "kept_for", skip_serializing_if = "Vec::is_empty")]
-    pub due_until_back: Vec<IfName>,
+    #[serde(rename = "due_until_back", alias = "kept_for")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep_objects_until_back: Vec<IfName>,
     /// NICs that are no hardware and were found nowhere, or maybe under another name: the one that
     /// a restore has made may have the other one beside it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -189,7 +190,12 @@ impl Record {
 
     /// The record of those of its NICs that wait for their manager, which is no namespace's any
     /// more.
-    pub fn reduced_to_waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
+    pub fn reduced_to_waiting(
+        &self,
+        number: u64,
+        nics: &[IfName],
+        waits_for: Vec<String>,
+    ) -> Record {
         Record {
             netns: number,
             phase: Phase::Awaiting,
@@ -197,7 +203,7 @@ impl Record {
             held_back: Vec::new(),
             notes: Vec::new(),
             hold: None,
-            awaits,
+            waits_for,
             ..self.reduced_to(nics)
         }
     }

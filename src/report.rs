@@ -85,8 +85,8 @@ pub struct Report {
     #[serde(default)]
     pub notes: Vec<String>,
     /// What NICs that are back still wait for: of the notes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub awaits: Vec<String>,
+    #[serde(rename = "awaits", default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
     #[serde(default)]
     pub drift: Vec<String>,
 }
@@ -112,7 +112,7 @@ impl Report {
             settings: None,
             memlock: None,
             notes: Vec::new(),
-            awaits: Vec::new(),
+            waits_for: Vec::new(),
             drift: Vec::new(),
         }
     }
@@ -140,7 +140,7 @@ impl Report {
     pub fn take(&mut self, done: Restored) {
         self.steps_done = done.steps;
         self.notes = done.notes;
-        self.awaits = done.awaits;
+        self.waits_for = done.waits_for;
     }
 
     /// Books the time since the last lap, or since the work began, to `lap`.

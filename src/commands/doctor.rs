@@ -190,7 +190,7 @@ fn trace(
         .map(|r| r.table)
         .collect();
     let held_back = match stale {
-        Some(Stale::Waiting) => record.awaits.clone(),
+        Some(Stale::Waiting) => record.waits_for.clone(),
         _ => record.held_back.clone(),
     };
     Trace {

@@ -209,7 +209,7 @@ fn no_nic_is_away(host: &Host) -> Result<(Option<files::Lock>, Vec<String>)> {
     let holders: Vec<String> = holders.collect();
     if holders.is_empty() {
         let back = records.iter().filter(is_back);
-        let waits = back.flat_map(|(_, record)| record.iter().flat_map(|r| &r.awaits));
+        let waits = back.flat_map(|(_, record)| record.iter().flat_map(|r| &r.waits_for));
         let waits = waits
             .map(|why| format!("{why}: `rdmaprep restore --all` alone puts back what it lacks"));
         return Ok((lock, waits.collect()));

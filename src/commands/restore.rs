@@ -170,7 +170,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
         let record = record.clone();
         if args.how.stale && record.is_back() {
             let again = run::restore_abandoned(machine, records, record.clone());
-            let waits = again.as_ref().is_ok_and(|done| !done.awaits.is_empty());
+            let waits = again.as_ref().is_ok_and(|done| !done.waits_for.is_empty());
             // The timer asks six times a minute.
             if waits && journal::is_stdout() {
                 continue;

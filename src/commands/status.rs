@@ -135,7 +135,7 @@ fn holder(
         last,
         held_back: record.held_back.clone(),
         notes: record.notes.clone(),
-        awaits: awaits(machine, records, record),
+        waits_for: waits_for(machine, records, record),
         here,
         killed: at_work == AtWork::No
             && record.phase != Phase::Attached
@@ -177,7 +177,7 @@ fn here(machine: &ThisMachine, record: &Record, pin: &Path) -> Vec<String> {
 }
 
 /// What they wait for now; what was awaited at the last look where the host cannot be observed.
-fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<String> {
+fn waits_for(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<String> {
     if !record.is_back() {
         return Vec::new();
     }
@@ -185,7 +185,7 @@ fn awaits(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<Stri
         run::preview(machine, &mut *world, records, record, Purpose::Preview).ok()
     });
     match next {
-        None => record.awaits.clone(),
+        None => record.waits_for.clone(),
         Some(next) if !next.notes.is_empty() => next.notes,
         Some(next) if next.steps.is_empty() => {
             vec!["back with all that it had: the next look ends the waiting".to_owned()]

@@ -129,7 +129,7 @@ pub fn keep_off(bus: &mut Bus, link: &Netdev, ended: &[String]) -> Word {
             let _ = bus.call::<u32>(callee, "Disconnect", &[]);
             Word::Configuring
         }
-        Some(false) => Word::GivenUp,
+        Some(false) => Word::Unmanaged,
         None => Word::NotBegun,
     }
 }

@@ -62,7 +62,7 @@ pub enum Word {
     /// It has found the link configured, and watches it.
     External,
     /// It leaves the link to others.
-    GivenUp,
+    Unmanaged,
     /// It does not run.
     Absent,
 }

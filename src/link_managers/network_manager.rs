@@ -57,7 +57,7 @@ pub fn word(bus: &mut Bus, link: &Netdev) -> Word {
         Ok(false) => {
             return match is_starting || is_off(bus) {
                 true => Word::NotBegun,
-                false => Word::GivenUp,
+                false => Word::Unmanaged,
             };
         }
         Err(_) => return Word::NotBegun,

@@ -82,7 +82,7 @@ pub fn word(root: &Path, ifindex: u32, since: SystemTime) -> Word {
     {
         None => Word::NotBegun,
         Some("configured") => Word::Done,
-        Some("failed" | "unmanaged" | "linger") => Word::GivenUp,
+        Some("failed" | "unmanaged" | "linger") => Word::Unmanaged,
         Some("configuring") => Word::Configuring,
         Some(_) => Word::NotBegun,
     }

@@ -92,7 +92,7 @@ pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static st
 /// What NetworkManager means: it takes no link before udev has set it up.
 pub(super) fn once_udev_is_done(word: Word, root: &Path, ifindex: u32) -> Word {
     match word {
-        Word::GivenUp if awaits_udev(root, ifindex) => Word::NotBegun,
+        Word::Unmanaged if awaits_udev(root, ifindex) => Word::NotBegun,
         word => word,
     }
 }

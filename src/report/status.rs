@@ -86,8 +86,8 @@ pub struct Holder {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// What is still awaited of NICs that are back on the host.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub awaits: Vec<String>,
+    #[serde(rename = "awaits", skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
     /// NICs of a record that no hook will end which are on the host, whole or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub here: Vec<String>,
@@ -132,7 +132,7 @@ fn member((id, alive): &(String, bool)) -> String {
 }
 
 fn holder(h: &Holder) -> String {
-    if !h.awaits.is_empty() {
+    if !h.waits_for.is_empty() {
         return returned(h);
     }
     let members: Vec<String> = h.members.iter().map(member).collect();
@@ -195,13 +195,13 @@ fn holder(h: &Holder) -> String {
 /// NICs that wait for their manager.
 fn returned(h: &Holder) -> String {
     let members: Vec<String> = h.members.iter().map(|(id, _)| id.clone()).collect();
-    let awaits = h
-        .awaits
+    let waits_for = h
+        .waits_for
         .iter()
         .map(|why| wrapped("state", why) + "\n")
         .collect::<String>();
     printable_lines(&format!(
-        "{}\n{}\n{awaits}{}",
+        "{}\n{}\n{waits_for}{}",
         h.nics.join(" "),
         wrapped("held before", &members.join(", ")),
         wrapped("to do", &h.advice)
@@ -218,7 +218,7 @@ pub fn restored(report: &Report, is_terminal: bool) -> String {
         format!(" of container {}", printable(record::short_id(id)))
     });
     let done = match report.exit_code {
-        0 if !report.awaits.is_empty() => "back, and not done yet",
+        0 if !report.waits_for.is_empty() => "back, and not done yet",
         0 if report.command == FORGET => "given up",
         0 => "restored",
         _ => "not restored",
@@ -226,9 +226,9 @@ pub fn restored(report: &Report, is_terminal: bool) -> String {
     // A program that searches the text for a sentence finds it in one line.
     let line = if is_terminal { wrapped } else { unwrapped };
     let mut notes = report.notes.clone();
-    notes.retain(|note| !report.awaits.contains(note));
+    notes.retain(|note| !report.waits_for.contains(note));
     let notes = notes.iter().map(|note| line("note", note));
-    let lines = notes.chain(report.awaits.iter().map(|why| line("state", why)));
+    let lines = notes.chain(report.waits_for.iter().map(|why| line("state", why)));
     let lines: String = lines.map(|line| format!("\n{line}")).collect();
     format!("{}{of}: {done}{lines}", names.join(" "))
 }

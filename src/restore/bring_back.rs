@@ -26,10 +26,10 @@ use crate::restore::links_beside::{self, LinksBeside};
 use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
-use crate::restore::owed::{not_begun, order_of, owed};
 use crate::restore::plan::{AbsentParts, Purpose, RestorePlan, delete_on_host, superseded};
 use crate::restore::refusals;
-use crate::restore::settle::{Returned, Settled, Waiting, settle};
+use crate::restore::settle::{Returned, Settled, WaitingNic, settle};
+use crate::restore::to_put_back::{not_begun, order_of, to_put_back};
 use crate::restore::{Restored, SETTLE, time_for_steps};
 use crate::store::records::Records;
 
@@ -276,14 +276,14 @@ impl<'a, 'r> BringBack<'a, 'r> {
         }
         let scope = Scope::network().with(routes_of(&self.record));
         let host = self.world.observe(Side::Host, &scope)?;
-        let met = self.record.precedence.met(&host);
-        if met != self.record.precedence {
-            self.record.precedence = met;
+        let order = self.record.precedence.with_newcomers(&host);
+        if order != self.record.precedence {
+            self.record.precedence = order;
             self.save();
         }
         let record = &self.record;
         // A manager's own come in the order that it chooses, and not yet.
-        let first = owed(&record.held, &not_begun(&record.held), &host);
+        let first = to_put_back(&record.held, &not_begun(&record.held), &host);
         let order = order_of(
             &self.absent.possible(record).precedence,
             &record.held,
@@ -310,13 +310,13 @@ impl<'a, 'r> BringBack<'a, 'r> {
         mut settled: Settled,
     ) -> Result<Restored> {
         let away = self.addresses_away(&planned.plan);
-        let given_up = refusals::give_up(&mut settled, &mut self.record, &away);
+        let left_out = refusals::leave_out_refused(&mut settled, &mut self.record, &away);
         // Where steps failed, a link manager need not be the reason.
         settled.fought = settled.fought.filter(|_| ran.errors.is_empty());
         let deleted = planned.plan.deleted_but(&beside.moved_on);
         let remaining = [on_nics.remaining, beside.remaining].concat();
         let found = [planned.notes, beside.deleted, beside.notes, on_nics.notes];
-        let notes = distinct([found.concat(), self.gone_notes.clone(), given_up].concat());
+        let notes = distinct([found.concat(), self.gone_notes.clone(), left_out].concat());
         if planned.plan.stuck.is_empty() && settled.drift.is_empty() && remaining.is_empty() {
             let done = [
                 planned.plan.notes,
@@ -338,13 +338,13 @@ impl<'a, 'r> BringBack<'a, 'r> {
             &self.others,
         )?;
         close_record(self.machine, self.records, &self.record, &settled.waiting)?;
-        let awaits: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
+        let waits_for: Vec<String> = settled.waiting.into_iter().map(|w| w.why).collect();
         notes.extend(settled.fought);
-        notes.extend(awaits.iter().cloned());
+        notes.extend(waits_for.iter().cloned());
         Ok(Restored {
             steps: ran.steps,
             notes,
-            awaits,
+            waits_for,
             moving: ran.moving,
         })
     }
@@ -357,7 +357,7 @@ fn distinct(mut notes: Vec<String>) -> Vec<String> {
     notes
 }
 
-fn without_waiting(held: &[MovedNic], waiting: &[Waiting]) -> Vec<MovedNic> {
+fn without_waiting(held: &[MovedNic], waiting: &[WaitingNic]) -> Vec<MovedNic> {
     let mut held = held.to_vec();
     for waiting in waiting {
         held.retain(|h| *h.name() != waiting.nic);

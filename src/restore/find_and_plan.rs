@@ -11,9 +11,9 @@ use rdma_model::step::Side;
 
 use super::bare_hcas;
 use super::look_inside::look_inside;
-use super::owed::{Words, given_up, leave_settings, not_begun, owed};
 use super::plan::{Goal, Purpose, RestorePlan, plan_restore};
-use super::settle::{assume_managers_done, waiting, words_of_earlier};
+use super::settle::{assume_managers_done, why_waiting, words_of_earlier};
+use super::to_put_back::{Words, leave_settings, not_begun, note_if_no_longer_ours, to_put_back};
 use super::{nic_names, search_netns};
 use crate::kernel::{Namespaces, Routes, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -62,8 +62,8 @@ pub(super) fn find_and_plan(
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| name == h.name());
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                let owed = owed(&missing, &not_begun(&missing), &Snapshot::default());
-                let fetched = search_netns::fetch(machine, record, &owed);
+                let parts = to_put_back(&missing, &not_begun(&missing), &Snapshot::default());
+                let fetched = search_netns::fetch(machine, record, &parts);
                 notes.extend(fetched.notes);
                 searched = fetched.searched;
                 continue;
@@ -114,8 +114,8 @@ pub(super) fn plan_now(
     if purpose == Purpose::Forget {
         assume_managers_done(&mut words);
     }
-    let mut owed = owed(&record.held, &words, &host);
-    for nic in owed.iter_mut().filter(|h| is_down_or_absent(h)) {
+    let mut parts = to_put_back(&record.held, &words, &host);
+    for nic in parts.iter_mut().filter(|h| is_down_or_absent(h)) {
         if nic
             .managed
             .as_ref()
@@ -124,17 +124,19 @@ pub(super) fn plan_now(
             leave_settings(&mut nic.before.netdev);
         }
     }
-    let mut restore_plan = plan_restore(&owed, &host, inside.as_ref(), Goal::Exact);
-    let given_up = record
+    let mut restore_plan = plan_restore(&parts, &host, inside.as_ref(), Goal::Exact);
+    let no_longer_ours = record
         .held
         .iter()
-        .filter_map(|h| given_up(h, &words, &host));
-    restore_plan.notes.extend(given_up);
+        .filter_map(|h| note_if_no_longer_ours(h, &words, &host));
+    restore_plan.notes.extend(no_longer_ours);
     if purpose == Purpose::Preview {
         let away = nic_names(&arriving);
-        let due = record.held.iter();
-        let due = due.filter_map(|h| to_come(h, away.contains(h.name()), &words, &host, managers));
-        restore_plan.notes.extend(due);
+        let to_come = record
+            .held
+            .iter()
+            .filter_map(|h| to_come(h, away.contains(h.name()), &words, &host, managers));
+        restore_plan.notes.extend(to_come);
     }
     let bare = bare_hcas::of(record);
     restore_plan.steps.splice(
@@ -169,7 +171,7 @@ fn to_come(
             let by = held.managed.as_ref()?.by.name();
             format!("{by} configures {} when it is back", held.name())
         }
-        false => waiting(held, words, host, managers)?.why,
+        false => why_waiting(held, words, host, managers)?.why,
     };
     Some(format!("{first}; what else it had comes after that"))
 }

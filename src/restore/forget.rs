@@ -6,7 +6,7 @@ use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 
 use super::of_host::is_networkds;
-use super::settle::Waiting;
+use super::settle::WaitingNic;
 use crate::kernel::{Namespaces, Pin};
 use crate::record::Record;
 use crate::store::Store;
@@ -17,15 +17,15 @@ pub fn close_record(
     machine: &dyn Namespaces,
     records: &mut Records,
     record: &Record,
-    waiting: &[Waiting],
+    waiting: &[WaitingNic],
 ) -> Result<()> {
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
-    let awaits = waiting.iter().map(|w| w.why.clone()).collect();
+    let waits_for = waiting.iter().map(|w| w.why.clone()).collect();
     let mut rest =
-        record.reduced_to_waiting(number_when_back(records, record, &nics), &nics, awaits);
+        record.reduced_to_waiting(number_when_back(records, record, &nics), &nics, waits_for);
     // A stop may end before networkd has begun with each of its links: one more look is for them.
-    rest.due_until_back = owed_by_networkd(record, waiting);
-    if rest.due_until_back.is_empty() {
+    rest.keep_objects_until_back = not_begun_by_networkd(record, waiting);
+    if rest.keep_objects_until_back.is_empty() {
         rest.host_objects = HostObjects::default();
     }
     if !nics.is_empty() && rest != *record {
@@ -41,15 +41,15 @@ pub fn close_record(
 }
 
 /// NICs with which networkd may have yet to begin: until then it may delete what is of the host.
-pub fn owed_by_networkd(record: &Record, waiting: &[Waiting]) -> Vec<IfName> {
-    let mut due: Vec<IfName> = waiting
+pub fn not_begun_by_networkd(record: &Record, waiting: &[WaitingNic]) -> Vec<IfName> {
+    let mut not_begun: Vec<IfName> = waiting
         .iter()
         .filter(|w| !record.is_back() || !w.has_begun)
         .map(|w| w.nic.clone())
         .collect();
     let its: Vec<&MovedNic> = record.held.iter().filter(|h| is_networkds(h)).collect();
-    due.retain(|name| its.iter().any(|h| h.name() == name));
-    due
+    not_begun.retain(|name| its.iter().any(|h| h.name() == name));
+    not_begun
 }
 
 /// That of an earlier try which could not forget the record of these NICs, or one that is free.

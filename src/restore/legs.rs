@@ -38,7 +38,7 @@ pub struct AbsentParts {
     /// Nexthop objects that the host does not have.
     objects: HashSet<u32>,
     /// Objects whose number another one has by now, and groups of these.
-    taken: HashSet<u32>,
+    renumbered: HashSet<u32>,
     /// The host's routes through what has these numbers now.
     kept: Vec<Route>,
     /// The legs, as they are now, of groups of which a member has gone or leads elsewhere.
@@ -120,7 +120,7 @@ impl AbsentParts {
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
     /// that number. Returns a sentence for each.
-    pub fn add_taken(
+    pub fn add_renumbered(
         &mut self,
         record: &Record,
         others: &[Record],
@@ -131,7 +131,7 @@ impl AbsentParts {
         let theirs: Vec<&Nexthop> = theirs.flat_map(|h| &h.before.nexthops).collect();
         let mut notes = Vec::new();
         for object in objects().filter(|n| has_another_objects_number(n, &theirs, host)) {
-            if self.taken.insert(object.id) {
+            if self.renumbered.insert(object.id) {
                 notes.push(format!(
                     "nexthop object {} is another one by now: what leads there stays, and routes \
                     that are missing get the legs of the old one",
@@ -140,11 +140,11 @@ impl AbsentParts {
             }
         }
         for group in objects() {
-            if group.group.iter().any(|m| self.taken.contains(&m.id)) {
-                self.taken.insert(group.id);
+            if group.group.iter().any(|m| self.renumbered.contains(&m.id)) {
+                self.renumbered.insert(group.id);
             }
         }
-        let leads_there = |r: &&Route| r.nexthop().is_some_and(|id| self.taken.contains(&id));
+        let leads_there = |r: &&Route| r.nexthop().is_some_and(|id| self.renumbered.contains(&id));
         self.kept = host.routes.iter().filter(leads_there).cloned().collect();
         notes
     }
@@ -175,8 +175,8 @@ impl AbsentParts {
         if self.is_of_deleted_group(r) {
             return None;
         }
-        let is_taken = r.nexthop().is_some_and(|id| self.taken.contains(&id));
-        if is_taken {
+        let is_renumbered = r.nexthop().is_some_and(|id| self.renumbered.contains(&id));
+        if is_renumbered {
             if self.kept.iter().any(|kept| kept.is_same_but_for_legs(r)) {
                 return None;
             }
@@ -205,7 +205,7 @@ impl AbsentParts {
     }
 
     fn object(&self, n: &Nexthop) -> Option<Nexthop> {
-        if self.taken.contains(&n.id) || self.deleted_groups.contains(&n.id) {
+        if self.renumbered.contains(&n.id) || self.deleted_groups.contains(&n.id) {
             return None;
         }
         let group: Vec<_> = n
@@ -352,7 +352,7 @@ pub(super) fn absent_parts(
     let sysctls = gone::whether_ipv6(record);
     let host = world.observe(Side::Host, &Scope { sysctls, ..scope })?;
     let mut absent = AbsentParts::from_records(others.iter(), &host);
-    let mut notes = absent.add_taken(record, others, &host);
+    let mut notes = absent.add_renumbered(record, others, &host);
     notes.extend(absent.add_mtus(record, &host));
     // Of one that cannot be read it is not known what is away with it.
     if records.damaged().next().is_none() {

@@ -14,8 +14,8 @@ use rdma_model::upper_lower;
 pub(super) enum Place<'a> {
     Inside(&'a Netdev),
     Host(&'a Netdev),
-    /// Nowhere; this creates it again.
-    Gone(VirtualLink),
+    /// Nowhere: it is created again like this.
+    Recreated(VirtualLink),
 }
 
 /// Whether this very NIC is in the container under its name.
@@ -188,7 +188,7 @@ pub(super) fn fixed_names(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot
     loop {
         let mut stuck = ours.clone();
         stuck.retain(|(held, dev)| {
-            !fixed.contains(&dev.ifindex) && name_taken(held, &fixed, host).is_some()
+            !fixed.contains(&dev.ifindex) && name_in_use(held, &fixed, host).is_some()
         });
         if stuck.is_empty() {
             return fixed;
@@ -198,7 +198,7 @@ pub(super) fn fixed_names(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot
 }
 
 /// Whether one of these has a name that this NIC needs.
-pub(super) fn name_taken(
+pub(super) fn name_in_use(
     held: &MovedNic,
     fixed: &BTreeSet<u32>,
     host: &Snapshot,
@@ -234,7 +234,7 @@ pub(super) fn restore_names(
 ) -> Vec<Step> {
     let side = Side::Host;
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed)
-        .filter(|(h, _)| name_taken(h, fixed, named).is_none())
+        .filter(|(h, _)| name_in_use(h, fixed, named).is_none())
         .collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {

@@ -1,6 +1,5 @@
 //! Restoring NICs to the host: the plan, made from a record and a fresh look, and its execution.
 
-pub mod awaited;
 pub mod bare_hcas;
 mod bring_back;
 mod diff;
@@ -14,7 +13,6 @@ mod locate;
 mod look_inside;
 pub mod of_host;
 pub mod order;
-pub mod owed;
 pub mod pinned;
 pub mod plan;
 pub mod reclaim;
@@ -23,6 +21,8 @@ mod remarks;
 pub mod run;
 mod search_netns;
 pub mod settle;
+pub mod to_put_back;
+pub mod waiting_record;
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct Restored {
     /// back.
     pub notes: Vec<String>,
     /// NICs whose manager has still to configure them, a sentence for each.
-    pub awaits: Vec<String>,
+    pub waits_for: Vec<String>,
     /// What the kernel took to move the NICs.
     pub moving: Duration,
 }

@@ -48,7 +48,7 @@ pub fn record_objects(
     if !was_tried || has_returned(record, &host) {
         record.host_objects.merge(earlier);
     }
-    record.due_until_back = nic_names(&record.held);
+    record.keep_objects_until_back = nic_names(&record.held);
     Ok(())
 }
 
@@ -90,7 +90,7 @@ fn has_returned(record: &Record, host: &Snapshot) -> bool {
     away.any(|h| {
         let was = &h.before.netdev;
         let mut links = host.netdevs.iter();
-        record.due_until_back.contains(h.name())
+        record.keep_objects_until_back.contains(h.name())
             && links.any(|dev| {
                 let may_be = dev.name == was.name || was.permanent_mac.is_some();
                 may_be && is_same_nic(was, dev)

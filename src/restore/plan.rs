@@ -15,11 +15,11 @@ use crate::restore::link_diff::{
 };
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{
-    Place, double, fixed_names, foreign_altnames, in_place, lost_altnames, name_taken, place,
+    Place, double, fixed_names, foreign_altnames, in_place, lost_altnames, name_in_use, place,
     restore_names,
 };
-use crate::restore::owed::{is_taken_into_another, taken_into};
 use crate::restore::remarks::notes;
+use crate::restore::to_put_back::{has_new_master, new_master};
 use rdma_model::ids::IfName;
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, is_temporary, leave_groups,
@@ -91,7 +91,7 @@ pub fn plan_restore(
     let mut placed: Vec<(&MovedNic, Option<Place>)> = Vec::new();
     for h in in_order(held) {
         let found = place(h, held, host, inside)
-            .or_else(|| upper_lower::virtual_link(h, held, host).map(Place::Gone));
+            .or_else(|| upper_lower::virtual_link(h, held, host).map(Place::Recreated));
         placed.push((h, found));
     }
     let mut named = host.clone();
@@ -113,8 +113,8 @@ pub fn plan_restore(
     // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for (h, found) in &placed {
-        let taken = found.as_ref().and_then(|_| name_taken(h, &fixed, host));
-        match (found, taken) {
+        let in_use = found.as_ref().and_then(|_| name_in_use(h, &fixed, host));
+        match (found, in_use) {
             (None, _) => {
                 restore.missing += 1;
                 let why = "is neither in the container's namespace nor on the host: look for it \
@@ -136,7 +136,7 @@ pub fn plan_restore(
                 settings.extend(out.then);
                 connections.push(h.before.clone());
             }
-            (Some(Place::Gone(made)), None) => {
+            (Some(Place::Recreated(made)), None) => {
                 restore
                     .deleted
                     .extend(inside.map(|_| h.before.netdev.name.clone()));
@@ -144,7 +144,7 @@ pub fn plan_restore(
                 settings.extend(add_lost_rxe_link(h, host));
                 connections.push(h.before.clone());
             }
-            (Some(Place::Host(dev)), None) if taken_into(h, dev).is_some() => {}
+            (Some(Place::Host(dev)), None) if new_master(h, dev).is_some() => {}
             (Some(Place::Host(dev)), None) => {
                 let there = inside
                     .and_then(|i| double(h, held, i))
@@ -228,7 +228,7 @@ fn minor(held: &MovedNic) -> u32 {
 /// routes that are `missing` yet.
 pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) -> Vec<Route> {
     // The leg on a NIC that belongs to another device by now does not come back.
-    let back = held.iter().filter(|h| !is_taken_into_another(h, host));
+    let back = held.iter().filter(|h| !has_new_master(h, host));
     let stand_ins: Vec<&Route> = back.flat_map(|h| &h.stand_ins).collect();
     let wanted = || held.iter().flat_map(|h| &h.before.routes);
     let mut gone = host.routes.clone();

@@ -66,7 +66,7 @@ fn restore_one(machine: &dyn Namespaces, records: &mut Records, record: Record) 
     let of = joined(record.members.iter().map(|m| short_id(&m.id).to_owned()));
     let was_back = record.is_back();
     match restore_abandoned(machine, records, record) {
-        Ok(done) if was_back && done.awaits.is_empty() => {
+        Ok(done) if was_back && done.waits_for.is_empty() => {
             let mut notes = vec![format!("{nics} of {of}: configured again")];
             notes.extend(done.notes.iter().map(|note| format!("{of}: {note}")));
             notes

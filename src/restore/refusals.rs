@@ -78,7 +78,7 @@ fn part_again(step: &Step, missing: &[Route]) -> Option<Step> {
 /// What the kernel has refused for some time is no reason to keep the record for ever: an
 /// administrator may have made it impossible. What is from an address that is still `away` comes
 /// with that one. Returns a sentence for each.
-pub(super) fn give_up(
+pub(super) fn leave_out_refused(
     settled: &mut Settled,
     record: &mut Record,
     away: &BTreeSet<IpAddr>,
@@ -97,24 +97,24 @@ pub(super) fn give_up(
         })
         .collect();
     let drift = std::mem::take(&mut settled.drift).into_iter();
-    let (given_up, left): (Vec<Drift>, Vec<Drift>) = drift.partition(|drift| {
+    let (left_out, left): (Vec<Drift>, Vec<Drift>) = drift.partition(|drift| {
         let since = drift
             .expected
             .as_ref()
             .and_then(|text| record.refused.get(text));
         since.is_some_and(|since| now - since >= PASSING)
     });
-    settled.drift = without_followers(left, &given_up);
-    let given_up = given_up.into_iter();
-    given_up
+    settled.drift = without_followers(left, &left_out);
+    let left_out = left_out.into_iter();
+    left_out
         .map(|drift| format!("{} left out: the kernel refuses it by now", drift.field))
         .collect()
 }
 
 /// Routes to one destination are compared in their order: behind one that is left out, each is in
 /// the place of the one before it, and the last one seems to be missing.
-fn without_followers(mut left: Vec<Drift>, given_up: &[Drift]) -> Vec<Drift> {
-    let mut gaps: Vec<Drift> = given_up.to_vec();
+fn without_followers(mut left: Vec<Drift>, left_out: &[Drift]) -> Vec<Drift> {
+    let mut gaps: Vec<Drift> = left_out.to_vec();
     while let Some(gap) = gaps.pop() {
         let follows = |drift: &Drift| {
             drift.dev == gap.dev && drift.expected.is_some() && drift.expected == gap.observed

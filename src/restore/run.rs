@@ -10,11 +10,11 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use crate::kernel::{Namespaces, World};
 use crate::link_managers::Managers;
 use crate::record::{Phase, Record};
-use crate::restore::awaited;
 use crate::restore::bring_back::bring_back;
 use crate::restore::find_and_plan::plan_now;
 use crate::restore::legs::{absent_parts, other_records};
 use crate::restore::plan::{Purpose, RestorePlan};
+use crate::restore::waiting_record;
 use crate::restore::{Restored, SETTLE};
 use crate::store::records::Records;
 
@@ -70,7 +70,7 @@ pub fn restore_opened(
     patience: Duration,
 ) -> Result<Restored> {
     let restored = if record.is_back() {
-        awaited::resume(machine, world, records, &record, patience)
+        waiting_record::resume(machine, world, records, &record, patience)
     } else {
         bring_back(machine, world, records, record, patience)
     };
@@ -93,7 +93,7 @@ pub fn preview(
     purpose: Purpose,
 ) -> Result<RestorePlan> {
     if record.is_back() {
-        return awaited::preview(machine, world, records, record, purpose);
+        return waiting_record::preview(machine, world, records, record, purpose);
     }
     let (absent, gone_notes) = absent_parts(
         world,

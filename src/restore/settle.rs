@@ -15,7 +15,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use super::owed::{Words, given_up, is_configured_as_before};
+use super::to_put_back::{Words, is_configured_as_before, note_if_no_longer_ours};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
@@ -24,10 +24,10 @@ use crate::link_managers::{self, Managers, Word};
 use crate::restore::plan::devices;
 use crate::verify;
 pub use returned::{
-    Returned, Waiting, activate, assume_managers_done, is_last, last_words, waiting,
+    Returned, WaitingNic, activate, assume_managers_done, final_words, is_final, why_waiting,
     words_of_earlier,
 };
-use returned::{has_carrier, is_settled};
+use returned::{ends_the_wait, has_carrier};
 
 /// Between two observations that must be equal, where a link manager may be about to change what
 /// was restored. A restore that none disturbs takes this much longer there.
@@ -57,7 +57,7 @@ pub struct Settled {
     /// Which device settings had been changed, and what is left out, a sentence for each.
     pub notes: Vec<String>,
     /// NICs whose manager is not done.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingNic>,
     /// NICs whose profile someone has ended.
     pub ended: Vec<IfName>,
     /// See [`crate::record::Record::refused`].
@@ -216,7 +216,7 @@ impl Settling<'_> {
             }
         }
         if self.is_over() || self.waited >= OWN {
-            last_words(&mut words, self.managers.can_be_asked());
+            final_words(&mut words, self.managers.can_be_asked());
         }
         words
     }
@@ -230,14 +230,14 @@ impl Settling<'_> {
 
     /// Has profiles activated again that were active on NICs with that word.
     fn activate(&mut self, word: Word, words: &Words, host: &Snapshot) -> bool {
-        let due = self.back.held.iter().filter(|held| {
+        let to_ask = self.back.held.iter().filter(|held| {
             let name = held.name();
             words.get(name) == Some(&word)
                 && !self.activated.contains(name)
                 // Of those that were here, an administrator may have changed it.
                 && (word == Word::Idle || self.back.arriving.contains(name))
         });
-        let asked = due.filter(|held| activate(held, self.managers, host));
+        let asked = to_ask.filter(|held| activate(held, self.managers, host));
         let asked: Vec<IfName> = asked.map(|h| h.name().clone()).collect();
         self.activated.extend(asked.iter().cloned());
         !asked.is_empty()
@@ -278,15 +278,15 @@ impl Settling<'_> {
     /// one.
     fn keep_managers_off(&mut self, host: &Snapshot) -> bool {
         let waited = self.waited;
-        let mut due: Vec<&MovedNic> = self.back.held.iter().collect();
+        let mut nics: Vec<&MovedNic> = self.back.held.iter().collect();
         if self.patience.is_zero() {
             // Those that were here at an earlier try have been waited for.
-            due.retain(|h| self.back.arriving.contains(h.name()));
+            nics.retain(|h| self.back.arriving.contains(h.name()));
         }
-        let is_any_due = !due.is_empty();
-        due.retain(|h| h.managed.is_none());
+        let is_any_new = !nics.is_empty();
+        nics.retain(|h| h.managed.is_none());
         let mut is_any_awaited = false;
-        for held in &due {
+        for held in &nics {
             let Some(link) = host.netdev(held.name()) else {
                 continue;
             };
@@ -304,8 +304,8 @@ impl Settling<'_> {
             return true;
         }
         let root = self.managers.root();
-        let links: Vec<u32> = due.iter().map(|h| index(h, host)).collect();
-        waited < UDEV && is_any_due && link_managers::busy(root)
+        let links: Vec<u32> = nics.iter().map(|h| index(h, host)).collect();
+        waited < UDEV && is_any_new && link_managers::busy(root)
             || waited < NETWORKD && !links.is_empty() && link_managers::may_configure(root, &links)
     }
 
@@ -314,7 +314,7 @@ impl Settling<'_> {
         let limit = |name: &IfName, word: Word| match word {
             // It may be restarting.
             Word::Absent => OWN,
-            word if is_settled(word) => Duration::ZERO,
+            word if ends_the_wait(word) => Duration::ZERO,
             _ if has_carrier(host, name) => OWN,
             _ => NO_CARRIER,
         };
@@ -333,7 +333,7 @@ impl Settling<'_> {
             .back
             .held
             .iter()
-            .filter_map(|held| waiting(held, words, host, self.managers));
+            .filter_map(|held| why_waiting(held, words, host, self.managers));
         let waiting = waiting.collect();
         let (drift, left_out): (Vec<Drift>, Vec<Drift>) = drift
             .into_iter()
@@ -345,7 +345,7 @@ impl Settling<'_> {
             )
         });
         let held = self.back.held.iter();
-        let taken = held.filter_map(|h| given_up(h, words, host));
+        let taken = held.filter_map(|h| note_if_no_longer_ours(h, words, host));
         let notes = self.device_notes.iter().flatten().cloned().chain(notes);
         let notes = notes.chain(taken);
         let ended = words.iter().filter(|(_, word)| **word == Word::Ended);

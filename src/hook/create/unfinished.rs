@@ -209,10 +209,10 @@ pub(super) fn replace_unfinished(records: &mut Records, record: &Record) -> Resu
             records.forget(&earlier)?;
             continue;
         }
-        // Each begins with its NIC's name: see `waiting` in restore/settle/returned.rs.
-        let mut awaits = earlier.awaits.clone();
-        awaits.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
-        records.save(&earlier.reduced_to_waiting(earlier.netns, &rest, awaits))?;
+        // Each begins with its NIC's name: see `why_waiting` in restore/settle/returned.rs.
+        let mut waits_for = earlier.waits_for.clone();
+        waits_for.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
+        records.save(&earlier.reduced_to_waiting(earlier.netns, &rest, waits_for))?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use rdma_model::upper_lower;
 
 use super::{BringBack, Ran, delete_stand_ins};
 use crate::record::Record;
-use crate::restore::forget::owed_by_networkd;
+use crate::restore::forget::not_begun_by_networkd;
 use crate::restore::legs::hand_over;
 use crate::restore::plan::RestorePlan;
 use crate::restore::settle::Settled;
@@ -33,7 +33,7 @@ impl BringBack<'_, '_> {
     ) -> anyhow::Error {
         let RestorePlan { stuck, missing, .. } = plan;
         let names: Vec<IfName> = stuck.iter().map(|(name, _)| name.clone()).collect();
-        let due = owed_by_networkd(&self.record, &settled.waiting);
+        let not_begun = not_begun_by_networkd(&self.record, &settled.waiting);
         let let_go = match remaining.is_empty() {
             true => self.let_go_of_whole(&names, &settled),
             // It is not known on which NICs links are left.
@@ -64,11 +64,11 @@ impl BringBack<'_, '_> {
             restore
         );
         let record = &mut self.record;
-        record.due_until_back = [names, due].concat();
+        record.keep_objects_until_back = [names, not_begun].concat();
         record.held_back = why;
         record.notes = notes;
         // Objects of the host that no NIC awaits have been put back.
-        if record.due_until_back.is_empty() {
+        if record.keep_objects_until_back.is_empty() {
             record.host_objects = HostObjects::default();
         }
         let _ = self.records.save(&self.record);

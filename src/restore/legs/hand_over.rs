@@ -11,7 +11,7 @@ use rdma_model::step::Side;
 use super::{AbsentParts, is_put_in_parts};
 use crate::kernel::{Depth, Scope, World};
 use crate::record::{Phase, Record};
-use crate::restore::owed;
+use crate::restore::to_put_back;
 use crate::store::records::Records;
 
 impl AbsentParts {
@@ -141,6 +141,6 @@ fn gone_stand_ins(world: &mut dyn World, record: &Record) -> Result<Vec<Route>> 
     let back = record
         .held
         .iter()
-        .filter(|h| !owed::is_taken_into_another(h, &host));
+        .filter(|h| !to_put_back::has_new_master(h, &host));
     Ok(back.flat_map(|h| h.stand_ins.clone()).collect())
 }

@@ -16,10 +16,10 @@ use crate::restore::diff::rule_delete;
 use crate::restore::look_inside::look_inside;
 use crate::restore::of_host::foreign_rules;
 use crate::restore::order::put_in_order;
-use crate::restore::owed::{Words, order_of, owed};
 use crate::restore::plan::{Goal, plan_restore};
 use crate::restore::refusals;
 use crate::restore::time_for_steps;
+use crate::restore::to_put_back::{Words, order_of, to_put_back};
 use crate::verify;
 
 fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
@@ -45,11 +45,11 @@ fn missing_route(route: &Route) -> Drift {
 
 impl Settling<'_> {
     pub(super) fn put_back(&mut self, host: &Snapshot, words: &Words) -> Result<Next> {
-        let owed = owed(self.back.held, words, host);
-        let order = order_of(self.back.order, self.back.held, &owed);
-        let lacking = self.lacking(&owed, &order, host);
+        let parts = to_put_back(self.back.held, words, host);
+        let order = order_of(self.back.order, self.back.held, &parts);
+        let lacking = self.lacking(&parts, &order, host);
         let is_double = |h: &MovedNic| has_double_rule(h, host);
-        if lacking.is_empty() && !owed.iter().any(is_double) && self.doubled(host).is_empty() {
+        if lacking.is_empty() && !parts.iter().any(is_double) && self.doubled(host).is_empty() {
             return Ok(Next::End(lacking));
         }
         let over = self.is_over();
@@ -60,7 +60,7 @@ impl Settling<'_> {
         };
         if may_try {
             self.tried_late = over;
-            if self.restore_once_more(&owed, &order, host)? {
+            if self.restore_once_more(&parts, &order, host)? {
                 self.tries += 1;
                 self.lacked.get_or_insert(lacking);
                 self.last = None;
@@ -71,8 +71,8 @@ impl Settling<'_> {
         Ok(if over { Next::End(lacking) } else { Next::Look })
     }
 
-    fn lacking(&self, owed: &[MovedNic], order: &Precedence, host: &Snapshot) -> Vec<Drift> {
-        let mut lacking = verify::lacking(owed, host);
+    fn lacking(&self, parts: &[MovedNic], order: &Precedence, host: &Snapshot) -> Vec<Drift> {
+        let mut lacking = verify::lacking(parts, host);
         lacking.extend(verify::rdma_drift(self.back.held, host));
         lacking.extend(order.drift(host));
         lacking.extend(self.back.host_objects.missing(host).drift());
@@ -104,7 +104,7 @@ impl Settling<'_> {
     /// to do.
     fn restore_once_more(
         &mut self,
-        owed: &[MovedNic],
+        parts: &[MovedNic],
         order: &Precedence,
         host: &Snapshot,
     ) -> Result<bool> {
@@ -114,7 +114,7 @@ impl Settling<'_> {
             self.failed = true;
             return Ok(false);
         };
-        let mut restore = plan_restore(owed, host, inside.as_ref(), Goal::Effect);
+        let mut restore = plan_restore(parts, host, inside.as_ref(), Goal::Effect);
         let steps = &mut restore.steps;
         steps.extend(self.back.host_objects.missing(host).steps());
         let side = Side::Host;
@@ -125,21 +125,21 @@ impl Settling<'_> {
                 .iter()
                 .map(|rule| rule_delete(side, rule)),
         );
-        let is_any_due = !restore.all_steps().is_empty();
+        let has_steps = !restore.all_steps().is_empty();
         let deadline = Instant::now() + time_for_steps(self.patience);
         let done = refusals::carry_out(&restore, self.world, deadline, |_| {});
         (self.failed, self.refused) = (!done.errors.is_empty(), done.refused);
         if order.is_empty() {
-            return Ok(is_any_due);
+            return Ok(has_steps);
         }
         let scope = Scope::network().with(self.routes());
         let now = self.world.observe(Side::Host, &scope);
         let Ok(ordered) = now.and_then(|now| put_in_order(self.world, Side::Host, order, &now))
         else {
             self.failed = true;
-            return Ok(is_any_due);
+            return Ok(has_steps);
         };
         self.failed |= !ordered.errors.is_empty();
-        Ok(is_any_due || ordered.steps > 0)
+        Ok(has_steps || ordered.steps > 0)
     }
 }

@@ -10,7 +10,7 @@ use rdma_model::step::chosen_by_manager;
 
 use crate::link_managers::{Managers, Word};
 use crate::precedence::Precedence;
-use crate::restore::owed::{Words, has_its_own, is_strange};
+use crate::restore::to_put_back::{Words, has_its_own, is_strange};
 use crate::select::Awaits;
 
 /// NICs that have come to the host.
@@ -29,7 +29,7 @@ pub struct Returned<'a> {
 
 /// A NIC that is on the host, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingNic {
     pub nic: IfName,
     pub why: String,
     /// Whether its manager has begun: what that took for foreign is gone by now.
@@ -93,12 +93,12 @@ fn has_unknown_address(held: &MovedNic, link: &Netdev) -> bool {
 
 /// What words mean when they are not waited for any longer: a manager that cannot be asked and says
 /// nothing does not run, and one that has missed nothing does nothing more.
-pub fn last_words(words: &mut Words, can_be_asked: bool) {
+pub fn final_words(words: &mut Words, can_be_asked: bool) {
     for word in words.values_mut() {
         *word = match *word {
             Word::NotBegun if !can_be_asked => Word::Absent,
             Word::DoneBefore => Word::NeverMissedIt,
-            Word::Idle => Word::GivenUp,
+            Word::Idle => Word::Unmanaged,
             word => word,
         };
     }
@@ -107,7 +107,7 @@ pub fn last_words(words: &mut Words, can_be_asked: bool) {
 /// For telling what is lost for good: as if each manager had made its own again, by files that may
 /// be others.
 pub fn assume_managers_done(words: &mut Words) {
-    let busy = words.values_mut().filter(|word| !is_last(**word));
+    let busy = words.values_mut().filter(|word| !is_final(**word));
     busy.for_each(|word| *word = Word::Changed);
 }
 
@@ -119,12 +119,12 @@ pub fn activate(held: &MovedNic, managers: &mut Managers, host: &Snapshot) -> bo
 }
 
 /// Whether a stop need not wait for the manager any longer.
-pub(super) fn is_settled(word: Word) -> bool {
-    matches!(word, Word::Begun | Word::NeverMissedIt) || is_last(word)
+pub(super) fn ends_the_wait(word: Word) -> bool {
+    matches!(word, Word::Begun | Word::NeverMissedIt) || is_final(word)
 }
 
 /// Whether nothing more is to come.
-pub fn is_last(word: Word) -> bool {
+pub fn is_final(word: Word) -> bool {
     matches!(
         word,
         Word::Done
@@ -132,25 +132,25 @@ pub fn is_last(word: Word) -> bool {
             | Word::Stalled
             | Word::External
             | Word::Ended
-            | Word::GivenUp
+            | Word::Unmanaged
             | Word::Absent
     )
 }
 
 /// A NIC whose manager is not done.
-pub fn waiting(
+pub fn why_waiting(
     held: &MovedNic,
     words: &Words,
     host: &Snapshot,
     managers: &mut Managers,
-) -> Option<Waiting> {
+) -> Option<WaitingNic> {
     let name = held.name();
     let managed = held.managed.as_ref()?;
     let word = words.get(name)?;
     let does = match word {
         // When it starts it takes for external what it finds.
         Word::Absent if managed.uuid.is_some() => "does not run",
-        word if is_last(*word) => return None,
+        word if is_final(*word) => return None,
         Word::Idle => "has no profile that it activates by itself",
         Word::NotBegun | Word::DoneBefore if managed.uuid.is_some() => {
             "has not begun with it (if networking is off: `nmcli networking on`)"
@@ -165,7 +165,7 @@ pub fn waiting(
         Some(dev) if !dev.up => format!("; {name} is down"),
         _ => format!("; {name} has no carrier"),
     };
-    Some(Waiting {
+    Some(WaitingNic {
         nic: name.clone(),
         why: format!("{name} is back; {} {does}{but}", managed.by.name()),
         has_begun: word.has_begun(),

@@ -13,7 +13,7 @@ use rdma_model::snapshot::{FRA_PROTOCOL, HostPaths, JobAddresses};
 use rdma_model::step::{configure, connect, derived, kernel_address, kernel_made};
 use rdmaprep::kernel::netns::search::Search;
 use rdmaprep::kernel::{Observed, Pin};
-use rdmaprep::restore::owed::{not_begun, owed};
+use rdmaprep::restore::to_put_back::{not_begun, to_put_back};
 
 use super::*;
 
@@ -234,7 +234,7 @@ fn a_manager_that_makes_its_own_again() {
             let begun = SystemTime::now() - Duration::from_secs(1);
             let inside = kernel.has_inside().then(|| kernel.see(Side::Inside));
             let first = plan_restore(
-                &owed(&held, &not_begun(&held), &kernel.see(Side::Host)),
+                &to_put_back(&held, &not_begun(&held), &kernel.see(Side::Host)),
                 &kernel.see(Side::Host),
                 inside.as_ref(),
                 Goal::Exact,

@@ -103,7 +103,7 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
         .for_each(|inside| assert_sweeps(&home.steps, inside));
     apply_all(&home.all_steps(), kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::network()).unwrap();
-    let order = order.met(&now);
+    let order = order.with_newcomers(&now);
     put_in_order(kernel, Side::Host, &order, &now).unwrap();
     // This path has no files of a network manager.
     let mut no_managers = Managers::of(Path::new("/proc/self/fd/none"));
@@ -372,7 +372,12 @@ fn a_restore_cut_off_anywhere() {
         }
         // And in the middle of giving equals their order.
         let now = kernel.see(Side::Host);
-        for step in case.precedence.met(&now).steps(Side::Host, &now).concat() {
+        for step in case
+            .precedence
+            .with_newcomers(&now)
+            .steps(Side::Host, &now)
+            .concat()
+        {
             case.assert_restored(kernel.clone(), &format!("order, cut off before {step}"));
             kernel.perform(&step, soon()).unwrap();
         }

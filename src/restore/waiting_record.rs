@@ -17,11 +17,11 @@ use super::forget::close_record;
 use super::legs::{absent_parts, await_absent_parts, hand_over, other_records};
 use super::locate::is_same_nic;
 use super::of_host::is_networkds;
-use super::owed::{Words, is_strange, owed};
 use super::plan::{Purpose, RestorePlan, superseded};
 use super::settle::{
-    Waiting, activate, assume_managers_done, last_words, waiting, words_of_earlier,
+    WaitingNic, activate, assume_managers_done, final_words, why_waiting, words_of_earlier,
 };
+use super::to_put_back::{Words, is_strange, to_put_back};
 use super::{Restored, nic_names, refusals, time_for_steps};
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -70,29 +70,29 @@ pub fn resume(
         nics.activate_again(Word::External, &host, &mut managers);
         if is_over {
             nics.activate_again(Word::Idle, &host, &mut managers);
-            last_words(&mut words, managers.can_be_asked());
+            final_words(&mut words, managers.can_be_asked());
         }
         forget_unnoticed(&mut words, records.age(&record));
         let missing = plan_to_add(&record, &here, &words, &host);
         let until = Instant::now() + time_for_steps(patience);
         let errors = refusals::carry_out(&missing, world, until, |_| {}).errors;
         steps += missing.all_steps().len().saturating_sub(errors.len());
-        let unsettled: Vec<Waiting> = here
+        let waiting: Vec<WaitingNic> = here
             .iter()
-            .filter_map(|held| waiting(held, &words, &host, &mut managers))
+            .filter_map(|held| why_waiting(held, &words, &host, &mut managers))
             .collect();
-        if unsettled.is_empty() || is_over {
+        if waiting.is_empty() || is_over {
             notes.extend(errors.iter().map(|e| format!("left out: {e:#}")));
             notes.extend(here.iter().filter_map(|held| stalled_note(held, &words)));
-            let settled = record.reduced_to(&settled_nics(&here, &unsettled));
+            let settled = record.reduced_to(&settled_nics(&here, &waiting));
             hand_over(world, records, &absent, &settled, &others)?;
-            close_record(machine, records, &record, &unsettled)?;
-            let awaits: Vec<String> = unsettled.into_iter().map(|w| w.why).collect();
-            notes.extend(awaits.iter().cloned());
+            close_record(machine, records, &record, &waiting)?;
+            let waits_for: Vec<String> = waiting.into_iter().map(|w| w.why).collect();
+            notes.extend(waits_for.iter().cloned());
             return Ok(Restored {
                 steps,
                 notes,
-                awaits,
+                waits_for,
                 moving: Duration::ZERO,
             });
         }
@@ -100,9 +100,9 @@ pub fn resume(
     }
 }
 
-fn settled_nics(here: &[MovedNic], unsettled: &[Waiting]) -> Vec<IfName> {
+fn settled_nics(here: &[MovedNic], waiting: &[WaitingNic]) -> Vec<IfName> {
     let mut settled = nic_names(here);
-    settled.retain(|name| !unsettled.iter().any(|waiting| waiting.nic == *name));
+    settled.retain(|name| !waiting.iter().any(|w| w.nic == *name));
     settled
 }
 
@@ -172,7 +172,7 @@ pub fn preview(
     let plan = plan_to_add(record, &here, &words, &host);
     // Of what is forgotten nothing is awaited.
     for held in here.iter().filter(|_| purpose != Purpose::Forget) {
-        notes.extend(waiting(held, &words, &host, &mut managers).map(|w| w.why));
+        notes.extend(why_waiting(held, &words, &host, &mut managers).map(|w| w.why));
         notes.extend(reactivation_note(held, &words));
     }
     Ok(RestorePlan { notes, ..plan })
@@ -181,8 +181,8 @@ pub fn preview(
 /// NetworkManager came back when all was there, and took it for another program's.
 fn reactivation_note(held: &MovedNic, words: &Words) -> Option<String> {
     let (name, managed) = (held.name(), held.managed.as_ref()?);
-    let is_due = managed.uuid.is_some() && words.get(name) == Some(&Word::External);
-    is_due.then(|| {
+    let is_to_activate = managed.uuid.is_some() && words.get(name) == Some(&Word::External);
+    is_to_activate.then(|| {
         format!(
             "{name} is back; the next look has its profile activated, and it lacks its addresses \
             for a moment"
@@ -200,11 +200,11 @@ fn observe(world: &mut dyn World, record: &Record) -> Result<Snapshot> {
 
 /// Adds what is missing: nothing of a NIC whose manager has not begun.
 fn plan_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapshot) -> RestorePlan {
-    let owed = owed(here, words, host);
-    let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = owed
+    let parts = to_put_back(here, words, host);
+    let (steps, added): (Vec<Vec<Step>>, Vec<NicState>) = parts
         .iter()
         .zip(here)
-        .filter_map(|(owed, held)| additions(&owed.before, held.managed.as_ref(), host))
+        .filter_map(|(part, held)| additions(&part.before, held.managed.as_ref(), host))
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     let routes = added.iter().flat_map(|state| &state.routes);
@@ -224,7 +224,7 @@ fn plan_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapsho
     }
     RestorePlan {
         steps,
-        superseded: superseded(&owed, host, &[]),
+        superseded: superseded(&parts, host, &[]),
         ..RestorePlan::default()
     }
 }
@@ -259,7 +259,7 @@ fn waiting_still(
 ) -> (Vec<MovedNic>, Vec<String>) {
     let (mut here, mut notes) = (Vec::new(), Vec::new());
     for held in &record.held {
-        match taken_up(held, host, managers) {
+        match why_no_longer_ours(held, host, managers) {
             None => here.push(held.clone()),
             Some(why) => {
                 let name = held.name();
@@ -271,7 +271,7 @@ fn waiting_still(
 }
 
 /// Why a NIC is no matter of the record any more.
-fn taken_up(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option<String> {
+fn why_no_longer_ours(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option<String> {
     let was = &held.before.netdev;
     let Some(dev) = host.netdev(&was.name).filter(|dev| is_same_nic(was, dev)) else {
         return Some("is not on the host any more".to_owned());
@@ -300,7 +300,7 @@ fn strange_address<'a>(
     let state = NicState::of(host, &dev.name)?;
     let managed = managers.managed(&state);
     // Of a manager that cannot be asked it is not known what it has given.
-    if managed.as_ref().is_some_and(|m| m.foreign.is_none()) {
+    if managed.as_ref().is_some_and(|m| !m.was_asked()) {
         return None;
     }
     dev.addresses

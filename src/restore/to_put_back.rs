@@ -20,17 +20,17 @@ use crate::precedence::Precedence;
 pub type Words = BTreeMap<IfName, Word>;
 
 /// NICs with that part of their state which a restore puts back now.
-pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
-    let owed = held
+pub fn to_put_back(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
+    let parts = held
         .iter()
-        .map(|h| owed_of(h, words.get(h.name()).copied(), host));
-    let mut owed: Vec<MovedNic> = owed.collect();
+        .map(|h| part_to_put_back(h, words.get(h.name()).copied(), host));
+    let mut parts: Vec<MovedNic> = parts.collect();
     let ended = words.iter().filter(|(_, word)| **word == Word::Ended);
     let ended: BTreeSet<&IfName> = ended.map(|(name, _)| name).collect();
-    for nic in owed.iter_mut().filter(|_| !ended.is_empty()) {
+    for nic in parts.iter_mut().filter(|_| !ended.is_empty()) {
         nic.before.routes = without_legs(&nic.before.routes, &ended);
     }
-    owed
+    parts
 }
 
 /// Routes without what leads over these NICs.
@@ -58,14 +58,14 @@ pub fn is_strange(a: &Address, was: &Netdev, is: &Netdev) -> bool {
 /// What a NIC of the host belongs to, and did not before. A NIC leaves what its container put it
 /// into (unregister_netdevice_many_notify() and __dev_change_net_namespace() in net/core/dev.c), so
 /// it is the administrator or a manager who wants that.
-pub fn taken_into<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
+pub fn new_master<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
     let master = dev.master.as_ref();
     master.filter(|_| held.before.netdev.master.is_none())
 }
 
-pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<String> {
+pub fn note_if_no_longer_ours(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<String> {
     let name = held.name();
-    let why = match taken_into(held, host.netdev(name)?) {
+    let why = match new_master(held, host.netdev(name)?) {
         Some(master) => format!("belongs to {master} now"),
         None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
         None => return None,
@@ -73,39 +73,39 @@ pub fn given_up(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<Strin
     Some(format!("{name} {why}: what it lacked is given up"))
 }
 
-pub fn is_taken_into_another(held: &MovedNic, host: &Snapshot) -> bool {
+pub fn has_new_master(held: &MovedNic, host: &Snapshot) -> bool {
     let dev = host.netdev(held.name());
-    dev.is_some_and(|dev| taken_into(held, dev).is_some())
+    dev.is_some_and(|dev| new_master(held, dev).is_some())
 }
 
-fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
+fn part_to_put_back(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     let now = NicState::of(host, held.name());
     let now = now.as_ref();
-    let mut owed = held.clone();
-    if let Some(now) = now.filter(|now| taken_into(held, &now.netdev).is_some()) {
-        owed.before = now.clone();
-        owed.stand_ins.clear();
-        owed.managed = None;
-        return owed;
+    let mut part = held.clone();
+    if let Some(now) = now.filter(|now| new_master(held, &now.netdev).is_some()) {
+        part.before = now.clone();
+        part.stand_ins.clear();
+        part.managed = None;
+        return part;
     }
-    leave_to_daemons(&mut owed.before);
+    leave_to_daemons(&mut part.before);
     let Some(managed) = &held.managed else {
-        return owed;
+        return part;
     };
     match word {
         // It does nothing more with the NIC, which comes back as one without a manager.
-        None | Some(Word::Absent | Word::External | Word::GivenUp | Word::NeverMissedIt) => {
-            let addresses = &mut owed.before.netdev.addresses;
+        None | Some(Word::Absent | Word::External | Word::Unmanaged | Word::NeverMissedIt) => {
+            let addresses = &mut part.before.netdev.addresses;
             addresses.retain(|a| !has_chosen_another(a, &held.before.netdev, now));
-            owed.managed = None;
+            part.managed = None;
         }
         Some(Word::Ended) => {
-            strip(&mut owed.before);
-            owed.stand_ins.clear();
+            strip(&mut part.before);
+            part.stand_ins.clear();
         }
-        Some(word) => leave_to_manager(&mut owed, (held, managed), word, now, host),
+        Some(word) => leave_to_manager(&mut part, (held, managed), word, now, host),
     }
-    owed
+    part
 }
 
 fn leave_to_daemons(before: &mut NicState) {
@@ -121,17 +121,17 @@ fn leave_to_daemons(before: &mut NicState) {
 /// Takes out what a manager makes that has configured the NIC, or is about to; and all else as long
 /// as it may delete what it finds.
 fn leave_to_manager(
-    owed: &mut MovedNic,
+    part: &mut MovedNic,
     (held, managed): (&MovedNic, &Managed),
     word: Word,
     now: Option<&NicState>,
     host: &Snapshot,
 ) {
-    let before = &mut owed.before;
+    let before = &mut part.before;
     let is_done = matches!(word, Word::Done | Word::Changed | Word::Begun);
     // Of those that are not done, two delete nothing any more: networkd that has begun, where it is
     // known what was its own; and one that no one can ask.
-    let is_known_networkd = managed.by == Manager::Networkd && managed.foreign.is_some();
+    let is_known_networkd = managed.by == Manager::Networkd && managed.was_asked();
     let may_add_beside = is_known_networkd && word == Word::Configuring || word == Word::Stalled;
     // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses
     // for ever.
@@ -165,7 +165,7 @@ fn leave_to_manager(
     } else {
         strip(before);
         // They stay on the host until the whole routes are back.
-        owed.stand_ins.clear();
+        part.stand_ins.clear();
     }
 }
 
@@ -285,14 +285,14 @@ pub fn not_begun(held: &[MovedNic]) -> Words {
 }
 
 /// The order of what is put back, and of what other NICs have.
-pub fn order_of(order: &Precedence, held: &[MovedNic], owed: &[MovedNic]) -> Precedence {
+pub fn order_of(order: &Precedence, held: &[MovedNic], parts: &[MovedNic]) -> Precedence {
     let mut order = order.clone();
     order.routes.retain(|r| {
-        owed.iter().any(|h| h.before.routes.contains(r))
+        parts.iter().any(|h| h.before.routes.contains(r))
             || !held.iter().any(|h| h.before.routes.contains(r))
     });
     order.rules.retain(|r| {
-        owed.iter().any(|h| h.before.rules.contains(r))
+        parts.iter().any(|h| h.before.rules.contains(r))
             || !held.iter().any(|h| h.before.rules.contains(r))
     });
     order
@@ -301,7 +301,7 @@ pub fn order_of(order: &Precedence, held: &[MovedNic], owed: &[MovedNic]) -> Pre
 /// Whether the manager's own static addresses, routes and rules are all there: it has begun and
 /// deletes nothing any more, whatever it still waits for.
 pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
-    let Some(managed) = held.managed.as_ref().filter(|m| m.foreign.is_some()) else {
+    let Some(managed) = held.managed.as_ref().filter(|m| m.was_asked()) else {
         return false;
     };
     let Some(now) = NicState::of(host, held.name()) else {
