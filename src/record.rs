@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Rule, Snapshot};
+use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
@@ -160,7 +160,7 @@ impl Record {
             addresses.extend(nic.before.netdev.addresses.iter().map(|a| a.address));
         }
         let names: HashSet<&IfName> = self.names().collect();
-        self.held.iter().flat_map(|h| &h.before.routes).any(|r| {
+        self.routes().any(|r| {
             r.prefsrc.is_some_and(|ip| !addresses.contains(&ip))
                 || !r
                     .hops
@@ -259,6 +259,14 @@ impl Record {
         let all = self.held.iter().map(|h| &h.before.netdev);
         let here = all.filter(|was| host.netdev(&was.name).is_some_and(|dev| is_same(was, dev)));
         here.map(|was| &was.name).collect()
+    }
+
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.held.iter().flat_map(|h| &h.before.routes)
+    }
+
+    pub fn nexthops(&self) -> impl Iterator<Item = &Nexthop> {
+        self.held.iter().flat_map(|h| &h.before.nexthops)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &IfName> {

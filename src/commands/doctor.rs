@@ -183,12 +183,7 @@ fn trace(
     let advice = advice(machine, record, &id, at_work);
     let nics = record.names().map(ToString::to_string).collect();
     // The manager of a NIC that is back has yet to fill its tables.
-    let tables: BTreeSet<u32> = record
-        .held
-        .iter()
-        .flat_map(|h| &h.before.routes)
-        .map(|r| r.table)
-        .collect();
+    let tables: BTreeSet<u32> = record.routes().map(|r| r.table).collect();
     let held_back = match stale {
         Some(Stale::Waiting) => record.waits_for.clone(),
         _ => record.held_back.clone(),

@@ -356,7 +356,7 @@ fn will_do(
 ) -> Result<()> {
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
     let plan = run::preview(machine, &mut *world, records, record, Purpose::Preview)?;
-    let stuck = plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}"));
+    let stuck = plan.stuck.iter().map(ToString::to_string);
     foretold.stuck.extend(stuck);
     foretold
         .steps

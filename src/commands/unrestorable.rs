@@ -92,7 +92,7 @@ pub(super) fn losses(
             ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `{restore}`"))
         );
     }
-    let stuck = record.held.iter().filter(|held| is_stuck(&way, held));
+    let stuck = record.held.iter().filter(|held| way.is_stuck(held));
     let steps = way.steps.iter().map(|step| format!("not done: {step}"));
     let held_back = record.held_back.iter();
     let held_back = held_back.map(|why| format!("not restored: {why}"));
@@ -105,14 +105,10 @@ pub(super) fn losses(
 /// Why it is too early to give up.
 fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     if way.stuck.len() > way.missing {
-        return way
-            .stuck
-            .iter()
-            .map(|(name, why)| format!("{name} {why}"))
-            .next();
+        return way.stuck.first().map(ToString::to_string);
     }
     let (gone, rest): (Vec<&MovedNic>, Vec<&MovedNic>) =
-        record.held.iter().partition(|held| is_stuck(way, held));
+        record.held.iter().partition(|held| way.is_stuck(held));
     if let Some(held) = gone.into_iter().find(|held| has_card(host, held)) {
         return Some(format!(
             "the card of {} is there, its netdev may be in a further namespace",
@@ -124,11 +120,6 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     let rest: Vec<&str> = rest.iter().map(|h| h.name().as_str()).collect();
     (untried || whole || way.steps.iter().any(takes_away))
         .then(|| format!("{} can still be restored", rest.join(" ")))
-}
-
-fn is_stuck(way: &RestorePlan, held: &MovedNic) -> bool {
-    let name = held.name();
-    way.stuck.iter().any(|(stuck, _)| stuck == name)
 }
 
 /// Whether its card is on the host, with a driver.

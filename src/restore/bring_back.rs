@@ -26,7 +26,9 @@ use crate::restore::links_beside::{self, LinksBeside};
 use crate::restore::links_on::{self, LinksOn};
 use crate::restore::of_host;
 use crate::restore::order::{Ordered, put_in_order};
-use crate::restore::plan::{AbsentParts, Purpose, RestorePlan, delete_on_host, superseded};
+use crate::restore::plan::{
+    AbsentParts, Purpose, RestorePlan, StuckNic, delete_on_host, superseded,
+};
 use crate::restore::refusals;
 use crate::restore::settle::{Returned, Settled, WaitingNic, settle};
 use crate::restore::to_put_back::{not_begun, order_of, to_put_back};
@@ -190,7 +192,8 @@ impl<'a, 'r> BringBack<'a, 'r> {
         // One that has come since lacks its part of the routes: the next try gives it that.
         let still = restore.stuck_nics();
         for name in stuck.into_iter().filter(|name| !still.contains(name)) {
-            restore.stuck.push((name, "has come only now".to_owned()));
+            let why = "has come only now".to_owned();
+            restore.stuck.push(StuckNic { name, why });
             restore.superseded.clear();
         }
         Ok(Planned {
@@ -219,9 +222,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
     /// The NICs that the plan brings to the host.
     fn nics_here(&self, plan: &RestorePlan) -> Vec<MovedNic> {
         let mut here = self.absent.possible(&self.record).held;
-        for (name, _) in &plan.stuck {
-            here.retain(|h| h.name() != name);
-        }
+        here.retain(|h| !plan.is_stuck(h));
         here
     }
 

@@ -59,8 +59,8 @@ pub(super) fn find_and_plan(
         }
         if !has_searched {
             has_searched = true;
-            let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| name == h.name());
-            let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
+            let missing = record.held.iter().filter(|h| plan.is_stuck(h));
+            let missing: Vec<MovedNic> = missing.cloned().collect();
             if !missing.is_empty() {
                 let parts = to_put_back(&missing, &not_begun(&missing), &Snapshot::default());
                 let fetched = search_netns::fetch(machine, record, &parts);

@@ -5,6 +5,7 @@
 mod deleted;
 mod gone;
 mod hand_over;
+mod stand_ins;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -14,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
-use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
@@ -75,15 +75,6 @@ impl AbsentParts {
         away
     }
 
-    /// What stands in for these routes by other records, and has fewer legs: of equal routes Linux
-    /// goes by the first.
-    fn smaller_parts(&self, state: &NicState) -> Vec<Route> {
-        let mut smaller = self.stand_ins.clone();
-        let routes = state.routes.iter().filter(|r| is_put_in_parts(r));
-        smaller.retain(|part| routes.clone().any(|r| part.is_part_of(r)));
-        smaller
-    }
-
     fn add_away<'a>(&mut self, nics: impl Iterator<Item = &'a MovedNic>, host: &Snapshot) {
         for held in nics {
             let dev = &held.before.netdev;
@@ -126,9 +117,9 @@ impl AbsentParts {
         others: &[Record],
         host: &Snapshot,
     ) -> Vec<String> {
-        let objects = || record.held.iter().flat_map(|h| &h.before.nexthops);
-        let theirs = others.iter().flat_map(|r| &r.held);
-        let theirs: Vec<&Nexthop> = theirs.flat_map(|h| &h.before.nexthops).collect();
+        let objects = || record.nexthops();
+        let theirs = others.iter().flat_map(Record::nexthops);
+        let theirs: Vec<&Nexthop> = theirs.collect();
         let mut notes = Vec::new();
         for object in objects().filter(|n| has_another_objects_number(n, &theirs, host)) {
             if self.renumbered.insert(object.id) {
@@ -226,21 +217,6 @@ impl AbsentParts {
         }
     }
 
-    /// Adds to the record the parts of IPv4 routes that come now in place of the whole: they go
-    /// when that comes, by whatever try, and also where this one is killed. Whether there is any.
-    pub fn record_parts(&self, record: &mut Record) -> bool {
-        let mut is_any_new = false;
-        for held in &mut record.held {
-            for route in held.before.routes.iter().filter(|r| is_put_in_parts(r)) {
-                let part = self.route(route).filter(|part| part != route);
-                let new = part.filter(|part| !held.stand_ins.contains(part));
-                is_any_new |= new.is_some();
-                held.stand_ins.extend(new);
-            }
-        }
-        is_any_new
-    }
-
     /// The record as far as it can be carried out while those NICs are away.
     pub fn possible(&self, record: &Record) -> Record {
         let mut possible = record.clone();
@@ -309,11 +285,6 @@ fn is_same_object(wanted: &Nexthop, other: &Nexthop) -> bool {
         (true, false) | (false, true) => false,
         (false, false) => other.group.iter().all(|m| wanted.group.contains(m)),
     }
-}
-
-/// Of IPv6 the kernel keeps the legs that stay, and a daemon puts its own.
-pub(super) fn is_put_in_parts(r: &Route) -> bool {
-    !r.is_ipv6() && r.nexthop().is_none() && !is_daemon(r.protocol)
 }
 
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing

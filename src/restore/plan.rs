@@ -4,6 +4,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
 
 use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
@@ -41,9 +42,8 @@ pub enum Purpose {
 pub struct RestorePlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
-    /// NICs that are neither inside nor on the host, or cannot be moved to the host, each with the
-    /// reason.
-    pub stuck: Vec<(IfName, String)>,
+    /// NICs that are neither inside nor on the host, or cannot be moved to the host.
+    pub stuck: Vec<StuckNic>,
     /// How many of these, and of HCAs without a NIC, are in neither place: a namespace that ends
     /// returns them some time later.
     pub missing: usize,
@@ -53,6 +53,18 @@ pub struct RestorePlan {
     pub deleted: Vec<IfName>,
     /// Stand-ins that go once the steps are done.
     pub superseded: Vec<Route>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct StuckNic {
+    pub name: IfName,
+    pub why: String,
+}
+
+impl Display for StuckNic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.why)
+    }
 }
 
 impl RestorePlan {
@@ -70,9 +82,22 @@ impl RestorePlan {
         self.steps.iter().cloned().chain(superseded).collect()
     }
 
-    pub(super) fn stuck_nics(&self) -> Vec<IfName> {
-        self.stuck.iter().map(|(name, _)| name.clone()).collect()
+    pub fn is_stuck(&self, held: &MovedNic) -> bool {
+        is_stuck(&self.stuck, held)
     }
+
+    fn stick(&mut self, held: &MovedNic, why: String) {
+        let name = held.name().clone();
+        self.stuck.push(StuckNic { name, why });
+    }
+
+    pub(super) fn stuck_nics(&self) -> Vec<IfName> {
+        self.stuck.iter().map(|nic| nic.name.clone()).collect()
+    }
+}
+
+fn is_stuck(stuck: &[StuckNic], held: &MovedNic) -> bool {
+    stuck.iter().any(|nic| nic.name == *held.name())
 }
 
 /// The host, and the container's namespace if it is still there.
@@ -120,9 +145,9 @@ pub fn plan_restore(
                 let why = "is neither in the container's namespace nor on the host: look for it \
                     in others"
                     .to_owned();
-                restore.stuck.push((h.name().clone(), why));
+                restore.stick(h, why);
             }
-            (_, Some(why)) => restore.stuck.push((h.name().clone(), why)),
+            (_, Some(why)) => restore.stick(h, why),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
                 let out = from_container(
@@ -184,11 +209,7 @@ pub fn plan_restore(
 }
 
 /// What goes when all else is there.
-fn last_steps(
-    held: &[MovedNic],
-    stuck: &[(IfName, String)],
-    inside: Option<&Snapshot>,
-) -> Vec<Step> {
+fn last_steps(held: &[MovedNic], stuck: &[StuckNic], inside: Option<&Snapshot>) -> Vec<Step> {
     let orphans = orphans(held, stuck, inside);
     // Without a NIC that is stuck the whole routes are not there, and what stays inside still needs
     // the settings.
@@ -251,10 +272,8 @@ pub(super) fn delete_on_host(route: &Route) -> Step {
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives
 /// on go, too.
-fn orphans(held: &[MovedNic], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
-    let gone = held
-        .iter()
-        .filter(|h| !stuck.iter().any(|(name, _)| name == h.name()));
+fn orphans(held: &[MovedNic], stuck: &[StuckNic], inside: Option<&Snapshot>) -> Vec<Step> {
+    let gone = held.iter().filter(|h| !is_stuck(stuck, h));
     let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
     let remaining = inside
         .into_iter()

@@ -84,7 +84,7 @@ pub(super) fn leave_out_refused(
     away: &BTreeSet<IpAddr>,
 ) -> Vec<String> {
     let now = clock::since_boot();
-    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let routes = record.routes();
     let awaited = routes.filter(|r| r.prefsrc.is_some_and(|ip| away.contains(&ip)));
     let awaited: BTreeSet<String> = awaited.map(Route::to_string).collect();
     let refused = std::mem::take(&mut settled.refused).into_iter();

@@ -16,7 +16,7 @@ use super::{BringBack, Ran, delete_stand_ins};
 use crate::record::Record;
 use crate::restore::forget::not_begun_by_networkd;
 use crate::restore::legs::hand_over;
-use crate::restore::plan::RestorePlan;
+use crate::restore::plan::{RestorePlan, StuckNic};
 use crate::restore::settle::Settled;
 use crate::verify;
 
@@ -31,18 +31,15 @@ impl BringBack<'_, '_> {
         mut notes: Vec<String>,
         settled: Settled,
     ) -> anyhow::Error {
+        let names = plan.stuck_nics();
         let RestorePlan { stuck, missing, .. } = plan;
-        let names: Vec<IfName> = stuck.iter().map(|(name, _)| name.clone()).collect();
         let not_begun = not_begun_by_networkd(&self.record, &settled.waiting);
         let let_go = match remaining.is_empty() {
             true => self.let_go_of_whole(&names, &settled),
             // It is not known on which NICs links are left.
             false => Ok(()),
         };
-        let mut why: Vec<String> = stuck
-            .iter()
-            .map(|(dev, why)| format!("{dev} {why}"))
-            .collect();
+        let mut why: Vec<String> = stuck.iter().map(StuckNic::to_string).collect();
         let errors = self.unsaved.iter().chain(&ran.errors);
         why.extend(errors.chain(&let_go.err()).map(|e| format!("{e:#}")));
         why.extend(remaining);

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use rdma_model::ids::IfName;
 use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
-use rdma_model::step::NicState;
 
 use super::AbsentParts;
 use crate::record::Record;
@@ -113,15 +112,6 @@ impl AbsentParts {
             .is_some_and(|id| self.deleted_groups.contains(&id))
     }
 
-    /// What stands in for routes of a NIC besides what is recorded, which was changed. What is left
-    /// of an IPv6 route goes before the whole comes (`remnants`): by then Linux would take its legs
-    /// out of that one (ip6_route_del() in net/ipv6/route.c).
-    pub(super) fn rests_of(&self, state: &NicState) -> Vec<Route> {
-        let mut rests: Vec<Route> = self.rests.clone();
-        rests.retain(|rest| !rest.is_ipv6() && state.routes.iter().any(|r| rest.is_part_of(r)));
-        rests
-    }
-
     /// Adds groups. One goes by itself with its last member only. Returns a sentence for each.
     pub(super) fn add_deleted_groups(
         &mut self,
@@ -129,11 +119,11 @@ impl AbsentParts {
         others: &[Record],
         host: &Snapshot,
     ) -> Vec<String> {
-        let away = others.iter().chain([record]).flat_map(|r| &r.held);
-        let away = away.flat_map(|h| &h.before.nexthops);
+        let away = others.iter().chain([record]).flat_map(Record::nexthops);
+        let away = away;
         let away: HashSet<u32> = away.filter(|n| n.group.is_empty()).map(|n| n.id).collect();
         let there: HashSet<u32> = host.nexthops.iter().map(|n| n.id).collect();
-        let own = record.held.iter().flat_map(|h| &h.before.nexthops);
+        let own = record.nexthops();
         let deleted = own.filter(|n: &&Nexthop| {
             let mut members = n.group.iter().map(|m| m.id);
             !there.contains(&n.id)
@@ -167,7 +157,7 @@ fn legs_that_stayed<'a>(
     let away = others.iter().chain([record]).flat_map(Record::names);
     let away: HashSet<&IfName> = away.collect();
     let mut all: Vec<Stayed> = Vec::new();
-    for route in record.held.iter().flat_map(|h| &h.before.routes) {
+    for route in record.routes() {
         let is_divided = route.hops.len() > 1 && route.nexthop().is_none();
         if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
             continue;

@@ -38,7 +38,7 @@ impl AbsentParts {
         let away = away.map(|a| a.address).filter(IpAddr::is_ipv6);
         let addresses: HashSet<IpAddr> = here.chain(away).collect();
         let mut notes = Vec::new();
-        for route in record.held.iter().flat_map(|h| &h.before.routes) {
+        for route in record.routes() {
             for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
                 let here = host.netdev(dev);
                 if !devs.contains(dev) && self.devs.insert(dev.clone()) {
@@ -78,14 +78,14 @@ impl AbsentParts {
         others: &[Record],
         host: &Snapshot,
     ) -> Vec<String> {
-        let own = || record.held.iter().flat_map(|h| &h.before.nexthops);
+        let own = || record.nexthops();
         let all: Vec<&Nexthop> = own().chain(&host.nexthops).collect();
-        let away = others.iter().flat_map(|r| &r.held);
-        let away = away.flat_map(|h| &h.before.nexthops);
+        let away = others.iter().flat_map(Record::nexthops);
+        let away = away;
         let known: HashSet<u32> = all.iter().copied().chain(away).map(|n| n.id).collect();
         let mut notes = Vec::new();
         // One that another record handed over, with what leads through it.
-        let routes = record.held.iter().flat_map(|h| &h.before.routes);
+        let routes = record.routes();
         let named: HashSet<u32> = routes.filter_map(Route::nexthop).collect();
         let handed = host.nexthops.iter().filter(|n| named.contains(&n.id));
         let handed = handed.filter(|n| own().all(|own| own.id != n.id));
@@ -160,7 +160,7 @@ fn leg(object: &Nexthop, member: &Member) -> Hop {
 
 /// Whether no route of the record over that group lacks the leg.
 fn has_leg(record: &Record, group: u32, leg: &Hop) -> bool {
-    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let routes = record.routes();
     let mut through = routes.filter(|r| r.nexthop() == Some(group));
     through.all(|r| r.has_leg(leg))
 }
@@ -174,7 +174,7 @@ fn lacks_ipv6(dev: &Netdev) -> bool {
 
 /// What says of links that are not the record's whether its IPv6 routes can lead over them.
 pub(super) fn whether_ipv6(record: &Record) -> Sysctls {
-    let routes = record.held.iter().flat_map(|h| &h.before.routes);
+    let routes = record.routes();
     let legs = routes.filter(|r| r.is_ipv6()).flat_map(|r| &r.hops);
     let others = legs.filter_map(|hop| hop.dev.as_ref());
     let others = others.filter(|dev| !record.names().any(|name| name == *dev));

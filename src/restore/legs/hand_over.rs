@@ -8,7 +8,8 @@ use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::Route;
 use rdma_model::step::Side;
 
-use super::{AbsentParts, is_put_in_parts};
+use super::AbsentParts;
+use super::stand_ins::is_put_in_parts;
 use crate::kernel::{Depth, Scope, World};
 use crate::record::{Phase, Record};
 use crate::restore::to_put_back;
@@ -45,7 +46,7 @@ impl AbsentParts {
             };
             let before = (state.clone(), held.stand_ins.clone());
             state.routes.retain(|r| !gone.contains(r));
-            let whole = from.held.iter().flat_map(|h| &h.before.routes);
+            let whole = from.routes();
             let whole = whole.filter(|r| !is_daemon(r.protocol));
             for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
                 let both = (self.lacks(route) || is_underway) && its.lacks(route);
@@ -75,11 +76,7 @@ impl AbsentParts {
                 held.stand_ins
                     .extend(here.filter(|part| !held.stand_ins.contains(part)));
             }
-            let groups = from
-                .held
-                .iter()
-                .flat_map(|h| &h.before.nexthops)
-                .filter(|n| !n.group.is_empty());
+            let groups = from.nexthops().filter(|n| !n.group.is_empty());
             for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
                 state
                     .nexthops
@@ -104,7 +101,7 @@ fn leads_by_its(r: &Route, from: &Record, objects: &HashSet<u32>) -> bool {
     let Some(id) = r.nexthop() else {
         return true;
     };
-    let all = from.held.iter().flat_map(|h| &h.before.nexthops);
+    let all = from.nexthops();
     let group = all.filter(|n| n.id == id).flat_map(|n| &n.group);
     objects.contains(&id) || group.map(|m| m.id).any(|member| objects.contains(&member))
 }

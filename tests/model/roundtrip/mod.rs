@@ -558,7 +558,7 @@ fn a_dead_namespace_returns_hardware() {
                 kernel.die();
                 kernel.log.clear();
                 let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
-                let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
+                let mut stuck: Vec<&IfName> = home.stuck.iter().map(|n| &n.name).collect();
                 stuck.sort();
                 let mut expected: Vec<&IfName> = lost.iter().map(|h| h.name()).collect();
                 expected.sort();
