@@ -70,7 +70,11 @@ pub fn note_if_no_longer_ours(held: &MovedNic, words: &Words, host: &Snapshot) -
         None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
         None => return None,
     };
-    Some(format!("{name} {why}: what it lacked is given up"))
+    Some(no_longer_ours(name, &why))
+}
+
+pub fn no_longer_ours(name: &IfName, why: &str) -> String {
+    format!("{name} {why}: what it lacked is given up")
 }
 
 pub fn has_new_master(held: &MovedNic, host: &Snapshot) -> bool {

@@ -21,7 +21,7 @@ use super::plan::{Purpose, RestorePlan, superseded};
 use super::settle::{
     WaitingNic, activate, assume_managers_done, final_words, why_waiting, words_of_earlier,
 };
-use super::to_put_back::{Words, is_strange, to_put_back};
+use super::to_put_back::{Words, is_strange, no_longer_ours, to_put_back};
 use super::{Restored, nic_names, refusals, time_for_steps};
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
@@ -261,10 +261,7 @@ fn waiting_still(
     for held in &record.held {
         match why_no_longer_ours(held, host, managers) {
             None => here.push(held.clone()),
-            Some(why) => {
-                let name = held.name();
-                notes.push(format!("{name} {why}: what it lacked is given up"));
-            }
+            Some(why) => notes.push(no_longer_ours(held.name(), &why)),
         }
     }
     (here, notes)
