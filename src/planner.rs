@@ -210,7 +210,7 @@ fn carried(
     inside: Option<&Snapshot>,
 ) -> Vec<Route> {
     let over = host.routes.iter().filter(|r| {
-        let mut devs = r.hops.iter().filter_map(|h| h.dev.as_ref());
+        let mut devs = r.devs();
         devs.any(|dev| names.contains(dev))
     });
     let theirs: Vec<_> = inside

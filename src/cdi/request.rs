@@ -34,10 +34,7 @@ impl Request {
     /// and `RunningSetup::conclude` refuses a container that lacks a node.
     pub fn part_of(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
-        if given.exclusive
-            || self.narrowing.devices.is_none()
-            || left.nics.len() + left.ib.len() == given.nics.len() + given.ib.len()
-        {
+        if given.exclusive || self.narrowing.devices.is_none() || left.count() == given.count() {
             return given.clone();
         }
         let names: Vec<&IfName> = left.nics.iter().map(|n| n.name()).collect();
@@ -63,6 +60,22 @@ impl Request {
             devices,
             ..left
         }
+    }
+
+    /// What annotations, devices and policy leave of a plan, which has all that devices name, with
+    /// a note on what annotations name besides. [`ErrorClass::Nothing`] where that is nothing.
+    pub fn what_is_left(&self, plan: Plan, host: &Snapshot) -> Result<(Plan, Option<String>)> {
+        let unplanned = self.note_of_unplanned(&plan);
+        let plan = self.narrowed_plan(plan, Some(host));
+        self.check_has_all_asked(&plan)?;
+        if plan.count() == 0 {
+            let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
+            return Err(ErrorClass::Nothing.error(format!(
+                "annotations and policy leave no NIC of plan {}{why}",
+                plan.name
+            )));
+        }
+        Ok((plan, unplanned))
     }
 
     /// That a plan, which was narrowed already, gives a container all that its devices name: the

@@ -304,11 +304,7 @@ pub(super) fn for_container(
         ..Scope::network()
     };
     let seen = live.observe(Side::Host, &scope)?;
-    let unplanned = mine.note_of_unplanned(&plan);
-    let plan = mine.narrowed_plan(plan, Some(&seen));
-    if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(mine.nothing_left(&plan, unplanned));
-    }
+    let (plan, unplanned) = mine.what_is_left(plan, &seen)?;
     warn(&unplanned.into_iter().collect::<Vec<_>>());
     check_agreed(&plan, None)?;
     mine.host.policy.check_limits(&plan)?;

@@ -201,7 +201,7 @@ fn render(
         }
     };
     let plan = request.narrowed_plan(plan, Some(&seen));
-    if plan.nics.is_empty() && plan.ib.is_empty() {
+    if plan.count() == 0 {
         return Err(
             ErrorClass::Nothing.error(format!("the host's policy leaves no NIC of plan {name}"))
         );

@@ -30,15 +30,6 @@ impl Request {
         }
     }
 
-    /// That annotations and policy leave nothing of a plan, `unplanned` of it before that.
-    pub fn nothing_left(&self, plan: &Plan, unplanned: Option<String>) -> anyhow::Error {
-        let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
-        ErrorClass::Nothing.error(format!(
-            "annotations and policy leave no NIC of plan {}{why}",
-            plan.name
-        ))
-    }
-
     /// A stored plan without what the container's annotations take away, and without what the
     /// host's policy forbids by now. Of what is not on the host, or where the host was not
     /// observed, the name alone is judged. Its NCCL_IB_HCA is made for the release of NCCL that
@@ -89,12 +80,16 @@ impl Request {
 }
 
 impl Plan {
+    /// Of its NICs and InfiniBand HCAs.
+    pub fn count(&self) -> usize {
+        self.nics.len() + self.ib.len()
+    }
+
     /// That a container wants less than its namespace has, of which this is the part that it asks
     /// for.
     pub fn fewer_note(&self, given: &Plan) -> Option<String> {
-        let count = |plan: &Plan| plan.nics.len() + plan.ib.len();
         let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
-        (count(self) < count(given)).then(|| note.to_owned())
+        (self.count() < given.count()).then(|| note.to_owned())
     }
 }
 

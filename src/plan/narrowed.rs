@@ -77,11 +77,11 @@ impl Plan {
     ) -> Plan {
         let own = self.nics.iter().filter_map(|n| n.uverbs.clone());
         let own: Vec<CharDevice> = own.collect();
-        let count = self.nics.len() + self.ib.len();
+        let count = self.count();
         self.drop_nics(unwanted, forbidden);
         self.ib.retain(|h| !excluded(h));
         self.ib_ports.retain(|h, _| !excluded(h));
-        if self.nics.len() + self.ib.len() == count {
+        if self.count() == count {
             return self;
         }
         let mut nics = std::mem::take(&mut self.nics);

@@ -49,12 +49,7 @@ impl Create<'_> {
         }
         let scope = self.scope_of(&whole, request);
         let host = attempt.world.observe(Side::Host, &scope)?;
-        let unplanned = request.note_of_unplanned(&whole);
-        let plan = request.narrowed_plan(whole, Some(&host));
-        request.check_has_all_asked(&plan)?;
-        if plan.nics.is_empty() && plan.ib.is_empty() {
-            return Err(request.nothing_left(&plan, unplanned));
-        }
+        let (plan, unplanned) = request.what_is_left(whole, &host)?;
         planner::check_agreed(&plan, hook.agreed_digest())?;
         check_network(&plan, attempt)?;
         policy.check_limits(&plan)?;

@@ -65,7 +65,7 @@ impl RouteSocket {
     }
 
     fn route_message(&mut self, route: &Route) -> Result<Raw> {
-        let indexes = self.indexes(route.hops.iter().filter_map(|h| h.dev.as_ref()))?;
+        let indexes = self.indexes(route.devs())?;
         route::route_message(route, |dev| {
             indexes.get(dev).copied().context("a leg without a device")
         })

@@ -192,7 +192,7 @@ fn has_stayed(record: &Record, route: &Route, leg: &Hop) -> bool {
     let mut parts = record.held.iter().flat_map(|h| &h.stand_ins);
     // A restore that was killed may not have put those over its own NICs.
     let is_over_own = |part: &&Route| {
-        let mut devs = part.hops.iter().filter_map(|h| h.dev.as_ref());
+        let mut devs = part.devs();
         devs.any(|dev| record.names().any(|name| name == dev))
     };
     route.is_ipv6()

@@ -39,7 +39,7 @@ impl AbsentParts {
         let addresses: HashSet<IpAddr> = here.chain(away).collect();
         let mut notes = Vec::new();
         for route in record.routes() {
-            for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+            for dev in route.devs() {
                 let here = host.netdev(dev);
                 if !devs.contains(dev) && self.devs.insert(dev.clone()) {
                     self.may_come |= here.is_some();

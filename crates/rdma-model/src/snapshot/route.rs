@@ -61,6 +61,10 @@ impl Route {
             && self.hops.iter().all(|leg| whole.has_leg(leg))
     }
 
+    pub fn devs(&self) -> impl Iterator<Item = &IfName> {
+        self.hops.iter().filter_map(|hop| hop.dev.as_ref())
+    }
+
     pub fn has_leg(&self, leg: &Hop) -> bool {
         self.hops.iter().any(|hop| hop.is_same_leg(leg))
     }

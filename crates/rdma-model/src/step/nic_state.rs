@@ -53,7 +53,7 @@ impl NicState {
     pub fn rules_to_tables(&self, host: &Snapshot, moved: &[IfName]) -> Vec<Rule> {
         let mut tables: HashSet<(u32, bool)> = self.routes.iter().map(table).collect();
         for route in &host.routes {
-            let mut devices = route.hops.iter().filter_map(|h| h.dev.as_ref());
+            let mut devices = route.devs();
             if devices.any(|dev| !moved.contains(dev)) {
                 tables.remove(&table(route));
             }

@@ -320,7 +320,7 @@ impl Space {
     }
 
     pub fn route_delete(&mut self, route: &Route) -> Result<()> {
-        for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+        for dev in route.devs() {
             self.dev_named(dev).ok_or_else(no_link)?;
         }
         match route.destination.addr().is_ipv6() && route.nexthop().is_none() {
