@@ -47,12 +47,18 @@ pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 pub use test_bootstrap::TestBootstrapArgs;
 
+/// What `--version` says: scripts/build gives it, with the commit and its date.
+pub const VERSION: &str = match option_env!("RDMAPREP_VERSION") {
+    Some(built) => built,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Gives a container its RDMA NICs and returns them to the host unchanged
 ///
 /// `prepare` chooses NICs and stores the choice as a plan. When a container that names the plan
 /// starts, the OCI hook moves the NICs into it; when the container stops, the hook restores them.
 #[derive(Debug, Parser)]
-#[command(name = "rdmaprep", version, max_term_width = 100)]
+#[command(name = "rdmaprep", version = VERSION, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Parser;
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdmaprep::cli::VERSION;
 use rdmaprep::disk::files;
 use rdmaprep::report;
 use rdmaprep_kubelet::device_plugin::{api, session};
@@ -36,7 +37,8 @@ Without a file, rdmaprep.io/rail has all rails. Exit codes are those of rdmaprep
 
 /// Counts RDMA NICs for the kubelet, and names their CDI devices to it
 #[derive(Parser)]
-#[command(name = "rdmaprep-device-plugin", version, after_help = EXAMPLE, max_term_width = 100)]
+#[command(name = "rdmaprep-device-plugin", version = VERSION)]
+#[command(after_help = EXAMPLE, max_term_width = 100)]
 struct Args {
     #[command(flatten)]
     machine: Machine,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdmaprep::cli::VERSION;
 use rdmaprep::disk::files;
 use rdmaprep::kernel::Namespaces;
 use rdmaprep::kernel::ThisMachine;
@@ -44,7 +45,7 @@ Exit codes are those of rdmaprep (docs/cli.md).";
 
 /// Offers RDMA NICs to claims of Kubernetes, and gives them to their pods
 #[derive(Parser)]
-#[command(name = "rdmaprep-dra", version, after_help = EXAMPLE, max_term_width = 100)]
+#[command(name = "rdmaprep-dra", version = VERSION, after_help = EXAMPLE, max_term_width = 100)]
 struct Args {
     #[command(flatten)]
     machine: Machine,
