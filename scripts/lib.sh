@@ -39,10 +39,10 @@ newer() {
   [ -n "$have" ] && printf '%s\n%s\n' "$1" "$have" | sort -VC
 }
 
-# toolchain [VERSION]: a C linker and a cargo of that version (1.85) or later. Debian 12's own cargo is too old, and Debian's newer one,
+# toolchain VERSION: a C linker and a cargo of that version or later. Debian 12's own cargo is too old, and Debian's newer one,
 # cargo-web, conflicts with it: there that is unpacked below target/, and nothing is removed.
 toolchain() {
-  local least=${1:-1.85}
+  local least=$1
   packages gcc libc6-dev
   command -v cargo > /dev/null || packages cargo-web rustfmt-web rust-web-clippy
   newer "$least" && return

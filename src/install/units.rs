@@ -5,7 +5,8 @@ use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
 use crate::cdi;
 
 const FOLDER: &str = "/etc/systemd/system";
-const PACKAGED: &str = "/usr/lib/systemd/system";
+/// Where a package and the archive's `install.sh` have units.
+const PACKAGED: [&str; 2] = ["/usr/lib/systemd/system", "/usr/local/lib/systemd/system"];
 
 /// A unit: its name, its text, and who wants it.
 type Unit = (&'static str, &'static str, Option<&'static str>);
@@ -51,10 +52,13 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
 }
 
 fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground) -> Vec<Piece> {
-    let packaged = format!("{PACKAGED}/{name}");
-    let (place, unit) = match ground.tree.exists(&packaged) {
-        true => (packaged, None),
-        false => {
+    let packaged = PACKAGED
+        .map(|folder| format!("{folder}/{name}"))
+        .into_iter()
+        .find(|place| ground.tree.exists(place));
+    let (place, unit) = match packaged {
+        Some(place) => (place, None),
+        None => {
             let place = format!("{FOLDER}/{name}");
             (
                 place.clone(),
