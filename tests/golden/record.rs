@@ -49,6 +49,22 @@ fn what_is_written_changes_with_the_schema_alone() {
     );
 }
 
+/// A later version reads what an earlier one has written.
+#[test]
+fn what_a_record_waits_for_keeps_its_names_in_json() {
+    let mut record = Record::parse(&current().1).unwrap();
+    let name = record.held[0].name().clone();
+    record.waits_for = vec!["r0 is back".to_owned()];
+    record.keep_objects_until_back = vec![name.clone()];
+    let text = record.print().unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["awaits"], serde_json::json!(["r0 is back"]));
+    assert_eq!(json["due_until_back"], serde_json::json!([name.as_str()]));
+    assert_eq!(Record::parse(&text).unwrap(), record);
+    let earlier = text.replace("due_until_back", "kept_for");
+    assert_eq!(Record::parse(&earlier).unwrap(), record);
+}
+
 #[test]
 fn a_record_cut_off_at_any_byte_is_none() {
     // Less of what it is long by.
