@@ -31,6 +31,8 @@ pub(super) struct PlanAndHost {
 }
 
 impl Create<'_> {
+    /// All that refuses a plan for what the request, the policy, an agreement or other holders say
+    /// is here; `plan_attach` refuses what has changed on the host.
     pub(super) fn find_plan(
         &mut self,
         name: &PlanName,

@@ -50,13 +50,14 @@ impl Create<'_> {
         self.report
             .notes
             .push(format!("joined {first}, which has the namespace's NICs"));
+        // By the stop hook of the last member the NICs go home: those that have ended stay members
+        // until theirs, unless a claim keeps the NICs. This container may be a member already, as
+        // another process: it was restarted without its stop hook.
         let awaits_stops = !self.hook.store.claim_keeps_nics(&record);
         let mut members = record.members.clone();
         members.retain(|member| {
-            // It may be one already, as another process: it was restarted without its stop hook.
-            !self.hook.is_for(member)
-                // By the last of their stop hooks the NICs go home, unless a claim keeps them.
-                && (awaits_stops || self.hook.machine.is_alive(&record, member))
+            let stays = awaits_stops || self.hook.machine.is_alive(&record, member);
+            stays && !self.hook.is_for(member)
         });
         members.push(newcomer);
         record.members = members;
