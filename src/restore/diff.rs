@@ -366,12 +366,17 @@ pub(super) fn remnants<'a>(
     let down: BTreeSet<&IfName> = down.map(|dev| &dev.name).collect();
     for route in &observed.routes {
         let alive = alive(route, &down);
-        if wanted.iter().any(|w| alive.is_part_of(w)) {
+        if wanted.iter().any(|w| is_in_the_way(&alive, w)) {
             let route = route.clone();
             steps.push(Step::RouteDelete { side, route });
         }
     }
     steps
+}
+
+/// Linux takes no route of which it has a leg, whatever its weight.
+fn is_in_the_way(left: &Route, whole: &Route) -> bool {
+    left.is_same_but_for_legs(whole) && left.hops.iter().all(|leg| whole.has_leg(leg))
 }
 
 /// A route without its dead legs.

@@ -284,3 +284,28 @@ fn what_is_handed_over_is_not_the_managers_own() {
         host.is_as(&before);
     });
 }
+
+/// The record of the second NIC has no word of the leg over the first one, which was away.
+#[test]
+fn an_ipv6_leg_by_a_killed_stop_stays() {
+    alone(|host| {
+        host.rails(3);
+        host.ip("address add fd00::1/64 dev r0 nodad
+address add fd01::1/64 dev r1 nodad
+address add fd02::1/64 dev r2 nodad
+route add fd53::/48 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1 nexthop via fd02::9 \
+dev r2");
+        let before = host.look();
+        for point in (1..50).step_by(3) {
+            let first = taken(host, "r0");
+            let mut second = taken(host, "r1");
+            let mut stop = host.command(&["hook", "poststop"]);
+            stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
+            testkit::run(&mut stop, &first.stopped());
+            second.stop(host).ok();
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            host.is_as(&before);
+        }
+    });
+}
