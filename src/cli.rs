@@ -20,6 +20,7 @@ mod plan;
 mod restore;
 mod sysfs;
 mod test_bootstrap;
+mod test_rails;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -46,6 +47,7 @@ pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 pub use test_bootstrap::TestBootstrapArgs;
+pub use test_rails::{CrossRounds, RailTest, TestRailsArgs};
 
 /// What `--version` says: scripts/build gives it, with the commit and its date.
 pub const VERSION: &str = match option_env!("RDMAPREP_VERSION") {
@@ -186,6 +188,15 @@ pub enum Command {
     ///
     /// Reads the store of `prepare --rendezvous`, and changes nothing in it.
     JobStatus(Box<JobStatusArgs>),
+    /// Send RDMA traffic over every rail between the nodes of a job, and name what fails
+    ///
+    /// Runs rdmaprep-rail-test, a program of its own. Changes nothing. Exits with 10 if nodes did
+    /// not come or answer, with 11 if a failure breaks jobs. docs/rail-test.md says what it proves.
+    #[command(after_help = "Examples:
+  rdmaprep test-rails --plan train
+  rdmaprep test-rails --rendezvous c10d://192.0.2.1:29400 --rank 0 --nodes 2 --run-id 1
+  rdmaprep test-rails --pattern all --draw rails.svg")]
+    TestRails(Box<TestRailsArgs>),
     /// Register rdmaprep with podman, CRI-O, Docker, containerd, systemd
     ///
     /// Writes or edits the targets' files and keeps what is in them. Restarts nothing, and prints

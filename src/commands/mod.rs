@@ -25,6 +25,7 @@ mod spec;
 mod status;
 mod sysfs;
 mod test_bootstrap;
+pub mod test_rails;
 mod topo;
 mod unrestorable;
 
@@ -97,6 +98,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Command::TryNodes(args) => doctor::try_nodes(args),
         Command::Topo(args) => topo::run(global, args),
         Command::JobStatus(args) => peers::show(args),
+        Command::TestRails(_) => test_rails::start(),
         Command::Install(args) => install::install(global, args),
         Command::Uninstall(args) => install::uninstall(global, args),
     }

@@ -16,7 +16,7 @@ use rail_agreement::node::Setup;
 use rail_agreement::options::{Options, Settings, StoreUrl};
 use rail_agreement::pmi::Pmi;
 use rail_agreement::status::Status;
-use rail_agreement::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
+use rail_agreement::{Agreement, DroppedRail, Nonce, Offer, Policy, Rail, Store, Waiting, agree};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{Snapshot, StoreRoute};
 use rdma_model::values::Family;
@@ -89,10 +89,15 @@ fn settings(meet: &MeetArgs) -> Settings {
 
 /// Opens the store; nothing was decided yet. `dry`: whether this node will store nothing.
 pub(super) fn enter(asked: Options, dry: bool) -> Result<Meeting> {
+    enter_for(asked, dry, Duration::ZERO)
+}
+
+/// Opens a store that is used for that long after the agreement.
+pub(super) fn enter_for(asked: Options, dry: bool, after: Duration) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = (SPREAD * asked.nodes.min(1000)).mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
-    let (store, way) = connect(&asked.store, deadline, jitter)?;
+    let (store, way) = connect(&asked.store, deadline, after, jitter)?;
     Ok(Meeting {
         asked,
         dry,
@@ -108,10 +113,11 @@ pub(super) fn enter(asked: Options, dry: bool) -> Result<Meeting> {
 fn connect(
     url: &StoreUrl,
     deadline: Instant,
+    after: Duration,
     jitter: Duration,
 ) -> Result<(Box<dyn Store>, Option<StoreRoute>)> {
     const DOING: &str = "the rendezvous store";
-    let limit = deadline + GRACE;
+    let limit = deadline + after + GRACE;
     match url {
         StoreUrl::C10d(to) => {
             let store = C10d::connect(to.clone(), deadline, jitter)
@@ -256,10 +262,20 @@ impl Meeting {
     /// Agrees with all other nodes on a part of that which `judge` says yes to. The store is closed
     /// then.
     pub(super) fn agree(
-        mut self,
+        self,
         setup: Setup,
         judge: &mut dyn FnMut(&Agreement) -> Result<()>,
     ) -> Result<Agreement> {
+        self.agree_and_stay(setup, judge)
+            .map(|(agreement, _)| agreement)
+    }
+
+    /// As [`Meeting::agree`], with the store open.
+    pub(super) fn agree_and_stay(
+        mut self,
+        setup: Setup,
+        judge: &mut dyn FnMut(&Agreement) -> Result<()>,
+    ) -> Result<(Agreement, Box<dyn Store>)> {
         let mut print = |waiting: Waiting| {
             let line = report::printable(&waiting.line());
             // stderr may be closed.
@@ -270,11 +286,22 @@ impl Meeting {
         } else {
             None
         };
-        agree(self.store.as_mut(), setup, self.deadline, judge, watch)
+        let agreement = agree(self.store.as_mut(), setup, self.deadline, judge, watch)?;
+        Ok((agreement, self.store))
+    }
+
+    /// This node's part with rails that have their names already.
+    pub(super) fn setup_with(&self, rails: Vec<Rail>, dropped: Vec<DroppedRail>) -> Setup {
+        let offer = self.offer(Family::default());
+        self.with_offer(Offer {
+            rails,
+            dropped,
+            ..offer
+        })
     }
 }
 
-fn host() -> HostName {
+pub(super) fn host() -> HostName {
     let name = files::read(Path::new("/proc/sys/kernel/hostname"))
         .ok()
         .flatten()

@@ -22,7 +22,7 @@ fn planted(file: &str, line: &str) -> String {
     let copy = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .arg("-r")
-        .args(["src", "scripts", "kubelet"])
+        .args(["src", "scripts", "kubelet", "rail-test"])
         .arg(copy.path())
         .current_dir(ROOT)
         .status();
@@ -135,7 +135,7 @@ fn allowed_line_that_is_not_needed_is_found() {
     let copy = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .arg("-r")
-        .args(["src", "scripts", "kubelet"])
+        .args(["src", "scripts", "kubelet", "rail-test"])
         .arg(copy.path())
         .current_dir(ROOT)
         .status();

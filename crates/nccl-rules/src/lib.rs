@@ -21,6 +21,7 @@ mod merges;
 mod networks;
 mod pitfalls;
 mod port_gids;
+pub mod queue_pair;
 pub mod rails;
 mod ring;
 pub mod settings;

@@ -1,0 +1,260 @@
+//! Parses, tests, prints, exits with the verdict's code.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use ipnet::IpNet;
+use rail_agreement::Rail as AgreedRail;
+use rail_test::addresses::Own;
+use rail_test::draw;
+use rail_test::look::{Host, Place};
+use rail_test::meet::{self, Asked, Cross, Ended, Keys, Wish};
+use rail_test::pairs::{Pattern, Schedule};
+use rail_test::verbs::{Rail, Settings, Verbs};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_verbs::Device;
+use rdmaprep::cli::{self, CrossRounds, RailTest};
+use rdmaprep::commands;
+use rdmaprep::commands::test_rails::{self, Target, Targets};
+use rdmaprep::report;
+use serde_json::json;
+
+/// What a round takes beside its lanes: two visits to the store and the neighbours.
+const ROUND: Duration = Duration::from_secs(10);
+/// For the end, beside the rounds.
+const END: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let cli = match RailTest::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        // Help and version are no errors.
+        Err(e) => match cli::complaint(&e) {
+            Some(text) => return fail(&ErrorClass::Usage.error(text), false),
+            None => e.exit(),
+        },
+    };
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e, cli.args.json),
+    }
+}
+
+fn fail(error: &anyhow::Error, is_json: bool) -> ExitCode {
+    if is_json && !commands::has_said() {
+        let _ = report::json_error(error).and_then(|text| commands::say(&text));
+    }
+    let _ = writeln!(
+        std::io::stderr(),
+        "rdmaprep-rail-test: {}",
+        report::error_text(error)
+    );
+    ExitCode::from(ErrorClass::of(error).code())
+}
+
+fn run(cli: &RailTest) -> Result<()> {
+    let args = &cli.args;
+    let pattern: Pattern = args.pattern.parse().class(ErrorClass::Usage, "--pattern")?;
+    let asked = test_rails::options(&args.rendezvous)?;
+    let opened = test_rails::targets(&cli.global, args, &asked).and_then(|targets| {
+        let rails = open(&targets)?;
+        Ok((targets, rails))
+    });
+    // The others would wait for this node until their deadline.
+    let (targets, rails) = match opened {
+        Ok(opened) => opened,
+        Err(e) => return Err(test_rails::refuse(asked, e)),
+    };
+    let (rank, nodes) = (asked.rank, asked.nodes);
+    let settings = settings(cli, &targets);
+    let round = settings.limit * 3 + settings.flow + ROUND;
+    let longest = Schedule::new(pattern, nodes, 0).rounds().max(6) + 2;
+    let run = asked.run.clone();
+    let met = test_rails::meet(asked, &targets, round * longest + END)?;
+    let mut store = met.store;
+    let keys = Keys::new(&run, &met.agreement.digest);
+    let own = Wish {
+        pattern: pattern.to_string(),
+        cross: match args.cross {
+            CrossRounds::First => Cross::First,
+            CrossRounds::All => Cross::All,
+            CrossRounds::None => Cross::None,
+        },
+    };
+    let wish = meet::wish(store.as_mut(), &keys, rank, own, Instant::now() + END)?;
+    let pattern: Pattern = wish
+        .pattern
+        .parse()
+        .class(ErrorClass::Disagreed, "what rank 0 asks for cannot be used")?;
+    let (targets, rails) = ordered(targets, rails, &met.agreement.rails)?;
+    let asked = Asked {
+        run,
+        rank,
+        nodes,
+        host: met.host,
+        schedule: Schedule::new(pattern, nodes, seed(met.agreement.digest.as_str())),
+        digest: met.agreement.digest,
+        cross: wish.cross,
+        rails: targets
+            .rails
+            .iter()
+            .map(|rail| rail.key.to_string())
+            .collect(),
+        lost: met.agreement.lost,
+        round,
+        own: own_addresses(&targets),
+    };
+    let begun = Instant::now();
+    let look = host(&targets);
+    let [a, b, c, d, ..] = test_rails::random_bits()?;
+    let mut transport = Verbs::new(rails, settings, &look, u32::from_ne_bytes([a, b, c, d]));
+    let ended = meet::test(store.as_mut(), &asked, &mut transport, &mut |text| {
+        test_rails::progress(begun, text);
+    })?;
+    print(cli, &asked, &ended)?;
+    ended.verdict.error().map_or(Ok(()), Err)
+}
+
+fn settings(cli: &RailTest, targets: &Targets) -> Settings {
+    let pair = targets.queue_pair;
+    let own = Duration::from_secs(cli.args.timeout.into());
+    Settings {
+        traffic_class: pair.traffic_class,
+        service_level: pair.service_level,
+        timeout: pair.timeout,
+        retries: pair.retries,
+        limit: pair.gives_up_after().map_or(own, |nccl| own.min(nccl)),
+        flow: Duration::from_secs_f64(cli.args.seconds),
+    }
+}
+
+/// Opens the device of each rail. An error names the file that is missing, and its package.
+fn open(targets: &Targets) -> Result<Vec<Rail>> {
+    let nothing = |text: String| ErrorClass::Nothing.error(text);
+    rdma_verbs::library().map_err(|why| {
+        nothing(format!(
+            "libibverbs.so.1 cannot be loaded ({why}): install libibverbs1 (Debian) or rdma-core"
+        ))
+    })?;
+    let devices = rdma_verbs::devices().class(ErrorClass::Nothing, "listing the HCAs")?;
+    let mut rails = Vec::new();
+    for target in &targets.rails {
+        if !devices.contains(&target.hca) {
+            let provider = target.provider.unwrap_or("NAME");
+            return Err(nothing(format!(
+                "libibverbs does not know {}: its provider lib{provider}-rdmav*.so is missing, \
+                install ibverbs-providers (Debian) or rdma-core; or its verbs node does not open",
+                target.hca
+            )));
+        }
+        let doing = || format!("opening {}", target.hca);
+        let device = Device::open(&target.hca).class(ErrorClass::Nothing, doing())?;
+        let gid = device.gid(target.port, target.gid_index.into());
+        let netdev = target
+            .netdev
+            .as_ref()
+            .and_then(|name| targets.snapshot.netdev(name));
+        rails.push(Rail {
+            device,
+            hca: target.hca.clone(),
+            port: target.port,
+            is_ethernet: target.is_ethernet,
+            gid_index: target.gid_index,
+            gid: gid.class(ErrorClass::Nothing, doing())?,
+            mac: netdev.and_then(|netdev| netdev.mac.clone()),
+        });
+    }
+    Ok(rails)
+}
+
+/// In the agreement's order, and those alone.
+fn ordered(
+    targets: Targets,
+    rails: Vec<Rail>,
+    agreed: &[AgreedRail],
+) -> Result<(Targets, Vec<Rail>)> {
+    let mut left: Vec<Option<(Target, Rail)>> = Vec::new();
+    left.extend(targets.rails.into_iter().zip(rails).map(Some));
+    let (mut own, mut open) = (Vec::new(), Vec::new());
+    for AgreedRail(key, _) in agreed {
+        let is_it = |pair: &&mut Option<(Target, Rail)>| {
+            pair.as_ref().is_some_and(|(target, _)| target.key == *key)
+        };
+        let pair = left.iter_mut().find(is_it).and_then(Option::take);
+        let (target, rail) = pair.ok_or_else(|| anyhow!("rail {key} is agreed and not here"))?;
+        own.push(target);
+        open.push(rail);
+    }
+    Ok((
+        Targets {
+            rails: own,
+            ..targets
+        },
+        open,
+    ))
+}
+
+fn own_addresses(targets: &Targets) -> Own {
+    let mut own = Own::default();
+    for netdev in &targets.snapshot.netdevs {
+        let is_rail = targets
+            .rails
+            .iter()
+            .any(|rail| rail.netdev.as_ref() == Some(&netdev.name));
+        for address in &netdev.addresses {
+            own.addresses.push(address.address);
+            let subnet = IpNet::new(address.address, address.prefix).map(|net| net.trunc());
+            match is_rail {
+                true => own.rails.extend(subnet),
+                false => own.others.extend(subnet),
+            }
+        }
+    }
+    own
+}
+
+fn host(targets: &Targets) -> Host {
+    let mut places = Vec::new();
+    for rail in &targets.rails {
+        let netdev = rail
+            .netdev
+            .as_ref()
+            .and_then(|name| targets.snapshot.netdev(name));
+        places.push(Place {
+            hca: rail.hca.clone(),
+            port: rail.port,
+            ifindex: netdev.map(|netdev| netdev.ifindex),
+        });
+    }
+    Host(places)
+}
+
+/// The first 16 digits of the agreement: equal on all nodes.
+fn seed(digest: &str) -> u64 {
+    let digits = digest.get(..16).unwrap_or_default();
+    u64::from_str_radix(digits, 16).unwrap_or_default()
+}
+
+fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
+    if let (Some(path), Some(found)) = (&cli.args.draw, &ended.findings) {
+        let doing = format!("--draw: writing {}", path.display());
+        fs::write(path, draw::svg(found)).class(ErrorClass::Other, doing)?;
+    }
+    if cli.args.json {
+        let names: Vec<&String> = ended.verdict.failed_rails(&asked.rails);
+        return commands::say(&report::json(&json!({
+            "verdict": ended.verdict,
+            "failed": names,
+            "found": ended.findings.as_ref().map(|found| found.json()),
+        }))?);
+    }
+    let text = match &ended.findings {
+        Some(found) => found.text(),
+        None if ended.verdict.lines.is_empty() => "all rails work: rank 0 has the table".to_owned(),
+        None => ended.verdict.lines.join("\n"),
+    };
+    commands::say(&report::printable_lines(&text))
+}
