@@ -1,0 +1,44 @@
+# shellcheck shell=bash source=tests/vm/rail-test.sh
+# The rail test: more faults, one at a time, and other ways to ask.
+. "$(dirname "${BASH_SOURCE[0]}")/../rail-test.sh"
+
+case_four_rails_that_work() {
+  rail_nodes 4 one
+  patience=20 all_nodes --seconds 0.05 --draw $rt/rails.svg
+  [ "$codes" = "0 0 0" ] || die "$codes: $(cat $rt/out? $rt/err?)"
+  grep -qxF "all rails work: 3 nodes, 4 rails, pattern ring, 12 pairs" $rt/out0 || die "$(cat $rt/out0)"
+  nothing_left
+  cp $rt/rails.svg /out/ 2> /dev/null || true
+  all_nodes --pattern all --json --seconds 0
+  equal "exit codes" "0 0 0" "$codes"
+  equal "pairs" "12 true" "$(jq -r '"\(.found.pairs | length) \(all(.found.pairs[]; .works))"' $rt/out0)"
+  # Both ends of the one pair of the first round.
+  equal "ways between rails" 24 "$(jq .found.cross.reached $rt/out0)"
+}
+
+case_each_fault_has_its_cause() {
+  local k
+  rail_nodes 3
+
+  ip -n n0 neighbour replace 10.10.0.2 lladdr 02:00:00:00:00:99 dev rail0 nud permanent
+  all_nodes --seconds 0 --cross none
+  found "11 11 11" "FAIL: rail0 between rank 0 and rank 1: it fails there alone (1): a neighbour entry has another MAC"
+  ip -n n0 neighbour delete 10.10.0.2 dev rail0
+
+  ip -n n2 link set rail1 mtu 1500
+  all_nodes --seconds 0 --cross none
+  found "0 0 0" "warning: rail1: the active MTUs differ: 4096 on 2 nodes, 1024 on rank 2"
+  ip -n n2 link set rail1 mtu 4200
+
+  # All nodes' rail 2, each in a network of its own.
+  for k in 0 1 2; do ip link set "w${k}2" nomaster; done
+  all_nodes --seconds 0 --cross none
+  found "11 11 11" "FAIL: rail rail2: it fails between all nodes (3): no neighbour"
+  for k in 0 1 2; do ip link set "w${k}2" master fab2; done
+
+  ip -n n2 link set rail0 down
+  all_nodes --seconds 0 --cross none
+  found "11 11 11" "FAIL: rail0: missing on guest: port down; NCCL takes other NICs there"
+  ip -n n2 link set rail0 up
+  until_true 20 grep -q ACTIVE /sys/class/infiniband/q20/ports/1/state
+}
