@@ -95,6 +95,96 @@ fn daemon_has_the_folders_that_it_uses() {
     assert_eq!(program.rsplit('/').next(), Some("rdmaprep-dra"));
 }
 
+/// What the folder has, in the kustomization's order. `UPDATE_GOLDEN=1` writes the one file.
+#[test]
+fn one_file_is_the_kustomization() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../hooks/kubernetes");
+    let resources = read("install/kustomization.yaml");
+    let names = texts(&resources[0]["resources"]);
+    let mut there: Vec<String> = std::fs::read_dir(format!("{folder}/install"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "kustomization.yaml")
+        .collect();
+    there.sort();
+    let mut named = names.clone();
+    named.sort();
+    assert_eq!(there, named);
+    let parts: Vec<String> = names
+        .iter()
+        .map(|name| std::fs::read_to_string(format!("{folder}/install/{name}")).unwrap())
+        .collect();
+    let head = "# What the folder install has, as one file: a test compares them.\n";
+    let whole = format!("{head}{}", parts.join("---\n"));
+    let path = format!("{folder}/install.yaml");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &whole).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), whole);
+}
+
+/// As dra.yaml has the driver, and as the programs are called.
+#[test]
+fn the_installation_runs_the_driver_of_the_example() {
+    let (all, example) = (read("install.yaml"), read("dra.yaml"));
+    let rules = |all: &[Yaml]| of_kind(all, "ClusterRole")["rules"].clone();
+    assert_eq!(rules(&all), rules(&example));
+    let account = of_kind(&all, "ServiceAccount")["metadata"].clone();
+    let (name, space) = (&account["name"], &account["namespace"]);
+    let user = format!(
+        "system:serviceaccount:{}:{}",
+        space.as_str().unwrap(),
+        name.as_str().unwrap()
+    );
+    let policy = of_kind(&all, "ValidatingAdmissionPolicy");
+    let condition = &policy["spec"]["matchConditions"][0]["expression"];
+    assert!(condition.as_str().unwrap().contains(&user));
+    let subject = &of_kind(&all, "ClusterRoleBinding")["subjects"][0];
+    assert_eq!((&subject["name"], &subject["namespace"]), (name, space));
+    let spec_of = |all: &[Yaml]| of_kind(all, "DaemonSet")["spec"]["template"]["spec"].clone();
+    let (spec, other) = (spec_of(&all), spec_of(&example));
+    assert_eq!(&spec["serviceAccountName"], name);
+    assert_eq!(spec["nodeSelector"], other["nodeSelector"]);
+    for key in ["command", "env", "securityContext", "volumeMounts"] {
+        assert_eq!(
+            spec["containers"][0][key], other["containers"][0][key],
+            "{key}"
+        );
+    }
+    let volumes = spec["volumes"].as_vec().unwrap();
+    assert_eq!(&volumes[1..], other["volumes"].as_vec().unwrap());
+    assert_eq!(volumes[0]["configMap"]["name"].as_str(), Some("rdmaprep"));
+    let image = format!("localhost/rdmaprep:{}", env!("CARGO_PKG_VERSION"));
+    let removal = spec_of(&read("remove.yaml"));
+    for spec in [&spec, &removal] {
+        assert_eq!(spec["hostPID"].as_bool(), Some(true));
+        assert_eq!(spec["nodeSelector"], other["nodeSelector"]);
+        for container in ["initContainers", "containers"].map(|of| &spec[of][0]) {
+            assert_eq!(container["image"].as_str(), Some(&*image));
+            let words = texts(&container["command"]);
+            let Some(action) = words.get(1) else { continue };
+            let read = Command::new(env!("CARGO_BIN_EXE_rdmaprep-node"))
+                .args([*action, "--help"])
+                .output()
+                .unwrap();
+            assert!(read.status.success(), "{words:?}");
+        }
+    }
+}
+
+/// They are files of /etc/rdmaprep that can be read.
+#[test]
+fn the_config_of_the_installation_is_read() {
+    let all = read("install.yaml");
+    let data = &of_kind(&all, "ConfigMap")["data"];
+    let config = data["config.toml"].as_str().unwrap();
+    rdmaprep::config::file::ConfigFile::new(config);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("device-plugin.toml");
+    std::fs::write(&path, data["device-plugin.toml"].as_str().unwrap()).unwrap();
+    rdmaprep_kubelet::pools::Pools::read(Some(&path)).unwrap();
+}
+
 #[test]
 fn pods_claim_what_nodes_offer() {
     let all = read("dra.yaml");

@@ -52,8 +52,9 @@ fn pod(document: &Yaml) -> Option<&Yaml> {
 
 fn annotations(pod: &Yaml) -> BTreeMap<String, String> {
     let all = &pod["metadata"]["annotations"];
-    // A pod that claims its rails has none.
-    let is_claim = pod["spec"]["resourceClaims"].as_vec().is_some();
+    // A pod that claims its rails, or has them counted, has none.
+    let is_counted = !pod["spec"]["containers"][0]["resources"]["limits"].is_badvalue();
+    let is_claim = is_counted || pod["spec"]["resourceClaims"].as_vec().is_some();
     assert!(
         is_claim || !all.is_badvalue(),
         "a pod of the example asks by annotation"
@@ -349,7 +350,7 @@ fn a_job_meets_by_its_services_name() {
     let all = manifests();
     let of = |kind: &str| {
         all.iter()
-            .find(|(_, d)| text(&d["kind"]) == kind)
+            .find(|(file, d)| file == "job.yaml" && text(&d["kind"]) == kind)
             .map(|(_, d)| d)
             .unwrap()
     };
