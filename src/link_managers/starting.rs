@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 
 use rdma_model::snapshot::Netdev;
 
+use super::state_files::age_of_state;
 use super::{Manager, Managers, bus, manages, network_manager, present};
 
-/// A NetworkManager that is restarted is on the bus again after this time at most.
+/// A NetworkManager that is restarted is on the bus again after this time, unless the machine is
+/// busy.
 const RESTART: Duration = Duration::from_millis(300);
+/// After this time one that has stopped is not about to start again.
+const STOPPED: Duration = Duration::from_secs(10);
 /// How long we wait for one that is starting to decide what it does with a link.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two questions.
@@ -45,9 +49,19 @@ impl Managers {
         if self.is_unreachable || self.bus.as_ref().is_some_and(bus::Bus::is_dead) {
             return Some("D-Bus or a program on it does not answer");
         }
+        if self.has_just_stopped(by, link) {
+            return Some("it stopped a moment ago, and may be starting again");
+        }
         // It had no answer then, and has one now: what was recorded meanwhile lacks it.
         let has_decided_since = !has_answered && self.has_networkmanager_come_to(link);
         (is_starting || has_decided_since).then_some("it is starting")
+    }
+
+    /// Started again while the link is away, it has forgotten that one, and takes it for one that
+    /// others configure when it returns.
+    fn has_just_stopped(&mut self, by: Manager, link: &Netdev) -> bool {
+        let is_stopped = self.is_running(by) == Some(false);
+        is_stopped && age_of_state(&self.root, link.ifindex).is_some_and(|age| age < STOPPED)
     }
 
     fn has_networkmanager_come_to(&mut self, link: &Netdev) -> bool {

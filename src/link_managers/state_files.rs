@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdma_model::ids::IfName;
 use rdma_model::manager::Manager;
@@ -40,8 +41,7 @@ pub fn present(root: &Path) -> Vec<Manager> {
 pub(super) fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
     match manager {
         Manager::NetworkManager => {
-            let own = root.join(format!("run/NetworkManager/devices/{ifindex}"));
-            if let Ok(Some(text)) = files::read_through(&own) {
+            if let Ok(Some(text)) = files::read_through(&networkmanagers(root, ifindex)) {
                 return Some(text.lines().any(|line| line == "managed=true"));
             }
             // By its own rules for veth and the like, or by ours.
@@ -55,6 +55,19 @@ pub(super) fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> 
         }
         Manager::Udev => None,
     }
+}
+
+fn networkmanagers(root: &Path, ifindex: u32) -> PathBuf {
+    root.join(format!("run/NetworkManager/devices/{ifindex}"))
+}
+
+/// How long ago NetworkManager wrote its file of a link: it does so when it stops, too
+/// (nm_manager_write_device_state_all() in its nm-manager.c; seen so of 1.42 and 1.52).
+pub(super) fn age_of_state(root: &Path, ifindex: u32) -> Option<Duration> {
+    let written = fs::metadata(networkmanagers(root, ifindex))
+        .ok()?
+        .modified();
+    written.ok()?.elapsed().ok()
 }
 
 /// How networkd calls a link that it knows and has not begun with (`link_state_table` in

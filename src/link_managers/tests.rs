@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 use std::thread;
+use std::time::Duration;
 
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::wire::{ObjectPath, marshal, unmarshal};
@@ -241,6 +242,25 @@ fn a_link_that_becomes_its_own_meanwhile_is_not_known() {
         let devices = folder.path().join("run/NetworkManager/devices");
         std::fs::create_dir_all(&devices).unwrap();
         std::fs::write(devices.join("2"), "managed=true\n").unwrap();
+        assert_eq!(managers.why_unknown(&link(), false), why);
+        assert!(managers.can_be_asked());
+    }
+}
+
+/// NetworkManager writes the file as it stops.
+#[test]
+fn one_that_has_just_stopped_may_start_again() {
+    let why = "it stopped a moment ago, and may be starting again";
+    for (age, why) in [(0, Some(why)), (60, None)] {
+        let others: [(&str, &[Value]); 2] =
+            [("NameHasOwner", &[Flag(false)]), ("State", &[Number(30)])];
+        let (mut managers, folder) = managers(&others);
+        let devices = folder.path().join("run/NetworkManager/devices");
+        std::fs::create_dir_all(&devices).unwrap();
+        std::fs::write(devices.join("2"), "managed=true\n").unwrap();
+        let file = std::fs::File::options().write(true).open(devices.join("2"));
+        let written = SystemTime::now() - Duration::from_secs(age);
+        file.unwrap().set_modified(written).unwrap();
         assert_eq!(managers.why_unknown(&link(), false), why);
         assert!(managers.can_be_asked());
     }
