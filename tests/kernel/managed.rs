@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::alone;
 use serde_json::{Value, json};
@@ -275,5 +276,28 @@ fn a_container_takes_over_what_an_earlier_restore_owes() {
         host.rdmaprep(&["restore", "--all"]).ok();
         host.is_as(&before);
         host.is_clean();
+    });
+}
+
+/// Each time it looked just before the restore's rule came: one of both stays.
+#[test]
+fn a_rule_that_a_script_makes_again_and_again_is_there_once() {
+    alone(|host| {
+        host.ip("rule add from 10.0.0.0/24 table 7 priority 950");
+        let (mut c, _) = away(host, "first");
+        tell_owner(host, |_| true);
+        stop_beside_work(host, &mut c, "r0", || {
+            says(&index(), "configured");
+            let end = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < end {
+                let rules = sh("ip rule");
+                if rules.contains("1000:") && !rules.contains("900:") {
+                    sh("ip rule add from 10.0.0.1 table 100 priority 900");
+                }
+            }
+        });
+        host.is_clean();
+        let rules = sh("ip rule");
+        assert_eq!(rules.matches("from 10.0.0.1 ").count(), 1, "{rules}");
     });
 }

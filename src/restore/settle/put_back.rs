@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use rdma_model::drift::Drift;
-use rdma_model::effect::{MadeAgainBy, compare_rules, doubled_since};
+use rdma_model::effect::{MadeAgainBy, compare_rules, doubled_since, same_rule};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Route, Rule, Snapshot};
 use rdma_model::step::{Side, Step, lost_link_local};
@@ -31,6 +31,10 @@ fn has_double_rule(held: &MovedNic, host: &Snapshot) -> bool {
         );
         !rules.double.is_empty()
     })
+}
+
+fn is_delete_of_same(step: &Step, rule: &Rule) -> bool {
+    matches!(step, Step::RuleDelete { rule: other, .. } if same_rule(other, rule))
 }
 
 fn missing_route(route: &Route) -> Drift {
@@ -120,11 +124,10 @@ impl Settling<'_> {
         let side = Side::Host;
         let lost = self.lost_routes(host).into_iter();
         steps.extend(lost.map(|route| Step::RouteAdd { side, route }));
-        steps.extend(
-            self.doubled(host)
-                .iter()
-                .map(|rule| rule_delete(side, rule)),
-        );
+        // Of two that do the same, one stays.
+        let mut doubled = self.doubled(host);
+        doubled.retain(|rule| !steps.iter().any(|step| is_delete_of_same(step, rule)));
+        steps.extend(doubled.iter().map(|rule| rule_delete(side, rule)));
         let has_steps = !restore.all_steps().is_empty();
         let deadline = Instant::now() + time_for_steps(self.patience);
         let done = refusals::carry_out(&restore, self.world, deadline, |_| {});
