@@ -309,3 +309,33 @@ dev r2");
         }
     });
 }
+
+/// The kernel deletes the legs of one protocol at a time, where it is asked for one.
+#[test]
+fn ipv6_legs_of_many_protocols_survive_a_killed_stop() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad");
+        for i in 0..6 {
+            host.ip(&format!(
+                "link add u{i} type veth peer name w{i}\nlink set w{i} up\nlink set u{i} up
+address add fd1{i}::1/64 dev u{i} nodad"
+            ));
+        }
+        host.ip("route append fd53::/48 via fd00::9 dev r0 proto 4");
+        for (i, protocol) in [3, 16, 4, 9, 2, 17].into_iter().enumerate() {
+            let leg = format!("via fd1{i}::9 dev u{i} proto {protocol}");
+            host.ip(&format!("route append fd53::/48 {leg}"));
+        }
+        let before = host.look();
+        for point in (1..40).step_by(2) {
+            let c = taken(host, "r0");
+            let mut stop = host.command(&["hook", "poststop"]);
+            stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
+            testkit::run(&mut stop, &c.stopped());
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            host.is_as(&before);
+        }
+    });
+}

@@ -89,11 +89,21 @@ impl RouteSocket {
         }
     }
 
-    /// Deletes a route; one that is not there is fine.
+    /// Deletes a route; one that is not there is fine. Of several IPv6 legs each has its own
+    /// protocol, and only the first one's is known: zero asks for all (ip6_route_del() in
+    /// net/ipv6/route.c).
     pub fn route_delete(&mut self, route: &Route) -> Result<()> {
+        let protocol = match route.is_ipv6() && route.hops.len() > 1 {
+            true => 0,
+            false => route.protocol,
+        };
+        let route = Route {
+            protocol,
+            ..route.clone()
+        };
         let m = Raw {
             kind: RTM_DELROUTE,
-            ..self.route_message(route)?
+            ..self.route_message(&route)?
         };
         match self.change(m, 0) {
             Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
