@@ -1,4 +1,4 @@
-//! The OCI hooks: one short function for each moment of a container's life.
+//! The OCI hooks, one function for each moment of a container's life, and CNI's CHECK.
 
 mod check;
 mod create;

@@ -245,7 +245,7 @@ impl<'a> Create<'a> {
         let before = held.iter().map(|h| &h.before);
         let precedence = Precedence::from_host(&host, before, &others);
         // Rules, routes and nexthop objects that are no NIC's are recorded when the NICs return
-        // (restore/of_host.rs): here only those that earlier restores owe.
+        // (restore/of_host.rs): here those that earlier restores owe, and static rules.
         let host_objects = unfinished_objects(&attempt.records, &held, &host);
         // Whose they are only networkd can say, which may not run when the NICs return.
         let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);

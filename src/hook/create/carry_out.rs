@@ -21,8 +21,8 @@ use crate::hook::Hook;
 use crate::hook::inside::{ConfAll, order_inside, verify_inside};
 
 impl Create<'_> {
-    /// Writes the record; then moves and verifies, and undoes everything if that fails. Until then
-    /// nothing has moved.
+    /// Writes the record, before which nothing moves; then moves and verifies, and undoes
+    /// everything if that fails.
     pub(super) fn carry_out(
         &mut self,
         mut attempt: Attempt,

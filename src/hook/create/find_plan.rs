@@ -1,4 +1,5 @@
-//! Which plan a recipient gets: the stored one, or one that is made now, less what it may not have.
+//! Which plan a recipient gets: the stored one, its keeper's, or one that is made now, less what it
+//! may not have.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -31,8 +32,9 @@ pub(super) struct PlanAndHost {
 }
 
 impl Create<'_> {
-    /// All that refuses a plan for what the request, the policy, an agreement or other holders say
-    /// is here; `plan_attach` refuses what has changed on the host.
+    /// Refuses a plan for what the request, the policy, an agreement or other holders say. Claims
+    /// and a namespace that has NICs already come before, what has changed on the host after
+    /// (`plan_attach`).
     pub(super) fn find_plan(
         &mut self,
         name: &PlanName,
@@ -70,7 +72,7 @@ impl Create<'_> {
         })
     }
 
-    /// As it is stored, or made; not narrowed yet.
+    /// As it is stored, made now, or the keeper's; the request has not narrowed it yet.
     fn whole_plan(&self, name: &PlanName, attempt: &mut Attempt, busy: &[BusyNic]) -> Result<Plan> {
         let Attempt {
             world, pod_request, ..

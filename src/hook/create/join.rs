@@ -99,7 +99,8 @@ impl Create<'_> {
                 false => Some(attempt.world.observe(Side::Host, &Scope::network())?),
             };
             let plan = self.container_request.part_of(given, host.as_ref());
-            // The namespace was not observed: its netdevs are those that the plan gave.
+            // The namespace was not observed. For /sys the plan's NICs are all that there are; what
+            // else depends on it is left out.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {
                 let profile = ProfileOf::Namespace(record.netns);

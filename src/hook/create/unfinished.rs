@@ -161,7 +161,8 @@ fn without<T: Clone>(missing: Vec<&T>, is_managers: impl Fn(&T) -> bool) -> Vec<
     others.cloned().collect()
 }
 
-/// What a manager never owns: neighbours, and nexthop objects whose numbers are free.
+/// Neighbours, which no manager makes; and nexthop objects whose numbers are free: of those the
+/// restore leaves out what a manager makes again.
 fn adopt_neighbours_and_nexthops(was: &NicState, is: &mut NicState, host: &Snapshot) {
     let there: Vec<IpAddr> = is.netdev.neighbours.iter().map(|n| n.address).collect();
     for neighbour in &was.netdev.neighbours {
