@@ -222,12 +222,22 @@ impl AbsentParts {
         }
     }
 
+    /// What comes in place of a route is no more the manager's than the route.
+    fn add_what_comes(&self, foreign: &mut Vec<Route>) {
+        let mut coming: Vec<Route> = foreign.iter().filter_map(|r| self.route(r)).collect();
+        coming.retain(|route| !foreign.contains(route));
+        foreign.append(&mut coming);
+    }
+
     /// The record as far as it can be carried out while those NICs are away.
     pub fn possible(&self, record: &Record) -> Record {
         let mut possible = record.clone();
         for held in &mut possible.held {
             held.stand_ins.extend(self.rests_of(&held.before));
             held.before = self.state(&held.before);
+            if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
+                self.add_what_comes(&mut foreign.routes);
+            }
             held.stand_ins.extend(self.smaller_parts(&held.before));
             if let Some(mtu) = self.mtus.get(held.name()).copied() {
                 let dev = &mut held.before.netdev;

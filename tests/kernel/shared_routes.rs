@@ -339,3 +339,28 @@ address add fd1{i}::1/64 dev u{i} nodad"
         }
     });
 }
+
+/// Linux joins gateways alone: what else has the key of a route says nothing of its legs.
+#[test]
+fn a_deleted_ipv6_leg_stays_deleted_beside_others_of_its_key() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad
+address add fd01::1/64 dev r1 nodad
+link add u0 type veth peer name w0
+link set w0 up
+link set u0 up
+address add fd10::1/64 dev u0 nodad
+route append fd53::/48 via fd00::9 dev r0 proto 4
+route append fd53::/48 via fd01::9 dev r1 proto 4
+route append fd53::/48 via fd10::9 dev u0 proto 4
+route append fd53::/48 dev u0 proto 3");
+        let mut c = taken(host, "r0");
+        host.ip("route delete fd53::/48 via fd01::9 dev r1 proto 4");
+        c.stop(host).ok();
+        host.is_clean();
+        let routes = sh("ip -6 route show fd53::/48");
+        assert!(!routes.contains("dev r1"), "{routes}");
+        assert!(routes.contains("dev r0"), "{routes}");
+    });
+}

@@ -68,14 +68,6 @@ pub struct Foreign {
     pub rules: Vec<Rule>,
 }
 
-impl Foreign {
-    /// While other NICs are away a part of a route stands for it.
-    fn has_route_or_whole(&self, route: &Route) -> bool {
-        let mut routes = self.routes.iter();
-        routes.any(|foreign| foreign == route || route.is_part_of(foreign))
-    }
-}
-
 impl Managed {
     /// Else it is not known what it made: `foreign` is absent.
     pub fn was_asked(&self) -> bool {
@@ -102,7 +94,7 @@ impl Managed {
             // those itself.
             Some(foreign) => {
                 route.protocol == KERNEL && self.by == Manager::Networkd
-                    || !foreign.has_route_or_whole(route)
+                    || !foreign.routes.contains(route)
             }
             None => is_dynamic(route),
         }

@@ -9,6 +9,7 @@ use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
 
 use super::AbsentParts;
+use super::joined::joins_others;
 use crate::record::Record;
 
 /// A leg over a link that stayed, and what was left of its route.
@@ -144,6 +145,11 @@ impl AbsentParts {
     }
 }
 
+/// A device route or a blackhole that is equal but for its legs stays beside one of IPv6.
+fn is_of_one_route(r: &Route, whole: &Route) -> bool {
+    r.is_same_but_for_legs(whole) && joins_others(r) == joins_others(whole)
+}
+
 fn is_among(legs: &[(Route, Hop)], route: &Route, leg: &Hop) -> bool {
     let mut legs = legs.iter();
     legs.any(|(of, gone)| of.is_same_but_for_legs(route) && gone.is_same_leg(leg))
@@ -162,7 +168,7 @@ fn legs_that_stayed<'a>(
         if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
             continue;
         }
-        let rest = host.routes.iter().filter(|r| r.is_same_but_for_legs(route));
+        let rest = host.routes.iter().filter(|r| is_of_one_route(r, route));
         let rest: Vec<&Route> = rest.collect();
         // Else another route of that kind is beside it, or there is another one by now.
         if rest.iter().any(|r| !r.is_part_of(route)) {

@@ -31,9 +31,10 @@ impl AbsentParts {
 
 /// Whether Linux makes one route of it and those that are equal but for their legs
 /// (rt6_qualify_for_ecmp() in include/net/ip6_route.h).
-fn joins_others(r: &Route) -> bool {
+pub(super) fn joins_others(r: &Route) -> bool {
     let mut legs = r.hops.iter();
-    r.is_ipv6() && r.nexthop().is_none() && !is_dynamic(r) && legs.all(|h| h.gateway.is_some())
+    let has_gateways = !r.hops.is_empty() && legs.all(|h| h.gateway.is_some());
+    r.is_ipv6() && r.nexthop().is_none() && !is_dynamic(r) && has_gateways
 }
 
 /// The host's routes that join others, without the legs over links that are down.
