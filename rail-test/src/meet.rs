@@ -55,7 +55,7 @@ pub struct Ended {
     pub told: Told,
 }
 
-/// Tests all pairs of this node and hears what came of all. `watch` is told what happens.
+/// Tests all pairs of this node and reads the results of all nodes. `watch` gets each event.
 pub fn test(
     store: &mut dyn Store,
     asked: &Asked,

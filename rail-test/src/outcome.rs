@@ -13,7 +13,7 @@ use crate::transport::{Fault, LaneId, Measured, Moved, Outcome, Why};
 
 /// Entries in one part, of at most 95 bytes each.
 const EACH: usize = 36;
-/// The most counters of a node that are told.
+/// The most counters that a node reports.
 const COUNTERS: usize = 128;
 /// The longest name of a counter.
 const NAME: usize = 40;

@@ -124,7 +124,7 @@ impl Schedule {
         None
     }
 
-    /// An odd number of nodes has one more, which is nobody.
+    /// Where the number of nodes is odd, a place without a node is added.
     fn even(&self) -> u32 {
         self.nodes + self.nodes % 2
     }

@@ -166,7 +166,7 @@ impl Findings {
         }
     }
 
-    /// No rail reaches another one: NCCL may still try, unless it is told not to.
+    /// No rail reaches another one: NCCL may still try, unless NCCL_CROSS_NIC=0 forbids it.
     fn find_crossing(&mut self) {
         let (tried, reached) = self.cross;
         if tried == 0 || reached == tried {

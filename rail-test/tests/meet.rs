@@ -336,7 +336,7 @@ fn a_node_that_lies_in_its_cards_spoils_its_own_pairs() {
     lie("/card/", "\"rails\"", "\"sliar\"");
     lie("/card/", "[0,0,", "[0,3,");
     lie("/card/", ",5,null", ",9,null");
-    // Addresses of another node's other interface, of this node, of nobody, of many.
+    // Addresses of another node's other interface, of this node, unspecified, multicast.
     for address in ["fd00::1", "2001:db8::1", "::", "ff02::1", "::1", "10.0.0.1"] {
         let contacted = lie("/card/", "2001:db8::2", address);
         let bad: Vec<_> = contacted

@@ -1,8 +1,8 @@
 //! What is sent on one lane, in order, and what came of it. Times come from outside.
 //!
-//! Straight lanes: 200 writes of 8 bytes, each when the one before has ended; one write of the
-//! path's MTU; writes of 1 MiB for some time, and a last one; a farewell. The other end compares
-//! what arrives. Lanes between different rails: one write of 8 bytes.
+//! Straight lanes: 200 writes of 8 bytes, each when the one before has ended, for two seconds at
+//! most; one write of the path's MTU; writes of 1 MiB for some time, and a last one; a farewell.
+//! The other end compares what arrives. Lanes between different rails: one write of 8 bytes.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use crate::transport::{Far, Fault, LaneId, Measured, Why, mtu_bytes};
 
 const SMALL: (usize, u32) = (0, 8);
 const WRITES: usize = 200;
+/// A slow lane has had its small writes after this time: its round ends.
+const SMALL_FOR: Duration = Duration::from_secs(2);
 const AT_MTU: usize = 4096;
 const AT_LARGE: usize = 8192;
 const LARGE: u32 = 1 << 20;
@@ -88,6 +90,7 @@ pub struct Programme {
     bytes: u64,
     rate: u32,
     at_once: u32,
+    begun: Option<Instant>,
     sent: Option<Instant>,
     flows: Option<Instant>,
     /// When something happened last, here or from the other end.
@@ -109,6 +112,7 @@ impl Programme {
             bytes: 0,
             rate: 0,
             at_once: 0,
+            begun: None,
             sent: None,
             flows: None,
             last: None,
@@ -138,7 +142,7 @@ impl Programme {
     }
 
     pub fn start(&mut self, lane: &mut impl Wire, to: &Memory, now: Instant) {
-        self.last = Some(now);
+        (self.begun, self.last) = (Some(now), Some(now));
         self.post(lane, to, SMALL, Some(A_SMALL), now);
     }
 
@@ -181,6 +185,11 @@ impl Programme {
         }
     }
 
+    fn is_slow(&self, now: Instant) -> bool {
+        self.begun
+            .is_some_and(|begun| now.duration_since(begun) >= SMALL_FOR)
+    }
+
     fn go_on(&mut self, lane: &mut impl Wire, to: &Memory, now: Instant) {
         match self.stage {
             Stage::Small => {
@@ -189,7 +198,7 @@ impl Programme {
                 self.nanos.push(took.unwrap_or(u32::MAX));
                 if !self.id.is_straight() {
                     self.end();
-                } else if self.nanos.len() < WRITES {
+                } else if self.nanos.len() < WRITES && !self.is_slow(now) {
                     self.post(lane, to, SMALL, Some(A_SMALL), now);
                 } else {
                     self.stage = Stage::Mtu;

@@ -121,7 +121,6 @@ impl AbsentParts {
         host: &Snapshot,
     ) -> Vec<String> {
         let away = others.iter().chain([record]).flat_map(Record::nexthops);
-        let away = away;
         let away: HashSet<u32> = away.filter(|n| n.group.is_empty()).map(|n| n.id).collect();
         let there: HashSet<u32> = host.nexthops.iter().map(|n| n.id).collect();
         let own = record.nexthops();

@@ -81,7 +81,6 @@ impl AbsentParts {
         let own = || record.nexthops();
         let all: Vec<&Nexthop> = own().chain(&host.nexthops).collect();
         let away = others.iter().flat_map(Record::nexthops);
-        let away = away;
         let known: HashSet<u32> = all.iter().copied().chain(away).map(|n| n.id).collect();
         let mut notes = Vec::new();
         // One that another record handed over, with what leads through it.

@@ -89,6 +89,21 @@ fn both_ends_measure_and_take_leave() {
     }
 }
 
+/// Else its partner would be taken for absent, and its cause for another one.
+#[test]
+fn a_slow_lane_sends_fewer_small_writes() {
+    let mut programme = Programme::new(LaneId(0, 0), Duration::ZERO);
+    let mut end = End::default();
+    let begun = Instant::now();
+    programme.start(&mut end, &TO, begun);
+    for nth in 1..=10 {
+        let now = begun + Duration::from_millis(200) * nth;
+        programme.take(&mut end, &TO, Ended::Sent(0), now);
+    }
+    assert_eq!(programme.nanos.len(), 10);
+    assert_eq!(end.sent.last().unwrap().1, Some(THE_MTU));
+}
+
 #[test]
 fn lanes_between_rails_send_one_write() {
     let (a, b) = exchange(Duration::from_secs(1), LaneId(0, 1), |_, _| true);
