@@ -43,6 +43,9 @@ pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;
 
+/// The commands of reports of what brings NICs back.
+const STOPS: [&str; 4] = ["hook poststop", "cni DEL", "cni GC", "hold end"];
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
@@ -126,7 +129,7 @@ impl Report {
             .flatten()
             .and_then(|text| serde_json::from_str::<Report>(&text).ok());
         let mut all = self.clone();
-        let earlier = earlier.filter(|r| r.exit_code == 0 && r.command != "hook poststop");
+        let earlier = earlier.filter(|r| r.exit_code == 0 && !r.is_of_stop());
         let Some(earlier) = earlier else { return all };
         all.notes = earlier.notes;
         all.note_once(self.notes.clone());
@@ -134,6 +137,18 @@ impl Report {
             (all.plan, all.nics) = (earlier.plan, earlier.nics);
         }
         all
+    }
+
+    fn is_of_stop(&self) -> bool {
+        STOPS.contains(&self.command.as_str())
+    }
+
+    /// Whether its container's NICs may be away still: it has got them, or not all came back.
+    pub fn leaves_nics_away(&self) -> bool {
+        match self.exit_code {
+            0 => !self.nics.is_empty() && !self.is_of_stop(),
+            code => code == ErrorClass::Incomplete.code(),
+        }
     }
 
     /// What a restore has come to.

@@ -67,7 +67,7 @@ fn finds_record(records: &Records, hook: &Hook, report: &mut Report) -> Result<b
     for (path, e) in records.damaged() {
         let ids = hook.store.remains(path).ids;
         let why = hook.store.unreadable(path, e);
-        if ids.contains(&hook.state.id) || ids.is_empty() && got_nics(hook) {
+        if ids.contains(&hook.state.id) || ids.is_empty() && may_have_nics(hook) {
             return Err(ErrorClass::Incomplete.error(why));
         }
         report.notes.push(why);
@@ -75,14 +75,11 @@ fn finds_record(records: &Records, hook: &Hook, report: &mut Report) -> Result<b
     Ok(false)
 }
 
-/// Whether a container got NICs that no stop has brought back, by the report of its last hook.
-fn got_nics(hook: &Hook) -> bool {
+/// Whether a container's NICs may be away, by the report of its last hook.
+fn may_have_nics(hook: &Hook) -> bool {
     let text = hook.store.report(&hook.state.id).ok().flatten();
     let report = text.and_then(|text| serde_json::from_str::<Report>(&text).ok());
-    report.is_some_and(|r| match r.command.ends_with("stop") {
-        true => r.exit_code == ErrorClass::Incomplete.code(),
-        false => r.exit_code == 0 && !r.nics.is_empty(),
-    })
+    report.is_some_and(|report| report.leaves_nics_away())
 }
 
 /// Other containers keep them, the claim of their pod, or a process without hooks that has joined

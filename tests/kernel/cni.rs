@@ -615,6 +615,35 @@ fn gc_restores_what_the_runtime_forgot() {
     });
 }
 
+/// Of which no id can be read, so that the last report says whether it may be the container's.
+#[test]
+fn damaged_record_is_no_matter_once_nics_are_back() {
+    alone(|host| {
+        let before = ready(host);
+        let pod = Pod::new("one");
+        let none_valid = with(config(), json!({"cni.dev/valid-attachments": []}));
+        for (command, config) in [("DEL", config()), ("GC", none_valid)] {
+            pod.add(host, &self::config());
+            let path = host.records().remove(0);
+            let text = fs::read(&path).unwrap();
+            fs::write(&path, &text[..text.len() / 1000]).unwrap();
+            for _ in 0..2 {
+                let said = pod.call(host, "DEL", &self::config()).ok();
+                assert!(said.err.contains("the record is damaged"), "{said:?}");
+            }
+            fs::write(&path, &text).unwrap();
+            pod.call(host, command, &config).ok();
+            host.is_as(&before);
+            assert_eq!(host.report("one")["command"], format!("cni {command}"));
+            fs::write(&path, "{").unwrap();
+            let said = pod.call(host, "DEL", &self::config()).ok();
+            assert_eq!(said.err, "");
+            fs::remove_file(&path).unwrap();
+        }
+        host.is_clean();
+    });
+}
+
 #[test]
 fn check_reports_what_a_container_changed() {
     alone(|host| {
