@@ -102,6 +102,9 @@ pub struct Record {
     /// UIDs of the claims of Kubernetes that its containers have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
+    /// UID of their pod, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,

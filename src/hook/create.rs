@@ -259,6 +259,7 @@ impl<'a> Create<'a> {
             members: vec![member(self.hook, attempt.recipient)?],
             given: Some(Box::new(plan)),
             claims: attempt.claims().cloned().collect(),
+            pod: self.hook.target.pod().unwrap_or_default(),
             host_objects,
             hold: self.hook.target.keeper().map(|keeper| keeper.hold.clone()),
             held,

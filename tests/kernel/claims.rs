@@ -271,9 +271,9 @@ fn binding_counts_as_it_is_under_the_lock() {
     });
 }
 
-/// The kubelet does not ask before it starts one; but a new sandbox of the same pod has them.
+/// It is named, also between two of its containers, and not taken for another pod's.
 #[test]
-fn second_pod_of_a_claim_waits_and_a_new_sandbox_does_not() {
+fn new_sandbox_of_a_pod_waits_for_the_end_of_its_earlier_one() {
     alone(|host| {
         let rails = host.rails(1);
         let before = host.look();
@@ -283,14 +283,10 @@ fn second_pod_of_a_claim_waits_and_a_new_sandbox_does_not() {
         let mut first = asks(host, Container::beside("first", &pause), &[("r0", A)]);
         first.create(host).ok();
         let mut second = asks(host, Container::new("second"), &[("r0", A)]);
-        second
-            .create(host)
-            .fails(9, &["another pod runs with this claim"]);
-        // Between two of its containers as well.
+        let waits = ["an earlier sandbox of this pod lives"];
+        second.create(host).fails(9, &waits);
         first.container.stop(host).ok();
-        second
-            .create(host)
-            .fails(9, &["another pod runs with this claim"]);
+        second.create(host).fails(9, &waits);
         assert!(has(&pause, "r0"));
         drop(pause);
         second.create(host).ok();

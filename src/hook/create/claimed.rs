@@ -139,21 +139,25 @@ impl Create<'_> {
         }
     }
 
-    /// The pod's NICs may be in a namespace that its sandbox had before: `reclaim` leaves them
-    /// there, as their claim keeps them. [`ErrorClass::Locked`]: another pod uses the claim; the
-    /// kubelet asks no one before it starts a second one.
+    /// The claims' NICs may be in another namespace: of a sandbox that the pod had before, or of
+    /// the pod that had the claims before. `reclaim` leaves them there, as a claim keeps them.
+    /// [`ErrorClass::Locked`] if one lives there still: the kubelet does not ask before it starts
+    /// the next one.
     pub(super) fn restore_claimed_elsewhere(&self, attempt: &mut Attempt) -> Result<()> {
-        let netns = attempt.recipient.netns();
+        let (hook, netns) = (self.hook, attempt.recipient.netns());
         let away = attempt.records.readable().filter(|r| {
             r.netns != netns && !r.is_back() && attempt.claims().any(|uid| r.claims.contains(uid))
         });
         let elsewhere: Vec<Record> = away.cloned().collect();
         for record in elsewhere {
-            ensure!(
-                self.hook.machine.is_abandoned(&record),
-                ErrorClass::Locked.error("another pod runs with this claim: one at a time")
-            );
-            run::restore(self.hook.machine, &mut attempt.records, record)?;
+            if !hook.machine.is_abandoned(&record) {
+                let is_own = record.pod.is_some() && record.pod == hook.target.pod()?;
+                return Err(ErrorClass::Locked.error(match is_own {
+                    true => "an earlier sandbox of this pod lives, and has the NICs of its claim",
+                    false => "another pod runs with this claim: one at a time",
+                }));
+            }
+            run::restore(hook.machine, &mut attempt.records, record)?;
         }
         Ok(())
     }
