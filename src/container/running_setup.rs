@@ -20,7 +20,7 @@ use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use crate::nccl_env::format::{self, Format};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
-use crate::store::profiles::ProfileOf;
+use crate::store::settings_files::SettingsFile;
 
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
@@ -66,7 +66,7 @@ impl RunningSetup {
 
     /// Waits for the end, but no longer than the hook may. `of` names the file for settings that
     /// can be given in no other way.
-    pub fn end(self, context: &SetupContext, of: &ProfileOf) -> (SetupNotes, Result<()>) {
+    pub fn end(self, context: &SetupContext, of: &SettingsFile) -> (SetupNotes, Result<()>) {
         let applied =
             self.done
                 .recv_timeout(time_left(context))
@@ -169,13 +169,13 @@ impl SetupPlan {
         }
     }
 
-    /// Notes what was done, writes the profile where the settings could be given in no other way,
+    /// Notes what was done, writes the file where the settings could be given in no other way,
     /// and refuses a container without its device nodes.
     fn conclude(
         &self,
         Applied { mounts, uncovered }: Applied,
         context: &SetupContext,
-        of: &ProfileOf,
+        of: &SettingsFile,
         notes: &mut SetupNotes,
     ) -> Result<()> {
         if let Some(flags) = flags(&mounts.lacking) {
@@ -201,7 +201,7 @@ impl SetupPlan {
             }
             ConfOutcome::Refused(why) => {
                 let text = format::write(&self.additions.conf, Format::Sh).0;
-                let path = context.store.put_profile(of, &text)?;
+                let path = context.store.put_settings_file(of, &text)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };

@@ -20,7 +20,7 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     // Files that only its create left: they need no lock.
     for removed in [
         hook.store.remove_late_conf(id, bundle),
-        hook.store.remove_ended_profile(id, bundle),
+        hook.store.remove_ended_settings_file(id, bundle),
     ] {
         report.notes.extend(removed.err().map(|e| format!("{e:#}")));
     }

@@ -76,5 +76,5 @@ pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -
     for m in &record.members {
         store.remove_ended_late_conf(&m.id, &m.bundle)?;
     }
-    store.remove_profile(record.netns)
+    store.remove_settings_file(record.netns)
 }

@@ -53,9 +53,9 @@ pub fn reclaim(
             Err(e) => notes.push(format!("{e:#}")),
         }
     }
-    let profiles = store.all_profiles()?.into_iter();
-    for netns in profiles.filter(|p| !known.contains(p)) {
-        let removed = store.remove_profile(netns);
+    let files = store.all_settings_files()?.into_iter();
+    for netns in files.filter(|p| !known.contains(p)) {
+        let removed = store.remove_settings_file(netns);
         removed.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
     Ok(notes)

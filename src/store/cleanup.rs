@@ -45,7 +45,12 @@ impl Store {
     /// records. Returns why something stays.
     pub fn sweep(&self) -> Vec<String> {
         let records = replace::sweep_all(&self.records());
-        let shared = [self.plans(), self.reports(), self.views(), self.profiles()];
+        let shared = [
+            self.plans(),
+            self.reports(),
+            self.views(),
+            self.settings_files(),
+        ];
         let shared = shared.iter().map(|folder| replace::sweep(folder));
         let reports = files::keep_newest(&self.reports(), REPORTS);
         let all = shared.chain([records, self.sweep_ended(), reports]);
@@ -56,7 +61,7 @@ impl Store {
     /// Removes the settings of containers that have ended without a stop hook. It waits for no
     /// lock: a file belongs to one container.
     pub fn sweep_ended(&self) -> Result<()> {
-        self.sweep_late_confs().and(self.sweep_profiles())
+        self.sweep_late_confs().and(self.sweep_settings_files())
     }
 }
 

@@ -7,8 +7,8 @@ pub mod claims;
 mod cleanup;
 mod damaged;
 mod late_conf;
-pub mod profiles;
 pub mod records;
+pub mod settings_files;
 
 use rdma_model::escape::is_plain;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Store {
             self.pins(),
             self.reports(),
             self.views(),
-            self.profiles(),
+            self.settings_files(),
             self.records(),
         ]
     }

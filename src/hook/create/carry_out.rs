@@ -13,7 +13,7 @@ use crate::record::{Phase, Record};
 use crate::report::Lap;
 use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
-use crate::store::profiles::ProfileOf;
+use crate::store::settings_files::SettingsFile;
 
 use super::unfinished::replace_unfinished;
 use super::{Attempt, Create};
@@ -92,7 +92,7 @@ impl Create<'_> {
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
         if let Some(running) = running {
-            self.finish_setup(running, &ProfileOf::Namespace(record.netns))?;
+            self.finish_setup(running, &SettingsFile::OfNamespace(record.netns))?;
         }
         self.lift_memlock(*recipient);
         let text = format!(

@@ -9,7 +9,7 @@ use crate::kernel::Recipient;
 use crate::nccl_env::Namespace;
 use crate::plan::Plan;
 use crate::report::Lap;
-use crate::store::profiles::ProfileOf;
+use crate::store::settings_files::SettingsFile;
 
 use super::{Attempt, Create};
 
@@ -58,7 +58,7 @@ impl<'a> Create<'a> {
         Ok(Fitted { plan, setup })
     }
 
-    pub(super) fn finish_setup(&mut self, running: RunningSetup, of: &ProfileOf) -> Result<()> {
+    pub(super) fn finish_setup(&mut self, running: RunningSetup, of: &SettingsFile) -> Result<()> {
         let Some(context) = self.setup_context() else {
             return Ok(());
         };

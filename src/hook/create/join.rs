@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::planner;
 use crate::record::{Phase, Record};
 use crate::restore::nic_names;
-use crate::store::profiles::ProfileOf;
+use crate::store::settings_files::SettingsFile;
 
 use super::recipient::member;
 use super::{Attempt, Create};
@@ -103,8 +103,8 @@ impl Create<'_> {
             // else depends on it is left out.
             let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
             if let Some(setup) = fitted.setup {
-                let profile = ProfileOf::Namespace(record.netns);
-                self.finish_setup(RunningSetup::begin(setup), &profile)?;
+                let file = SettingsFile::OfNamespace(record.netns);
+                self.finish_setup(RunningSetup::begin(setup), &file)?;
             }
         }
         self.check_runs(attempt.recipient)?;

@@ -14,7 +14,7 @@ use crate::kernel::Recipient;
 use crate::oci::state::State;
 use crate::planner::stored_plan;
 use crate::report::Lap;
-use crate::store::profiles::ProfileOf;
+use crate::store::settings_files::SettingsFile;
 
 impl Create<'_> {
     /// There is no record, as nothing is to be given back.
@@ -49,8 +49,8 @@ impl Create<'_> {
         if let Some(setup) = setup {
             let State { id, bundle, .. } = self.hook.state;
             let pid = recipient.pid();
-            let profile = ProfileOf::Container { id, bundle, pid };
-            self.finish_setup(RunningSetup::begin(setup), &profile)?;
+            let file = SettingsFile::OfContainer { id, bundle, pid };
+            self.finish_setup(RunningSetup::begin(setup), &file)?;
         }
         self.lift_memlock(recipient);
         self.check_runs(recipient)?;
