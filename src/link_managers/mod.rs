@@ -20,7 +20,7 @@ use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
 use rdma_model::ids::Hex;
 pub use rdma_model::manager::Manager;
-use rdma_model::manager::{Foreign, Managed, Profile};
+use rdma_model::manager::{ConfigFiles, Foreign, Managed};
 use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
@@ -123,7 +123,7 @@ impl Managers {
         let managed = Managed {
             by,
             foreign: self.foreign(by, state),
-            profile: self.profile(by, &state.netdev),
+            config_files: self.config_files(by, &state.netdev),
             uuid: self.uuid(by, &state.netdev),
             activation: self.activation(by, &state.netdev),
         };
@@ -159,14 +159,14 @@ impl Managers {
     }
 
     /// The files by which it configures that link.
-    fn profile(&mut self, by: Manager, link: &Netdev) -> Option<Profile> {
+    fn config_files(&mut self, by: Manager, link: &Netdev) -> Option<ConfigFiles> {
         let file = match (by, &mut self.bus) {
             (Manager::Networkd, _) => networkd::file(&self.root, link.ifindex)?,
             (Manager::NetworkManager, Some(bus)) => activation::profile(bus, link).ok()?,
             _ => return None,
         };
         let digest = self.digest(by, &file)?;
-        Some(Profile { file, digest })
+        Some(ConfigFiles { file, digest })
     }
 
     fn digest(&self, by: Manager, file: &Path) -> Option<Hex> {
@@ -183,8 +183,8 @@ impl Managers {
     /// Whether its files are not those by which a link was configured before. A profile that
     /// NetworkManager makes of what it finds on a link is no other one.
     fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        managed.profile.as_ref().is_some_and(|was| {
-            self.profile(managed.by, link)
+        managed.config_files.as_ref().is_some_and(|was| {
+            self.config_files(managed.by, link)
                 .is_some_and(|now| now.digest != was.digest)
         })
     }
@@ -192,7 +192,7 @@ impl Managers {
     /// Whether it will configure a NIC that is away by other files than before.
     pub fn will_change(&mut self, managed: &Managed) -> bool {
         self.is_running(managed.by) != Some(false)
-            && managed.profile.as_ref().is_some_and(|was| {
+            && managed.config_files.as_ref().is_some_and(|was| {
                 self.digest(managed.by, &was.file)
                     .is_none_or(|now| now != was.digest)
             })

@@ -154,7 +154,7 @@ fn managed() -> Managed {
     Managed {
         by: Manager::NetworkManager,
         foreign: None,
-        profile: Some(Profile {
+        config_files: Some(ConfigFiles {
             file: "/r0.nmconnection".into(),
             digest: Hex(vec![1]),
         }),

@@ -220,7 +220,7 @@ mod tests {
         Managed {
             by: Manager::Networkd,
             foreign: Some(foreign),
-            profile: None,
+            config_files: None,
             uuid: None,
             activation: None,
         }

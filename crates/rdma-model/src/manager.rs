@@ -39,9 +39,9 @@ pub struct Managed {
     /// Absent where the program could not be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign: Option<Foreign>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profile: Option<Profile>,
-    /// NetworkManager's UUID of that profile: a restore activates it where NetworkManager does not.
+    #[serde(rename = "profile", default, skip_serializing_if = "Option::is_none")]
+    pub config_files: Option<ConfigFiles>,
+    /// UUID of NetworkManager's profile: a restore activates it where NetworkManager does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Which of its activations configured the NIC, where it numbers them. One that it names still
@@ -53,7 +53,7 @@ pub struct Managed {
 /// By which files a program configured a NIC. Where they are others by now, what is missing of its
 /// own was taken out of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct ConfigFiles {
     /// The main one of them, below the host's root.
     pub file: PathBuf,
     /// SHA-256 of all of them.
