@@ -37,8 +37,9 @@ pub enum Phase {
     Attached,
     /// NICs may be anywhere on their way to the host.
     Restoring,
-    /// All NICs are on the host; what their managers have still to do is awaited.
-    Awaiting,
+    /// All NICs are on the host, and wait for what their managers have still to do.
+    #[serde(rename = "awaiting")]
+    Waiting,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +182,7 @@ impl Record {
     }
 
     pub fn is_back(&self) -> bool {
-        self.phase == Phase::Awaiting
+        self.phase == Phase::Waiting
     }
 
     /// Numbers that no namespace has. The kernel may give the namespace's own to the next one,
@@ -201,7 +202,7 @@ impl Record {
     ) -> Record {
         Record {
             netns: number,
-            phase: Phase::Awaiting,
+            phase: Phase::Waiting,
             given: None,
             held_back: Vec::new(),
             notes: Vec::new(),
@@ -239,9 +240,9 @@ impl Record {
             that wrote it"
         );
         let mut record = record.map_err(|e| damage(&e))?;
-        // Before [`Phase::Awaiting`] was there, the number alone said so.
+        // Before [`Phase::Waiting`] was there, the number alone said so.
         if record.phase == Phase::Restoring && record.netns > LAST_NETNS {
-            record.phase = Phase::Awaiting;
+            record.phase = Phase::Waiting;
         }
         Ok(record)
     }

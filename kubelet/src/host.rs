@@ -429,7 +429,7 @@ mod tests {
         };
         record.phase = Phase::Attached;
         assert_eq!(held(&record), Some((true, false)));
-        record.phase = Phase::Awaiting;
+        record.phase = Phase::Waiting;
         assert_eq!(held(&record), None);
         // The kubelet counts that of a pod without claims as healthy all the time.
         record.claims.clear();

@@ -5,9 +5,10 @@ mod claimed;
 mod find_plan;
 mod fit;
 mod join;
+mod managers;
 mod on_host;
 mod recipient;
-mod unfinished;
+mod waiting;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,11 +42,9 @@ use super::Hook;
 use claimed::Share;
 use find_plan::PlanAndHost;
 use fit::Fitted;
+use managers::{check_managers_are_done, check_managers_are_known, record_manager_and_its_rules};
 use recipient::{member, running_init};
-use unfinished::{
-    adopt_unfinished, check_managers_are_done, check_managers_are_known,
-    record_manager_and_its_rules, unfinished_objects,
-};
+use waiting::{adopt_waiting, waiting_objects};
 
 /// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD:
 /// the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all
@@ -221,7 +220,7 @@ impl<'a> Create<'a> {
         for held in &mut attach.held {
             record_manager_and_its_rules(held, &moved, host, &mut managers);
             // Once the manager is recorded: what is adopted is not the manager's.
-            adopt_unfinished(&attempt.records, held, host);
+            adopt_waiting(&attempt.records, held, host);
         }
         check_managers_are_known(&attach.held, &mut managers)?;
         self.report.note_once(attach.notes.drain(..));
@@ -246,7 +245,7 @@ impl<'a> Create<'a> {
         let precedence = Precedence::from_host(&host, before, &others);
         // Rules, routes and nexthop objects that are no NIC's are recorded when the NICs return
         // (restore/of_host.rs): here those that earlier restores owe, and static rules.
-        let host_objects = unfinished_objects(&attempt.records, &held, &host);
+        let host_objects = waiting_objects(&attempt.records, &held, &host);
         // Whose they are only networkd can say, which may not run when the NICs return.
         let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);
         Ok(Record {

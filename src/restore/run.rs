@@ -35,7 +35,7 @@ pub fn restore_abandoned(
     record: Record,
 ) -> Result<Restored> {
     let patience = match record.phase {
-        Phase::Restoring | Phase::Awaiting => Duration::ZERO,
+        Phase::Restoring | Phase::Waiting => Duration::ZERO,
         Phase::Attaching | Phase::Attached => SETTLE,
     };
     open_and_restore(machine, records, record, patience)

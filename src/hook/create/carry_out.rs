@@ -15,7 +15,7 @@ use crate::restore::SETTLE;
 use crate::restore::run::restore_opened;
 use crate::store::settings_files::SettingsFile;
 
-use super::unfinished::replace_unfinished;
+use super::waiting::replace_waiting;
 use super::{Attempt, Create};
 use crate::hook::Hook;
 use crate::hook::inside::{ConfAll, order_inside, verify_inside};
@@ -36,7 +36,7 @@ impl Create<'_> {
             return Err(e);
         }
         // If this fails, the record stays: what earlier restores owed may be in it alone by now.
-        replace_unfinished(&mut attempt.records, &record)?;
+        replace_waiting(&mut attempt.records, &record)?;
         self.attach(&mut attempt, &mut record, steps, setup)
             .or_else(|e| self.undo(attempt, record, &e))
     }
