@@ -79,6 +79,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         }],
         given: None,
         claims: Vec::new(),
+        pod: None,
         held_back: Vec::new(),
         notes: Vec::new(),
         lost: std::collections::BTreeSet::new(),

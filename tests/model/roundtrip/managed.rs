@@ -161,7 +161,7 @@ fn managed(held: &MovedNic, mine: u64) -> MovedNic {
     held.managed = Some(Managed {
         by: Manager::Networkd,
         foreign: Some(foreign),
-        profile: None,
+        config_files: None,
         uuid: None,
         activation: None,
     });
