@@ -14,6 +14,7 @@ mod hold;
 mod hook;
 mod install;
 mod job_status;
+mod metrics;
 mod nccl;
 mod nccl_settings;
 mod plan;
@@ -41,6 +42,7 @@ pub use hold::HoldArgs;
 pub use hook::HookArgs;
 pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 pub use job_status::{JobStatusArgs, MeetArgs, RendezvousArgs};
+pub use metrics::MetricsArgs;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use nccl_settings::NcclSettingsArgs;
 pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
@@ -160,6 +162,14 @@ pub enum Command {
   rdmaprep status
   rdmaprep status --json")]
     Status(StatusArgs),
+    /// Print what monitoring reads of rails and hooks, as OpenMetrics
+    ///
+    /// Of each rail, wherever it is: its link, its counters and its port's, and what is wrong with
+    /// it; who holds it; how hooks ended. Changes nothing. docs/metrics.md has every metric.
+    #[command(after_help = "Examples:
+  rdmaprep metrics
+  rdmaprep metrics --textfile /var/lib/prometheus/node-exporter/rdmaprep.prom")]
+    Metrics(MetricsArgs),
     /// Show, export and compare the /sys that a container sees
     #[command(subcommand)]
     Sysfs(SysfsCommand),

@@ -10,6 +10,7 @@
 //! commands, hook             a file for each command; a create, start or stop of a container
 //! doctor, install            known failures with their fixes; files of engines, and their undo
 //!   shim, report             rdmaprep-runtime; what a command or a hook prints and logs
+//!   metrics                  what monitoring reads
 //! restore, container         Record + Snapshot ─► RestorePlan; what config.json leaves to mount
 //!   planner, cli             Request + host ─► Plan for one container; the command line as types
 //! apply, store               runs steps, until one fails or the time is over; the run folder
@@ -66,6 +67,7 @@ pub mod restore;
 
 pub mod doctor;
 pub mod install;
+pub mod metrics;
 pub mod report;
 pub mod shim;
 

@@ -78,7 +78,7 @@ fn ids(records: &Records) -> BTreeMap<String, PathBuf> {
 /// The names that engines keep beside a container: podman and CRI-O in a list for all containers,
 /// above the bundle's folder, Docker in a file for each. What a container's author writes into
 /// config.json is no name.
-fn names(id: &str, bundle: &Path) -> Vec<String> {
+pub(super) fn names(id: &str, bundle: &Path) -> Vec<String> {
     #[derive(Deserialize)]
     struct Stored {
         id: String,

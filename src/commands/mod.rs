@@ -13,6 +13,7 @@ mod handle;
 mod hold;
 mod hook;
 mod install;
+pub mod metrics;
 mod nccl;
 mod on_host;
 mod peers;
@@ -91,6 +92,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Command::Claims(args) => claims::run(global, args),
         Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
+        Command::Metrics(args) => metrics::metrics(global, args),
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(NcclCommand::Explain(args)) => nccl::explain(global, args),
         Command::Nccl(NcclCommand::TestBootstrap(args)) => test_bootstrap::run(args),

@@ -70,7 +70,7 @@ fn is_settled(report: &Report, records: &Records) -> bool {
 }
 
 /// Those that can be read.
-fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
+pub(super) fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
     let mut reports = Vec::new();
     for (path, text) in store.all_reports()? {
         let report = serde_json::from_str(&text).ok();

@@ -14,6 +14,7 @@ use rdma_model::step::{NicState, Side, Step};
 
 mod beside;
 pub mod clock;
+pub mod counters;
 pub mod device;
 mod host_paths;
 pub mod links;

@@ -22,13 +22,13 @@ use serde_json::Value;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-fn read(file: impl AsRef<Path>) -> String {
+pub fn read(file: impl AsRef<Path>) -> String {
     let path = Path::new(ROOT).join(file);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// Compares a file with what it must be, or writes it.
-fn compare(file: &str, now: &str, expected: &str) {
+pub fn compare(file: &str, now: &str, expected: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(Path::new(ROOT).join(file), expected).unwrap();
         return;
@@ -41,7 +41,7 @@ fn compare(file: &str, now: &str, expected: &str) {
 }
 
 /// Insists that the section of a file between `<!-- NAME … -->` and `<!-- /NAME -->` is this text.
-fn section_is(file: &str, name: &str, section: &str) {
+pub fn section_is(file: &str, name: &str, section: &str) {
     let (text, begin, end) = (
         read(file),
         format!("<!-- {name}: "),

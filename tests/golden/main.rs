@@ -18,6 +18,7 @@ mod help;
 mod inject;
 mod install;
 mod layers;
+mod metrics;
 mod nccl;
 mod record;
 mod report;

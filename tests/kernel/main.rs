@@ -30,6 +30,7 @@ mod inside;
 mod links;
 mod managed;
 mod many_nics;
+mod metrics;
 mod mounted_container;
 mod nccl_conf;
 mod netstate;

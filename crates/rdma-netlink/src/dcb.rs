@@ -10,6 +10,7 @@ use std::io;
 use netlink_packet_core::NLA_F_NESTED;
 use rdma_model::ids::IfName;
 
+use crate::counters::Pauses;
 use crate::ethtool::{Values, hex, unhex};
 use crate::generic::attribute;
 use crate::reply::attributes;
@@ -42,6 +43,10 @@ const BY_HOST: u8 = 1;
 /// `struct ieee_pfc`: what is set begins behind pfc_cap and ends before the counters.
 const PFC_SET: std::ops::Range<usize> = 1..6;
 const PFC_BYTES: usize = 136;
+/// Where it has frames that were sent (`requests`), and behind them those that were received
+/// (`indications`): eight numbers each, by priority.
+const PFC_COUNTERS: usize = 8;
+const PRIORITIES: usize = 8;
 
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
@@ -69,6 +74,32 @@ pub fn read(socket: &mut KernelSocket, dev: &IfName) -> Values {
         .into_iter()
         .map(|(name, value)| (format!("{PREFIX}{name}"), value))
         .collect()
+}
+
+/// Frames by which priorities asked for a pause (802.1Qbb), by priority; nothing where the driver
+/// has no DCB. Drivers count what the card has seen, also of what the host has not set.
+pub fn pauses(socket: &mut KernelSocket, dev: &IfName) -> Option<[Pauses; PRIORITIES]> {
+    let answer = socket.transact(RTM_GETDCB, &message(IEEE_GET, dev, &[]));
+    let answer = answer.ok()?.into_iter().next()?;
+    counted(answer.get(HEADER..)?)
+}
+
+fn counted(answer: &[u8]) -> Option<[Pauses; PRIORITIES]> {
+    let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
+    let ieee: BTreeMap<u16, &[u8]> = attributes(all.get(&IEEE)?).flatten().collect();
+    let numbers = ieee.get(&PFC).filter(|pfc| pfc.len() == PFC_BYTES)?;
+    let numbers = numbers.get(PFC_COUNTERS..)?;
+    let mut pauses = [Pauses::default(); PRIORITIES];
+    for (priority, pause) in pauses.iter_mut().enumerate() {
+        pause.sent = number_at(numbers, priority)?;
+        pause.received = number_at(numbers, PRIORITIES + priority)?;
+    }
+    Some(pauses)
+}
+
+fn number_at(numbers: &[u8], place: usize) -> Option<u64> {
+    let bytes = numbers.chunks_exact(size_of::<u64>()).nth(place)?;
+    bytes.try_into().ok().map(u64::from_ne_bytes)
 }
 
 fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
@@ -228,6 +259,20 @@ mod tests {
             ["dcbx"]
         );
         assert!(parse(&[]).is_empty());
+    }
+
+    #[test]
+    fn pauses_are_told_by_priority_whoever_decides() {
+        let mut answer = answer(0x0a, [8, 0x18, 0, 0, 1, 2], 0, &[]);
+        let frames = attribute(PFC, &[0; PFC_BYTES]);
+        let at = answer.windows(4).position(|four| four == &frames[..4]);
+        let at = at.unwrap() + 4;
+        answer[at + 8 + 3 * 8] = 5;
+        answer[at + 8 + 64 + 3 * 8] = 6;
+        let all = counted(&answer).unwrap();
+        assert_eq!((all[3].sent, all[3].received), (5, 6));
+        assert_eq!(all[4], Pauses::default());
+        assert_eq!(counted(&[]), None);
     }
 
     #[test]

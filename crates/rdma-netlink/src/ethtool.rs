@@ -207,6 +207,11 @@ fn header(ifindex: u32, flags: u32) -> Vec<u8> {
     attribute(HEADER | NLA_F_NESTED, &parts.concat())
 }
 
+/// What asks for something of a link, with ETHTOOL_FLAG_*.
+pub(crate) fn asking(ifindex: u32, flags: u32) -> Vec<u8> {
+    header(ifindex, flags)
+}
+
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }

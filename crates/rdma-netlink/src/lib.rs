@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod af_spec;
+pub mod counters;
 pub mod dcb;
 pub mod devconf;
 pub mod ethtool;

@@ -1,6 +1,6 @@
 //! RDMA devices, their ports, GIDs and device nodes as sysfs shows them
-//! (drivers/infiniband/core/sysfs.c). `counters` and `hw_counters` are never read: on some NICs
-//! that makes the firmware act.
+//! (drivers/infiniband/core/sysfs.c). `counters` and `hw_counters` are for `counters.rs` alone: on
+//! some NICs it makes the firmware act to read them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;

@@ -1,3 +1,4 @@
+mod counters;
 mod dir;
 mod hca;
 mod lacking;
@@ -23,6 +24,7 @@ use super::mount::fsmount;
 use super::netns::Netns;
 use root::Root;
 
+pub use counters::PortCounters;
 pub use hca::driver;
 pub use lacking::Lacking;
 pub use merge::{adorn, merge};
