@@ -18,6 +18,7 @@
 //!     claim, binding         what is ours of a claim; its word on this node
 //!   publish, slice           the slice at the API server; what a node offers
 //!   api_server, api          calls to the API server; the kubelet's messages
+//! metrics                    what monitoring asks for
 //! on_node                    rdmaprep on a pod's node: put there, and taken away again
 //! program                    flags that the programs share, when to look
 //!   watch                    what wakes them: inotify, route netlink, uevents
@@ -33,6 +34,7 @@ pub mod device_plugin;
 pub mod dra;
 pub mod grpc;
 pub mod host;
+pub mod metrics;
 pub mod node;
 pub mod on_node;
 pub mod pools;

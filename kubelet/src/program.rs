@@ -1,6 +1,7 @@
 //! What the programs share: the flags of the machine, and the look at its rails.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use rdmaprep::{cdi, cli, report};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::host::Host;
+use crate::metrics;
 use crate::node::Node;
 use crate::pools::Pools;
 use crate::watch::Wakes;
@@ -73,12 +75,22 @@ pub struct Machine {
     /// /run/rdmaprep]
     #[arg(long, value_name = "FOLDER", env = "RDMAPREP_RUN_DIR")]
     run_dir: Option<PathBuf>,
+    /// Serve metrics at http://ADDRESS/metrics, to all that reach it
+    #[arg(long, value_name = "ADDRESS:PORT", env = "RDMAPREP_METRICS")]
+    metrics: Option<SocketAddr>,
 }
 
 impl Machine {
     pub fn node(&self, store: Store, log: fn(&str)) -> Result<Node> {
         let pools = Pools::read(self.config.as_deref())?;
         Node::new(Arc::new(Host::new(self.cdi.clone(), store)?), pools, log)
+    }
+
+    pub fn serve_metrics(&self, store: &Store, log: fn(&str)) -> Result<()> {
+        let address = self.metrics;
+        address.map_or(Ok(()), |address| {
+            metrics::start(address, store.clone(), log)
+        })
     }
 
     pub fn store(&self) -> Result<Store> {

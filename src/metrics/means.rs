@@ -29,8 +29,8 @@ impl Means {
         match self {
             Means::Retransmission => "packets were lost and sent again, or an answer came too late",
             Means::OutOfSequence => "packets arrived in another order, or some were missing",
-            Means::CnpSent => "it told a sender that the network is congested",
-            Means::CnpReceived => "it was told so as a sender",
+            Means::CnpSent => "it asked a sender to slow down",
+            Means::CnpReceived => "as a sender, it was asked so",
             Means::Congested => "packets arrived that a switch had marked (ECN)",
             Means::NoBuffer => "a receiver had nothing posted for what arrived",
             Means::GaveUp => "a queue pair ended after its last retry",

@@ -75,6 +75,7 @@ fn run(args: &Args) -> Result<()> {
     files::private_umask();
     // So that its folders can be watched.
     store.make_folders()?;
+    args.machine.serve_metrics(&store, log)?;
     let node = Arc::new(args.machine.node(store, log)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -88,6 +88,7 @@ fn run(args: &Args) -> Result<()> {
     files::private_umask();
     // So that its folders can be watched.
     store.make_folders()?;
+    args.machine.serve_metrics(&store, log)?;
     bindings.prepare()?;
     let node = Arc::new(args.machine.node(store.clone(), log)?);
     let (_, unnamed) = slice::devices(&node.shown());
