@@ -49,7 +49,7 @@ pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 pub use test_bootstrap::TestBootstrapArgs;
-pub use test_rails::{CrossRounds, RailTest, TestRailsArgs};
+pub use test_rails::{CrossRounds, LeaveOut, RailTest, TestRailsArgs};
 
 /// What `--version` says: scripts/build gives it, with the commit and its date.
 pub const VERSION: &str = match option_env!("RDMAPREP_VERSION") {
@@ -282,6 +282,21 @@ pub struct PrepareArgs {
     pub select: SelectArgs,
     #[command(flatten)]
     pub rendezvous: RendezvousArgs,
+    /// Test rails first [=failed, strict]
+    ///
+    /// Sends traffic over them before all nodes agree, as `test-rails` does. A rail that fails
+    /// anywhere is left out on all nodes; with strict no plan is stored then. All nodes give it
+    /// alike.
+    #[arg(
+        long,
+        env = "RDMAPREP_TEST_RAILS",
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "failed",
+        hide_possible_values = true
+    )]
+    pub test_rails: Option<LeaveOut>,
 }
 
 #[derive(Debug, Args)]

@@ -15,10 +15,12 @@ use rail_test::look::{Host, Place};
 use rail_test::meet::{self, Asked, Cross, Ended, Keys, Wish};
 use rail_test::pairs::{Pattern, Schedule};
 use rail_test::verbs::{Rail, Settings, Verbs};
+use rail_test::verdict::Verdict;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_verbs::Device;
 use rdmaprep::cli::{self, CrossRounds, RailTest};
 use rdmaprep::commands;
+use rdmaprep::commands::test_rails::unstored::{self, Tested};
 use rdmaprep::commands::test_rails::{self, Target, Targets};
 use rdmaprep::report;
 use serde_json::json;
@@ -39,6 +41,11 @@ fn main() -> ExitCode {
     };
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
+        // `prepare` says it.
+        Err(e) if cli.args.unstored => {
+            let _ = report::json_error(&e).and_then(|text| commands::say(&text));
+            ExitCode::from(ErrorClass::of(&e).code())
+        }
         Err(e) => fail(&e, cli.args.json),
     }
 }
@@ -59,7 +66,11 @@ fn run(cli: &RailTest) -> Result<()> {
     let args = &cli.args;
     let pattern: Pattern = args.pattern.parse().class(ErrorClass::Usage, "--pattern")?;
     let asked = test_rails::options(&args.rendezvous)?;
-    let opened = test_rails::targets(&cli.global, args, &asked).and_then(|targets| {
+    let targets = match args.unstored {
+        true => unstored::targets(&asked),
+        false => test_rails::targets(&cli.global, args, &asked),
+    };
+    let opened = targets.and_then(|targets| {
         let rails = open(&targets)?;
         Ok((targets, rails))
     });
@@ -103,7 +114,11 @@ fn run(cli: &RailTest) -> Result<()> {
             .iter()
             .map(|rail| rail.key.to_string())
             .collect(),
-        lost: met.agreement.lost,
+        // `prepare` has its own agreement for these.
+        lost: match args.unstored {
+            true => Vec::new(),
+            false => met.agreement.lost,
+        },
         round,
         own: own_addresses(&targets),
     };
@@ -114,6 +129,9 @@ fn run(cli: &RailTest) -> Result<()> {
     let ended = meet::test(store.as_mut(), &asked, &mut transport, &mut |text| {
         test_rails::progress(begun, text);
     })?;
+    if args.unstored {
+        return answer(&targets, &ended.verdict);
+    }
     print(cli, &asked, &ended)?;
     ended.verdict.error().map_or(Ok(()), Err)
 }
@@ -238,13 +256,34 @@ fn seed(digest: &str) -> u64 {
     u64::from_str_radix(digits, 16).unwrap_or_default()
 }
 
+/// What `prepare` reads.
+fn answer(targets: &Targets, verdict: &Verdict) -> Result<()> {
+    if !verdict.missing.is_empty() {
+        return verdict.error().map_or(Ok(()), Err);
+    }
+    let mut tested = Tested {
+        unexplained: verdict.unexplained().map(str::to_owned),
+        warnings: verdict.warnings().cloned().collect(),
+        failed: targets.untested.clone(),
+    };
+    for (rail, why) in verdict.failed_rails() {
+        let target = targets.rails.get(rail);
+        tested
+            .failed
+            .extend(target.map(|target| (target.key.clone(), why)));
+    }
+    commands::say(&serde_json::to_string(&tested)?)
+}
+
 fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
     if let (Some(path), Some(found)) = (&cli.args.draw, &ended.findings) {
         let doing = format!("--draw: writing {}", path.display());
         fs::write(path, draw::svg(found)).class(ErrorClass::Other, doing)?;
     }
     if cli.args.json {
-        let names: Vec<&String> = ended.verdict.failed_rails(&asked.rails);
+        let failed = ended.verdict.failed_rails();
+        let names = failed.iter().filter_map(|(rail, _)| asked.rails.get(*rail));
+        let names: Vec<&String> = names.collect();
         return commands::say(&report::json(&json!({
             "verdict": ended.verdict,
             "failed": names,
@@ -254,7 +293,10 @@ fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
     let text = match &ended.findings {
         Some(found) => found.text(),
         None if ended.verdict.lines.is_empty() => "all rails work: rank 0 has the table".to_owned(),
-        None => ended.verdict.lines.join("\n"),
+        None => {
+            let lines = ended.verdict.lines.iter().map(|line| line.text.clone());
+            lines.collect::<Vec<String>>().join("\n")
+        }
     };
     commands::say(&report::printable_lines(&text))
 }

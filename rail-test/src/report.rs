@@ -10,7 +10,7 @@ use crate::asked::Asked;
 use crate::cause::{Culprit, Edge, Nic, culprits, local};
 use crate::outcome::Told;
 use crate::transport::{Fault, Measured, Why};
-use crate::verdict::Verdict;
+use crate::verdict::{Line, Verdict};
 pub use text::said;
 
 /// A rail is slow below this part of the median rate, or above so many times the median latency.
@@ -269,8 +269,23 @@ impl Findings {
         Verdict {
             missing: self.missing.clone(),
             broken: self.causes.iter().any(|cause| cause.breaks),
-            lines: self.causes.iter().map(|cause| cause.text.clone()).collect(),
+            lines: self.causes.iter().map(|cause| self.line(cause)).collect(),
             failed: failed.fold(0, |bits, (tested, _, _)| bits | 1 << tested.edge.rail),
+        }
+    }
+
+    fn line(&self, cause: &Cause) -> Line {
+        let mut rails = 0;
+        for (tested, _, _) in self.failed() {
+            let culprit = cause.culprit.as_ref().filter(|_| cause.breaks);
+            if culprit.is_some_and(|culprit| culprit.has(&tested.edge)) {
+                rails |= 1 << tested.edge.rail;
+            }
+        }
+        Line {
+            breaks: cause.breaks,
+            text: cause.text.clone(),
+            failed: rails,
         }
     }
 }

@@ -21,8 +21,18 @@ pub struct Verdict {
     /// Whether a failure breaks jobs.
     pub broken: bool,
     /// Causes, the one that breaks most first.
-    pub lines: Vec<String>,
+    pub lines: Vec<Line>,
     /// Bits of the rails, in the agreement's order, that fail somewhere.
+    pub failed: u64,
+}
+
+/// A cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    pub breaks: bool,
+    pub text: String,
+    /// Bits of the rails that fail by it.
     pub failed: u64,
 }
 
@@ -30,7 +40,7 @@ impl Verdict {
     pub fn encode(&self) -> Result<Value> {
         let mut verdict = self.clone();
         for line in &mut verdict.lines {
-            *line = clip_line(line, LINE);
+            line.text = clip_line(&line.text, LINE);
         }
         verdict.lines.truncate(LINES);
         verdict.missing.truncate(128);
@@ -39,25 +49,43 @@ impl Verdict {
 
     pub fn parse(value: &[u8], asked: &Asked) -> Result<Verdict> {
         let verdict: Verdict = message::parse(value)?;
+        let rails = asked.rails.len() as u32;
+        let mut failed = vec![verdict.failed];
+        failed.extend(verdict.lines.iter().map(|line| line.failed));
         let is_known = verdict.missing.iter().all(|rank| *rank < asked.nodes)
-            && verdict
-                .failed
-                .checked_shr(asked.rails.len() as u32)
-                .unwrap_or(0)
-                == 0;
+            && failed
+                .iter()
+                .all(|bits| bits.checked_shr(rails).unwrap_or(0) == 0);
         ensure!(is_known, "it speaks of nodes or rails that there are not");
-        let lines = verdict.lines.iter().map(|line| clip_line(line, LINE));
-        Ok(Verdict {
-            lines: lines.collect(),
-            ..verdict
-        })
+        let mut lines = verdict.lines.clone();
+        for line in &mut lines {
+            line.text = clip_line(&line.text, LINE);
+        }
+        Ok(Verdict { lines, ..verdict })
     }
 
-    /// Names of the rails that fail somewhere.
-    pub fn failed_rails<'a>(&self, rails: &'a [String]) -> Vec<&'a String> {
-        let numbered = rails.iter().enumerate();
-        let failed = numbered.filter(|(at, _)| self.failed >> at & 1 == 1);
-        failed.map(|(_, name)| name).collect()
+    /// The rails that fail somewhere, by their places, each with its cause.
+    pub fn failed_rails(&self) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        for rail in (0..64).filter(|rail| self.failed >> rail & 1 == 1) {
+            let mut lines = self.lines.iter();
+            let line = lines.find(|line| line.failed >> rail & 1 == 1);
+            let text = line.map_or("it fails: rank 0 has the causes", |line| &line.text);
+            found.push((rail, text.to_owned()));
+        }
+        found
+    }
+
+    /// A failure that is not one of rails.
+    pub fn unexplained(&self) -> Option<&str> {
+        let mut lines = self.lines.iter();
+        let line = lines.find(|line| line.breaks && line.failed == 0)?;
+        Some(&line.text)
+    }
+
+    pub fn warnings(&self) -> impl Iterator<Item = &String> {
+        let lines = self.lines.iter().filter(|line| !line.breaks);
+        lines.map(|line| &line.text)
     }
 
     /// The error with which a command ends, if it ends with one.
@@ -66,7 +94,7 @@ impl Verdict {
             let text = format!("{} did not tell what they found", ranks(&self.missing));
             return Some(ErrorClass::Disagreed.error(text));
         }
-        let first = self.lines.first().cloned().unwrap_or_default();
+        let first = self.lines.first().map_or("", |line| &line.text);
         self.broken.then(|| ErrorClass::Sick.error(first))
     }
 }

@@ -231,7 +231,11 @@ fn all_nodes_hear_the_same_cause() {
     verdicts.dedup();
     assert_eq!(verdicts.len(), 1);
     let verdict = &verdicts[0];
-    assert!(verdict.lines[0].starts_with("rdma1 of node-2 (rank 2): all its pairs fail"));
+    assert!(
+        verdict.lines[0]
+            .text
+            .starts_with("rdma1 of node-2 (rank 2): all its pairs fail")
+    );
     assert_eq!((verdict.broken, verdict.failed), (true, 0b10));
 }
 

@@ -69,6 +69,18 @@ pub struct TestRailsArgs {
     pub json: bool,
     #[command(flatten)]
     pub rendezvous: RendezvousArgs,
+    /// For `prepare`: the rails are on stdin
+    #[arg(long, hide = true)]
+    pub unstored: bool,
+}
+
+/// What `prepare --test-rails` does where rails fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LeaveOut {
+    /// Leaves these out.
+    Failed,
+    /// Stores nothing.
+    Strict,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

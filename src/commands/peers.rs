@@ -199,14 +199,24 @@ impl Meeting {
         selection: &Selection,
         seen: &Snapshot,
     ) -> Setup {
-        let names = RailNames::new(self.policy(family), &self.asked.labels, selection, seen);
-        let (offer, nameless) = fill_offer(self.offer(family), plan, selection, &names);
-        let left: Vec<String> = nameless
-            .iter()
-            .map(|n| format!("{n} is not offered: it has no {}", names.requirement()))
-            .collect();
+        let (offer, left) = self.offered(family, plan, selection, seen);
         warn(&left);
         self.with_offer(offer)
+    }
+
+    /// The offer, and a line for each device that cannot be in it.
+    pub(super) fn offered(
+        &self,
+        family: Family,
+        plan: &Plan,
+        selection: &Selection,
+        seen: &Snapshot,
+    ) -> (Offer, Vec<String>) {
+        let names = RailNames::new(self.policy(family), &self.asked.labels, selection, seen);
+        let (offer, nameless) = fill_offer(self.offer(family), plan, selection, &names);
+        let left = nameless.iter();
+        let left = left.map(|n| format!("{n} is not offered: it has no {}", names.requirement()));
+        (offer, left.collect())
     }
 
     fn offer(&self, family: Family) -> Offer {

@@ -3,6 +3,7 @@
 
 mod draft;
 mod runtime;
+mod tested;
 
 use std::path::Path;
 
@@ -34,13 +35,14 @@ struct Prepared<'a> {
 
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let asked = peers::peer_options(&args.rendezvous)?;
+    tested::check(args, asked.as_ref())?;
     let meet = asked
         .map(|asked| peers::enter(asked, args.dry_run))
         .transpose();
     // If this node cannot take part, it publishes the reason: the others would wait for it until
     // their deadline.
     let ((mut request, config), meeting) = match (wanted(global, args), meet) {
-        (Err(e), Ok(Some(meeting))) => return Err(meeting.refuse(e)),
+        (Err(e), Ok(Some(meeting))) => return Err(tested::refuse(args, meeting, e)),
         (wanted, meet) => (wanted?, meet?),
     };
     let store = store(&request.host);
@@ -49,6 +51,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         .as_ref()
         .and_then(|m| m.way)
         .filter(|_| args.snapshot.is_none());
+    let meeting = tested::leave_out(&mut request, args, config.as_deref(), &store, meeting)?;
     let look = DraftInputs::new(
         &request,
         &args.plan,

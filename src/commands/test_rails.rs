@@ -1,8 +1,10 @@
 //! `rdmaprep test-rails` becomes `rdmaprep-rail-test`, which links the verbs; and what that program
 //! asks of this library: which rails there are, and where the nodes meet.
 
+pub mod unstored;
+
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use ipnet::IpNet;
-use nccl_rules::explain::explain_named;
+use nccl_rules::explain::{Explanation, explain_named};
 use nccl_rules::gid::{Choice, choose};
 use nccl_rules::queue_pair::QueuePair;
 use nccl_rules::settings::Settings;
@@ -22,6 +24,7 @@ use rail_agreement::{
 };
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
+use rdma_model::nic::EnvVar;
 use rdma_model::snapshot::{Gid, Hca, Port, Snapshot};
 use rdma_model::values::PlanName;
 use rdma_model::verdict::DropCode;
@@ -54,8 +57,22 @@ pub struct Targets {
     pub rails: Vec<Target>,
     /// Rails that it has, and that NCCL would not take: their ports are down.
     pub down: Vec<DroppedRail>,
+    /// Rails of a plan that cannot be tested here, and why.
+    pub untested: Vec<(RailKey, String)>,
     pub queue_pair: QueuePair,
     pub snapshot: Snapshot,
+}
+
+impl Targets {
+    fn new(settings: &Settings, version: Version, snapshot: Snapshot) -> Targets {
+        Targets {
+            rails: Vec::new(),
+            down: Vec::new(),
+            untested: Vec::new(),
+            queue_pair: QueuePair::of(settings, version),
+            snapshot,
+        }
+    }
 }
 
 /// The nodes have met, and agree on rails.
@@ -71,11 +88,13 @@ pub(super) fn start() -> Result<()> {
     if let Some(at) = args.iter().position(|arg| arg == "test-rails") {
         args.remove(at);
     }
-    let error = Command::new(program()).args(args).exec();
-    let text = format!(
+    Err(cannot_run(Command::new(program()).args(args).exec()))
+}
+
+pub(super) fn cannot_run(error: io::Error) -> anyhow::Error {
+    ErrorClass::Nothing.error(format!(
         "{PROGRAM} cannot be run ({error}): it is a program of its own (docs/rail-test.md)"
-    );
-    Err(ErrorClass::Nothing.error(text))
+    ))
 }
 
 /// Beside this program, or in PATH.
@@ -116,7 +135,7 @@ pub fn targets(global: &Global, args: &TestRailsArgs, asked: &Options) -> Result
         Some(plan) => by_plan(global, plan, &found.settings)?,
         None => (found.settings, None),
     };
-    let explained = explain_named(&settings, &snapshot, named, &home_and_hosts::address_of);
+    let explained = explained(&settings, &snapshot, named);
     let mut rails = Vec::new();
     for name in &explained.hcas {
         if let Some((hca, port)) = port_of(&snapshot, name) {
@@ -131,9 +150,12 @@ pub fn targets(global: &Global, args: &TestRailsArgs, asked: &Options) -> Result
     Ok(Targets {
         down: down(asked, &snapshot)?,
         rails,
-        queue_pair: QueuePair::of(&settings, explained.version),
-        snapshot,
+        ..Targets::new(&settings, explained.version, snapshot)
     })
+}
+
+fn explained(settings: &Settings, snapshot: &Snapshot, named: Option<Version>) -> Explanation {
+    explain_named(settings, snapshot, named, &home_and_hosts::address_of)
 }
 
 /// By NCCL's name of a port, `HCA:PORT`.
@@ -179,11 +201,15 @@ fn by_plan(global: &Global, plan: &str, own: &Settings) -> Result<(Settings, Opt
             "no plan {plan:?} is stored: `rdmaprep plan list` has all"
         ))
     })?;
+    Ok((with_plan(own, &plan.env), plan.nccl_version))
+}
+
+fn with_plan(own: &Settings, env: &[EnvVar]) -> Settings {
     let mut settings = own.clone();
-    for var in &plan.env {
+    for var in env {
         settings = settings.but(&var.name, Some(&var.value));
     }
-    Ok((settings, plan.nccl_version))
+    settings
 }
 
 fn target(
@@ -291,7 +317,7 @@ pub fn random_bits() -> Result<[u8; 16]> {
 
 /// What a person who waits sees.
 pub fn progress(begun: Instant, text: &str) {
-    if !std::io::stderr().is_terminal() {
+    if !io::stderr().is_terminal() {
         return;
     }
     super::progress(&format!("{} s: {text}", begun.elapsed().as_secs()));

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use nccl_rules::version::Version;
+use rail_agreement::Device;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{JobAddresses, StoreRoute};
 use rdma_model::values::PlanName;
+use serde::{Deserialize, Serialize};
 
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
@@ -43,6 +45,8 @@ pub struct Request {
     pub agreed: Vec<IfName>,
     /// The InfiniBand HCAs without a netdev among it; absent: nothing is agreed yet.
     pub agreed_ib: Option<Vec<HcaName>>,
+    /// Rails that the rail test of `prepare` leaves out.
+    pub failed: Vec<FailedRail>,
     /// The way to the store of the meeting: its interface is not taken.
     pub meeting: Option<StoreRoute>,
     /// NCCL_SOCKET_IFNAME of the host's environment: what NCCL on the host itself meets over.
@@ -53,6 +57,13 @@ pub struct Request {
     pub own_gids: BTreeMap<String, String>,
     /// For a plan that is stored.
     pub recipe: Option<Recipe>,
+}
+
+/// A device of this node, and why no node gets its rail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRail {
+    pub device: Device,
+    pub why: String,
 }
 
 /// By which NCCL chooses the GID of a RoCE port.
@@ -149,6 +160,7 @@ impl Request {
             release_given: args.says("nccl_version"),
             agreed: Vec::new(),
             agreed_ib: None,
+            failed: Vec::new(),
             meeting: None,
             host_ifname: env("NCCL_SOCKET_IFNAME"),
             passed_on: HOST_ENV

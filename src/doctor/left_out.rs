@@ -93,6 +93,7 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
         | DropCode::QueueingDiscipline
         | DropCode::FiniteLifetime
         | DropCode::InfiniBand
+        | DropCode::FailedTest
         | DropCode::NotInPeerSet
         | DropCode::SlowerHca
         | DropCode::OtherLinkLayer => context.is_inside(),

@@ -4,6 +4,7 @@ pub mod names;
 mod ports;
 mod stacked;
 
+use rail_agreement::Device;
 use rdma_model::snapshot::Netdev;
 
 use crate::config::policy::PolicyDevice;
@@ -16,7 +17,7 @@ use stacked::{carries, child, enslaved};
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`]; its last two are
 /// for [`super::fabrics`] and [`super::link_layers`].
-const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
+const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 20] = [
     forbidden,
     held,
     ambiguous,
@@ -35,6 +36,7 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     no_gid,
     finite_lifetime,
     infiniband,
+    failed_test,
     not_in_peer_set,
 ];
 
@@ -357,6 +359,21 @@ fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let why = format!("{} is InfiniBand, and --ib is not set", candidate.label());
     (candidate.is_ib() && !context.request.select.ib)
         .then(|| because(DropCode::InfiniBand, why, "set --ib"))?
+}
+
+fn failed_test(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let mut failed = context.request.failed.iter();
+    let failed = failed.find(|failed| match &failed.device {
+        Device::Netdev(name) => candidate.netdev.is_some_and(|netdev| netdev.name == *name),
+        Device::Bare(bare) => {
+            candidate.netdev.is_none() && candidate.hca.is_some_and(|hca| hca.name == bare.hca)
+        }
+    })?;
+    because(
+        DropCode::FailedTest,
+        failed.why.clone(),
+        "mend it, and prepare all nodes again; `rdmaprep test-rails` says more",
+    )
 }
 
 fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -1,8 +1,9 @@
 //! Selection, by golden folders: `tests/cases/select/<name>/{host.json,args}` and, where the case
-//! needs them, `config.toml`, `annotations.json`, `held.json`, `env`. `host.json` says what is
-//! different from a host of `tests/cases/hosts` (`testkit::golden::host`); `snapshot.json` in its
-//! place is a whole host. What comes out is `expected.json`, or `expected.txt` with the exit code
-//! and the message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
+//! needs them, `config.toml`, `annotations.json`, `held.json`, `failed.json`, `env`. `host.json`
+//! says what is different from a host of `tests/cases/hosts` (`testkit::golden::host`);
+//! `snapshot.json` in its place is a whole host. What comes out is `expected.json`, or
+//! `expected.txt` with the exit code and the message. `UPDATE_GOLDEN=1` writes what comes out; read
+//! the diff.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,12 +73,13 @@ fn run(case: &Path) -> Result<Selection> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let args = read("args");
     let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
-    let request = request_with(
+    let mut request = request_with(
         &args.lines().collect::<Vec<_>>(),
         &read("config.toml"),
         &read("env"),
     )?
     .narrow(&annotations)?;
+    request.failed = optional(&case.join("failed.json"));
     let snapshot: Snapshot = testkit::golden::host(case);
     let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
     select(&request, &snapshot, &held)
@@ -171,7 +173,7 @@ fn no_placeholder_is_named_where_none_is_taken() {
     assert!(!has_note(&["--exclude", "p"]));
 }
 
-const CODES: [DropCode; 21] = [
+const CODES: [DropCode; 22] = [
     DropCode::Forbidden,
     DropCode::Held,
     DropCode::Ambiguous,
@@ -190,6 +192,7 @@ const CODES: [DropCode; 21] = [
     DropCode::NoGid,
     DropCode::FiniteLifetime,
     DropCode::InfiniBand,
+    DropCode::FailedTest,
     DropCode::NotInPeerSet,
     DropCode::SlowerHca,
     DropCode::OtherLinkLayer,
@@ -295,7 +298,8 @@ fn every_flag_has_a_variable_and_help_the_exit_codes() {
         .get_subcommands()
         .filter(|s| s.get_name() != "help" && !s.is_hide_set())
     {
-        let flags = sub.get_arguments().filter(|a| a.get_long().is_some());
+        let flags = sub.get_arguments();
+        let flags = flags.filter(|a| a.get_long().is_some() && !a.is_hide_set());
         // No variable restores every container or gives up a NIC: it could be left set in a shell.
         let bare = ["help", "version", "all", "stale", "forget"];
         let whose = |id: &str| sub.get_name() == "restore" && id == "plan";

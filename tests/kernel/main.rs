@@ -37,6 +37,7 @@ mod netstate;
 mod order;
 mod owners;
 mod peers_prepare;
+mod peers_tested;
 mod plans;
 mod race;
 mod rails;

@@ -37,6 +37,8 @@ pub enum DropCode {
     FiniteLifetime,
     #[serde(rename = "infiniband")]
     InfiniBand,
+    /// A rail on which the rail test fails, between any nodes.
+    FailedTest,
     NotInPeerSet,
     /// An InfiniBand HCA whose rate is below that of others.
     SlowerHca,
@@ -83,6 +85,7 @@ impl DropCode {
             DropCode::NoGid => "no RoCE v2 GID",
             DropCode::FiniteLifetime => "an address with a finite lifetime",
             DropCode::InfiniBand => "InfiniBand, without --ib",
+            DropCode::FailedTest => "it fails the rail test",
             DropCode::NotInPeerSet => "not in its --peer-ifaces",
             DropCode::SlowerHca => "slower than other InfiniBand HCAs",
             DropCode::OtherLinkLayer => "not of the link layer that the job gets",

@@ -96,6 +96,10 @@ fn the_fault_that_says_most_is_the_cause() {
     let first = "FAIL: rdma1 of node-1 (rank 1): all its pairs fail (3): its port is down\n";
     assert!(text.starts_with(first), "{text}");
     assert_eq!(found.verdict().failed, 0b10);
+    // Each rail has the cause of its own.
+    let why = first.trim_start_matches("FAIL: ").trim_end();
+    assert_eq!(found.verdict().failed_rails(), [(1, why.to_owned())]);
+    assert_eq!(found.verdict().unexplained(), None);
     assert_eq!(
         ErrorClass::of(&found.verdict().error().unwrap()),
         ErrorClass::Sick
@@ -149,6 +153,7 @@ fn a_slow_rail_and_another_mtu_are_warnings_with_figures() {
         "rail rdma3 is slower than the others: 5000.0 MB/s, the median is 12000.0 MB/s",
         "rail rdma3 is slower than the others: 9.0 µs, the median is 2.0 µs",
     ];
+    let lines: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
     assert_eq!(lines, expected);
     assert!(!found.verdict().broken);
     assert!(found.text().contains("out_of_sequence +7"));

@@ -1,5 +1,12 @@
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
+use rustix::process::set_parent_process_death_signal;
+
+/// This process is killed when the thread that started it ends, however that ends.
+pub fn end_with_parent() -> Result<()> {
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .context("following the process that started this one")
+}
 
 pub struct Signals(SigSet);
 
