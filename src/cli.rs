@@ -157,7 +157,8 @@ pub enum Command {
     /// Show which container holds which NIC, and why hooks failed lately
     ///
     /// Shows the newest three failures of the last hour: many engines report just the exit status
-    /// of a hook.
+    /// of a hook. Those that the same plan's next container has solved are counted. And which NICs
+    /// came back in that hour, and why.
     #[command(after_help = "Examples:
   rdmaprep status
   rdmaprep status --json")]

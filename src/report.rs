@@ -38,13 +38,23 @@ pub use nccl::{call, explanation_table, tried, wait};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
-pub use status::{FORGET, Failed, Holder, Keeping, Status, restored, status_table};
+pub use status::{
+    FORGET, Failed, Holder, Keeping, RESTORED, RESTORED_STALE, Returned, Status, restored,
+    status_table,
+};
 pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;
 
 /// The commands of reports of what brings NICs back.
-const STOPS: [&str; 4] = ["hook poststop", "cni DEL", "cni GC", "hold end"];
+const STOPS: [&str; 6] = [
+    "hook poststop",
+    "cni DEL",
+    "cni GC",
+    "hold end",
+    RESTORED,
+    RESTORED_STALE,
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,7 +149,7 @@ impl Report {
         all
     }
 
-    fn is_of_stop(&self) -> bool {
+    pub fn is_of_stop(&self) -> bool {
         STOPS.contains(&self.command.as_str())
     }
 

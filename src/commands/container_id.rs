@@ -15,6 +15,9 @@ use crate::store::records::Records;
 
 /// Fewer digits may mean another container.
 const LEAST: usize = 6;
+/// Where podman and CRI-O keep theirs, unless they are configured otherwise: for a container whose
+/// bundle is not known.
+const PODMAN: &str = "/var/lib/containers/storage/overlay-containers";
 /// Where dockerd keeps its containers, unless it is configured to keep them elsewhere.
 const DOCKER: &str = "/var/lib/docker/containers";
 
@@ -85,10 +88,11 @@ pub(super) fn names(id: &str, bundle: &Path) -> Vec<String> {
         #[serde(default)]
         names: Vec<String>,
     }
-    let list = bundle
-        .ancestors()
-        .nth(2)
-        .filter(|folder| folder.ends_with("overlay-containers"));
+    let list = match bundle.as_os_str().is_empty() {
+        true => Some(Path::new(PODMAN)),
+        false => bundle.ancestors().nth(2),
+    };
+    let list = list.filter(|folder| folder.ends_with("overlay-containers"));
     let list = list.and_then(|folder| read(&folder.join("containers.json")));
     let stored: Vec<Stored> = list
         .and_then(|text| serde_json::from_str(&text).ok())

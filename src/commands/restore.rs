@@ -9,7 +9,7 @@ use rdma_model::ids::IfName;
 use rdma_model::step::Step;
 
 use super::container_id::whole_id;
-use super::{config_for_return, say, store, unrestorable, warn, with_progress};
+use super::{config_for_return, now, say, store, unrestorable, warn, with_progress};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::kernel::process::{capabilities, journal};
@@ -63,6 +63,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     warn(&records.sweep());
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     let done = act(&machine, &mut records, args, found);
+    warn(&keep_returned(&store, args, &done.reports));
     if args.output.json {
         say(&report::json(&done.reports)?)?;
     } else if done.reports.is_empty() && done.failures.is_empty() {
@@ -77,6 +78,32 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
         }
     }
     done.result()
+}
+
+/// For `status`, which says what came back and why. Returns why something is not kept.
+fn keep_returned(store: &Store, args: &RestoreArgs, reports: &[Report]) -> Vec<String> {
+    let mut why = Vec::new();
+    for report in reports.iter().filter(|r| r.command == report::RESTORED) {
+        let Some(id) = report.container.as_ref() else {
+            continue;
+        };
+        // A look at NICs that wait for their manager, which are back, is no news.
+        if report.exit_code != 0 || report.steps_done == 0 {
+            continue;
+        }
+        let command = match args.how.stale {
+            true => report::RESTORED_STALE,
+            false => report::RESTORED,
+        };
+        let report = Report {
+            time: now(),
+            command: command.to_owned(),
+            ..report.clone()
+        };
+        let saved = report::json(&report).and_then(|text| store.save_report(Some(id), &text));
+        why.extend(saved.err().map(|e| format!("{e:#}")));
+    }
+    why
 }
 
 /// What it says where there is no record.
@@ -147,7 +174,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
     let mut done = Outcome::default();
     let command = match args.how.forget {
         true => report::FORGET,
-        false => "restore",
+        false => report::RESTORED,
     };
     // A damaged record must not keep the NICs of other records away.
     for (path, why) in found.damaged {

@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::at_work::{self, AtWork};
 use super::config_file::{config_to_look, warned};
 use super::unrestorable::unrecorded;
-use super::{now, say, store, warn};
+use super::{container_id, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::kernel::process::{pidfd, pidfd_getfd};
@@ -19,14 +19,11 @@ use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
 use crate::link_managers::timer::Timer;
 use crate::record::{Hold, Member, Phase, Record, short_id};
-use crate::report::{self, Failed, Holder, Keeping, Report, Status};
+use crate::report::{self, Failed, Holder, Keeping, Report, Returned, Status};
 use crate::restore::plan::Purpose;
 use crate::restore::run;
 use crate::store::Store;
 use crate::store::records::Records;
-
-/// The commands of reports of what brings NICs back.
-const STOPS: [&str; 3] = ["hook poststop", "cni DEL", "hold end"];
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &warned(config_to_look(global)?));
@@ -40,16 +37,24 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
             Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
-    let mut failed = reports(&store)?;
-    failed.retain(|(_, report)| !is_settled(report, &records));
+    let mut reports = reports(&store)?;
+    reports.retain(|(_, report)| !is_settled(report, &records));
     for (netns, why) in unrecorded(&store)? {
         warn(&[format!("the namespace {netns} has no record: {why}")]);
     }
-    let failures = Failed::recent(failed, now().unwrap_or_default());
+    let now = now().unwrap_or_default();
+    let returned = Returned::recent(&reports, now);
+    reports.retain(|(_, report)| !is_settled(report, &records));
+    let mut failures = Failed::recent(&reports, now);
+    for failed in &mut failures {
+        let id = failed.container.as_ref();
+        failed.name = id.and_then(|id| name(id, Path::new("")));
+    }
     let status = Status {
         claims: store.prepared(&records, machine.boot_id())?,
         holders,
         failures,
+        returned,
         unread: records.damaged().count(),
     };
     say(&if args.json {
@@ -64,7 +69,7 @@ fn is_settled(report: &Report, records: &Records) -> bool {
     let id = report.container.as_ref();
     let has = |record: &Record| id.is_some_and(|id| record.has(id));
     report.exit_code == ErrorClass::Incomplete.code()
-        && STOPS.contains(&report.command.as_str())
+        && report.is_of_stop()
         && records.damaged().count() == 0
         && !records.readable().any(has)
 }
@@ -130,6 +135,7 @@ fn holder(
             .then(|| pin.display().to_string()),
         phase: record.phase,
         plan: record.plan.clone(),
+        names: record.members.iter().filter_map(named).collect(),
         members,
         nics: record.names().map(ToString::to_string).collect(),
         last,
@@ -144,6 +150,16 @@ fn holder(
         changed: changed(machine, record),
         advice,
     })
+}
+
+fn named(member: &Member) -> Option<(String, String)> {
+    let name = name(&member.id, Path::new(&member.bundle));
+    name.map(|name| (member.id.clone(), name))
+}
+
+/// As its engine calls it.
+fn name(id: &str, bundle: &Path) -> Option<String> {
+    container_id::names(id, bundle).into_iter().next()
 }
 
 /// NICs that come back by other files than those by which they were configured.

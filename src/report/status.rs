@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
+use rdma_model::escape::count;
 use rdma_model::ids::IfName;
 use serde::Serialize;
 
@@ -15,6 +16,7 @@ use crate::store::claims::{BoundClaim, State};
 /// How long a failure is shown, in seconds, and how many are.
 const RECENT: u64 = 3600;
 const MAX_FAILURES: usize = 3;
+const MAX_RETURNED: usize = 3;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -22,8 +24,11 @@ pub struct Status {
     /// Prepared claims of Kubernetes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<BoundClaim>,
-    /// The newest first.
+    /// Those that are solved come last, and the newest first.
     pub failures: Vec<Failed>,
+    /// What came back in the last hour, the newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub returned: Vec<Returned>,
     /// Records that cannot be read: a warning says of each what is known.
     #[serde(skip)]
     pub unread: usize,
@@ -35,32 +40,107 @@ pub struct Failed {
     pub command: String,
     /// Where it is known.
     pub container: Option<String>,
+    /// As its engine calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Seconds since 1970.
     pub time: u64,
+    /// Whether the same has succeeded since, for another container of the plan.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub solved: bool,
     pub exit_code: u8,
     pub message: String,
     /// The file of its report.
     pub report: String,
 }
 
+/// NICs that came back.
+#[derive(Clone, Debug, Serialize)]
+pub struct Returned {
+    pub nics: Vec<IfName>,
+    /// Who had them.
+    pub container: String,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub seconds_ago: u64,
+    /// A sentence without its full stop.
+    pub why: String,
+}
+
 impl Failed {
     /// The failures of the last hour among these reports, each with its file.
-    pub fn recent(reports: Vec<(String, Report)>, now: u64) -> Vec<Failed> {
+    pub fn recent(reports: &[(String, Report)], now: u64) -> Vec<Failed> {
         let mut failures = Vec::new();
-        for (file, report) in reports {
-            let time = report.time.filter(|time| now.abs_diff(*time) < RECENT);
-            failures.extend(time.filter(|_| report.exit_code != 0).map(|time| Failed {
-                command: report.command,
-                container: report.container,
+        for (file, report) in reports.iter().filter(|(_, r)| r.exit_code != 0) {
+            let Some(time) = report.time.filter(|time| is_recent(*time, now)) else {
+                continue;
+            };
+            failures.push(Failed {
+                command: report.command.clone(),
+                container: report.container.clone(),
+                name: None,
                 time,
+                solved: reports.iter().any(|(_, later)| solves(later, report)),
                 exit_code: report.exit_code,
-                message: report.message.unwrap_or_default(),
-                report: file,
-            }));
+                message: report.message.clone().unwrap_or_default(),
+                report: file.clone(),
+            });
         }
-        failures.sort_by_key(|f| std::cmp::Reverse(f.time));
+        failures.sort_by_key(|f| (f.solved, std::cmp::Reverse(f.time)));
         failures.truncate(MAX_FAILURES);
         failures
+    }
+}
+
+fn is_recent(time: u64, now: u64) -> bool {
+    now.abs_diff(time) < RECENT
+}
+
+fn solves(later: &Report, failed: &Report) -> bool {
+    later.exit_code == 0
+        && !later.nics.is_empty()
+        && later.time > failed.time
+        && failed.plan.is_some()
+        && (&later.command, &later.plan) == (&failed.command, &failed.plan)
+}
+
+impl Returned {
+    /// What came back in the last hour, by these reports.
+    pub fn recent(reports: &[(String, Report)], now: u64) -> Vec<Returned> {
+        let mut all: Vec<Returned> = Vec::new();
+        for (_, report) in reports.iter().filter(|(_, report)| has_returned(report)) {
+            let Some(time) = report.time.filter(|time| is_recent(*time, now)) else {
+                continue;
+            };
+            let container = report.container.clone().unwrap_or_default();
+            all.push(Returned {
+                nics: report.nics.clone(),
+                why: why(report, record::short_id(&container)),
+                container,
+                time,
+                seconds_ago: now.saturating_sub(time),
+            });
+        }
+        all.sort_by_key(|returned| std::cmp::Reverse(returned.time));
+        all.truncate(MAX_RETURNED);
+        all
+    }
+}
+
+fn has_returned(report: &Report) -> bool {
+    let has_moved = report.exit_code == 0 && report.steps_done > 0;
+    has_moved && !report.nics.is_empty() && report.is_of_stop()
+}
+
+fn why(report: &Report, id: &str) -> String {
+    match report.command.as_str() {
+        RESTORED_STALE => format!(
+            "{id} had ended, and no stop hook ran: it, its runtime or what watches it was killed"
+        ),
+        RESTORED => format!("`rdmaprep restore` took them from {id}"),
+        "hold end" => format!("`rdmaprep hold` of {id} ended"),
+        "cni DEL" => format!("the pod of {id} ended"),
+        _ => format!("{id} stopped"),
     }
 }
 
@@ -78,6 +158,9 @@ pub struct Holder {
     pub plan: String,
     /// Ids of its containers, and whether each lives.
     pub members: Vec<(String, bool)>,
+    /// What engines call them, by id.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, String>,
     pub nics: Vec<String>,
     pub last: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -122,20 +205,50 @@ pub fn status_table(status: &Status) -> String {
         .into_iter()
         .chain(status.holders.iter().map(holder))
         .chain(unused.map(claims::claim))
-        .chain(status.failures.iter().map(failed));
+        .chain(status.failures.iter().filter(|f| !f.solved).map(failed))
+        .chain(solved(&status.failures))
+        .chain(status.returned.iter().map(came_back));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn member((id, alive): &(String, bool)) -> String {
+fn member((id, alive): &(String, bool), names: &BTreeMap<String, String>) -> String {
     let state = if *alive { "" } else { " (dead)" };
-    format!("{}{state}", record::short_id(id))
+    format!("{}{state}", called(id, names.get(id)))
+}
+
+/// `trainer (0123456789ab)`.
+fn called(id: &str, name: Option<&String>) -> String {
+    let id = record::short_id(id);
+    name.map_or(id.to_owned(), |name| format!("{name} ({id})"))
+}
+
+/// One line for all of them.
+fn solved(failures: &[Failed]) -> Option<String> {
+    let solved = failures.iter().filter(|f| f.solved).count();
+    let failures = count(solved, "failure");
+    (solved > 0).then(|| {
+        format!(
+            "solved since: {failures} of the last hour; `rdmaprep status --json` has the reasons"
+        )
+    })
+}
+
+fn came_back(returned: &Returned) -> String {
+    let names: Vec<&str> = returned.nics.iter().map(IfName::as_str).collect();
+    let ago = humantime::format_duration(Duration::from_secs(returned.seconds_ago));
+    printable(&format!(
+        "returned: {}, {ago} ago: {}",
+        names.join(" "),
+        returned.why
+    ))
 }
 
 fn holder(h: &Holder) -> String {
     if !h.waits_for.is_empty() {
         return returned(h);
     }
-    let members: Vec<String> = h.members.iter().map(member).collect();
+    let members = h.members.iter().map(|one| member(one, &h.names));
+    let members: Vec<String> = members.collect();
     let members = members.join(", ");
     let pin = h
         .pin
@@ -194,7 +307,14 @@ fn holder(h: &Holder) -> String {
 
 /// NICs that wait for their manager.
 fn returned(h: &Holder) -> String {
-    let members: Vec<String> = h.members.iter().map(|(id, _)| id.clone()).collect();
+    let members = h.members.iter();
+    let members: Vec<String> = members
+        .map(|(id, _)| {
+            h.names
+                .get(id)
+                .map_or(id.clone(), |name| format!("{name} ({id})"))
+        })
+        .collect();
     let waits_for = h
         .waits_for
         .iter()
@@ -210,6 +330,9 @@ fn returned(h: &Holder) -> String {
 
 /// The command of a report that gives up instead of restoring.
 pub const FORGET: &str = "restore --forget";
+/// Of one that returned NICs, and of one that did so for a container that had ended.
+pub const RESTORED: &str = "restore";
+pub const RESTORED_STALE: &str = "restore --stale";
 
 /// What became of a restore, for people: its error is printed as any other.
 pub fn restored(report: &Report, is_terminal: bool) -> String {
@@ -238,7 +361,12 @@ fn failed(f: &Failed) -> String {
     let container = f
         .container
         .as_deref()
-        .map(|id| format!("  container   {}\n", printable(record::short_id(id))))
+        .map(|id| {
+            format!(
+                "  container   {}\n",
+                printable(&called(id, f.name.as_ref()))
+            )
+        })
         .unwrap_or_default();
     let (command, report) = (printable(&f.command), printable(&f.report));
     let why = wrapped("reason", &f.message);

@@ -45,6 +45,7 @@ mod rails_at_random;
 mod random_rules;
 mod records;
 mod restless;
+mod returned;
 mod settle;
 mod shared_routes;
 mod shim;

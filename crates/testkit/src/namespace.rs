@@ -508,6 +508,12 @@ impl Container {
         self
     }
 
+    /// With a bundle that is there.
+    pub fn in_bundle(mut self, bundle: &str) -> Container {
+        self.bundle = bundle.to_owned();
+        self
+    }
+
     pub fn pid(&self) -> u32 {
         self.init.id()
     }
