@@ -20,6 +20,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_verbs::Device;
 use rdmaprep::cli::{self, CrossRounds, RailTest};
 use rdmaprep::commands;
+use rdmaprep::commands::test_rails::fix;
 use rdmaprep::commands::test_rails::unstored::{self, Tested};
 use rdmaprep::commands::test_rails::{self, Target, Targets};
 use rdmaprep::report;
@@ -133,6 +134,9 @@ fn run(cli: &RailTest) -> Result<()> {
         return answer(&targets, &ended.verdict);
     }
     print(cli, &asked, &ended)?;
+    if let (Some(plan), true) = (&args.plan, args.fix && ended.verdict.apart) {
+        fix::keep_to_rails(&cli.global, plan)?;
+    }
     ended.verdict.error().map_or(Ok(()), Err)
 }
 

@@ -270,6 +270,7 @@ impl Findings {
             missing: self.missing.clone(),
             broken: self.causes.iter().any(|cause| cause.breaks),
             lines: self.causes.iter().map(|cause| self.line(cause)).collect(),
+            apart: self.cross.1 < self.cross.0,
             failed: failed.fold(0, |bits, (tested, _, _)| bits | 1 << tested.edge.rail),
         }
     }

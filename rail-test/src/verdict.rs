@@ -24,6 +24,8 @@ pub struct Verdict {
     pub lines: Vec<Line>,
     /// Bits of the rails, in the agreement's order, that fail somewhere.
     pub failed: u64,
+    /// Whether a rail does not reach another one, although both work.
+    pub apart: bool,
 }
 
 /// A cause.

@@ -61,6 +61,17 @@ pub struct TestRailsArgs {
     )]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=600))]
     pub timeout: u32,
+    /// Set NCCL_CROSS_NIC=0 in the plan if it is needed
+    ///
+    /// Where rails do not reach each other. On each node for its own plan; containers that start
+    /// later get it.
+    #[arg(
+        long,
+        env = "RDMAPREP_FIX",
+        value_parser = BoolishValueParser::new(),
+        requires = "plan"
+    )]
+    pub fix: bool,
     /// Write a picture of nodes by rails (rank 0)
     #[arg(long, env = "RDMAPREP_DRAW", value_name = "FILE.svg")]
     pub draw: Option<PathBuf>,

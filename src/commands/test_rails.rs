@@ -1,6 +1,7 @@
 //! `rdmaprep test-rails` becomes `rdmaprep-rail-test`, which links the verbs; and what that program
 //! asks of this library: which rails there are, and where the nodes meet.
 
+pub mod fix;
 pub mod unstored;
 
 use std::ffi::OsString;
@@ -196,12 +197,14 @@ fn by_plan(global: &Global, plan: &str, own: &Settings) -> Result<(Settings, Opt
         ErrorClass::Usage.error("--plan: `auto` is not stored: choose another plan")
     );
     let stored = super::store(&host).plan(plan)?;
-    let plan = stored.ok_or_else(|| {
-        ErrorClass::Usage.error(format!(
-            "no plan {plan:?} is stored: `rdmaprep plan list` has all"
-        ))
-    })?;
+    let plan = stored.ok_or_else(|| no_plan(plan))?;
     Ok((with_plan(own, &plan.env), plan.nccl_version))
+}
+
+fn no_plan(name: &str) -> anyhow::Error {
+    ErrorClass::Usage.error(format!(
+        "no plan {name:?} is stored: `rdmaprep plan list` has all"
+    ))
 }
 
 fn with_plan(own: &Settings, env: &[EnvVar]) -> Settings {

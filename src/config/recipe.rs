@@ -24,6 +24,12 @@ impl Recipe {
         Recipe { env, flags }
     }
 
+    /// With a variable that was found out after it.
+    pub fn with(mut self, name: &str, value: &str) -> Recipe {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
     /// The command that makes that plan again; with just these netdevs, where any are given.
     pub fn command(&self, plan: &str, ifaces: Option<&str>) -> String {
         let mut words: Vec<String> = self.env.iter().map(|(k, v)| assigned(k, v)).collect();
@@ -53,5 +59,23 @@ fn assigned(name: &str, value: &str) -> String {
         () if is_plain(value, b"-_.,:/@+") => format!("{name}={value}"),
         () if is_plain(value, b"-_.,:/@+ ") => format!("{name}=\"{value}\""),
         () => format!("{name}={}", shell_word(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_out_later_is_in_the_command() {
+        let besides = Besides {
+            bundle: None,
+            runtime: None,
+            hook_timeout: None,
+        };
+        let set = |value: &str| BTreeMap::from([("NCCL_CROSS_NIC".to_owned(), value.to_owned())]);
+        let made = Recipe::new(set("1"), Vec::new(), &besides).with("NCCL_CROSS_NIC", "0");
+        let expected = "NCCL_CROSS_NIC=0 rdmaprep prepare --plan p";
+        assert_eq!(made.command("p", None), expected);
     }
 }

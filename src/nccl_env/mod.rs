@@ -210,6 +210,18 @@ pub fn renew(env: &mut Vec<EnvVar>, hcas: Hcas) {
     }
 }
 
+/// Keeps NCCL to equal rails, as one knows by now that others do not reach each other. `false`: it
+/// is set so already.
+pub fn keep_to_rails(env: &mut Vec<EnvVar>, unset: &mut Vec<String>, why: &str) -> bool {
+    if env.iter().any(|v| v.name == CROSS_NIC && v.value == "0") {
+        return false;
+    }
+    env.retain(|v| v.name != CROSS_NIC);
+    env.push(var(CROSS_NIC, "0", why));
+    unset.retain(|line| !line.starts_with(CROSS_NIC));
+    true
+}
+
 /// Without a word on several rails where one is left.
 pub fn renew_unset(unset: &mut Vec<String>, nics: &[Nic]) {
     let rails = nics.iter().filter(|n| n.hca.is_some());

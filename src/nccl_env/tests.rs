@@ -679,3 +679,19 @@ fn runsc_gets_flags_that_annotations_may_set() {
         ]
     );
 }
+
+#[test]
+fn rails_that_are_found_apart_are_kept_apart_once() {
+    let mut env = vec![
+        var("NCCL_IB_HCA", "=a,b", "x"),
+        var(CROSS_NIC, "1", OF_HOST),
+    ];
+    let mut unset = vec![
+        format!("{CROSS_NIC}: a hint"),
+        "NCCL_NET: another".to_owned(),
+    ];
+    assert!(keep_to_rails(&mut env, &mut unset, "y"));
+    assert_eq!(env[1..], [var(CROSS_NIC, "0", "y")]);
+    assert_eq!(unset, ["NCCL_NET: another"]);
+    assert!(!keep_to_rails(&mut env, &mut unset, "y"));
+}

@@ -20,6 +20,7 @@ use crate::config::libraries::Libraries;
 use crate::config::network_mode::NetworkMode;
 use crate::config::recipe::Recipe;
 use crate::config::sysfs_mode::SysfsMode;
+use nccl_rules::rails::CROSS_NIC;
 use nccl_rules::version::Version;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
@@ -232,6 +233,13 @@ impl Plan {
     /// Whether its NICs move into the containers.
     pub fn moves(&self) -> bool {
         self.network_mode.is_own()
+    }
+
+    /// With NCCL_CROSS_NIC=0 for its containers, and for who makes it again; `None` if it has that.
+    pub fn kept_to_rails(mut self, why: &str) -> Option<Plan> {
+        let recipe = self.recipe.map(|recipe| recipe.with(CROSS_NIC, "0"));
+        let changes = nccl_env::keep_to_rails(&mut self.env, &mut self.unset, why);
+        changes.then_some(Plan { recipe, ..self })
     }
 
     pub fn agreed(self, agreement: Option<Agreement>) -> Plan {

@@ -188,7 +188,7 @@ fn with_strict_or_without_a_rail_nothing_is_stored() {
         job.nothing_is_stored();
 
         let job = Job::new(host, "unexplained");
-        let why = "what c (rank 2) told cannot be used: it has no parts";
+        let why = "what c (rank 2) reports cannot be used: it has no parts";
         job.all_say(&json!({"failed": [], "unexplained": why, "warnings": []}));
         for said in job.all("--test-rails") {
             said.fails(11, &[why]);

@@ -120,7 +120,8 @@ fn rails_that_do_not_reach_each_other_are_a_warning() {
         "{text}"
     );
     assert!(text.contains("NCCL_CROSS_NIC=0"), "{text}");
-    assert!(!found.verdict().broken);
+    let verdict = found.verdict();
+    assert_eq!((verdict.broken, verdict.apart), (false, true));
 }
 
 #[test]
@@ -131,6 +132,7 @@ fn a_broken_nic_is_no_reason_to_warn_of_crossing() {
     });
     assert_eq!(found.causes.len(), 1, "{:?}", found.causes);
     assert_eq!(found.causes[0].culprit, Some(Culprit::Nic(1, 0)));
+    assert!(!found.verdict().apart);
 }
 
 #[test]

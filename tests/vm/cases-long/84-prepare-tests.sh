@@ -51,6 +51,18 @@ case_a_dead_rail_of_one_node_is_in_no_plan() {
   equal "rails" '["rail0","rail1","rail2"]' "$(planned 0 | head -n 1)"
   for k in 1 2; do equal "plan of node $k" "$(planned 0)" "$(planned $k)"; done
 
+  # Each rail is a network of its own.
+  for k in 0 1 2; do
+    ip netns exec "n$k" rdmaprep test-rails --plan default --run-dir "$rt/run.$k" --state-dir "$rt/state.$k" --fix --seconds 0 \
+      --rendezvous file://$rt/store --nodes 3 --run-id fix --rank "$k" > "$rt/out$k" 2> "$rt/err$k" < /dev/null &
+  done
+  wait
+  for k in 0 1 2; do
+    equal "what --fix sets on node $k ($(errors $k))" 0 \
+      "$(jq -r '.env[] | select(.name == "NCCL_CROSS_NIC") | .value' "$rt/run.$k/plans/default.json")"
+    grep -qF "plan default: containers that start from now on get NCCL_CROSS_NIC=0" $rt/err$k || die "node $k: $(cat $rt/err$k)"
+  done
+
   ip link set w11 nomaster
   prepare_all --test-rails
   equal "exit codes ($(errors))" "0 0 0" "$codes"
