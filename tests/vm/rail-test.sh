@@ -62,7 +62,7 @@ on_node() {
     --rank "$k" --timeout "${patience:-3}" --rendezvous-timeout "${meeting:-60}" "$@" > "$rt/out$k" 2> "$rt/err$k" < /dev/null
 }
 
-# all_nodes ARGUMENT...: on all of them; their exit codes are in $codes.
+# all_nodes ARGUMENT...: on all of them, and $meanwhile beside them; their exit codes are in $codes.
 all_nodes() {
   local k pids=()
   rm -f $rt/store
@@ -70,6 +70,7 @@ all_nodes() {
     on_node "$k" "$@" &
     pids+=($!)
   done
+  if [ -n "${meanwhile:-}" ]; then $meanwhile; fi
   codes=
   for k in 0 1 2; do
     local code=0

@@ -42,3 +42,51 @@ case_each_fault_has_its_cause() {
   ip -n n2 link set rail0 up
   until_true 20 grep -q ACTIVE /sys/class/infiniband/q20/ports/1/state
 }
+
+# The node that never comes, and one that ends in the middle of its test.
+case_a_node_that_is_not_there_is_named() {
+  local k
+  rail_nodes 2
+  rm -f $rt/store
+  for k in 0 1; do meeting=5 on_node "$k" --seconds 0 & done
+  wait
+  for k in 0 1; do
+    equal "lines of node $k" 1 "$(wc -l < $rt/err$k)"
+    grep -qF "missing rank 2: nothing was published in time" $rt/err$k || die "node $k: $(cat $rt/err$k)"
+  done
+  echo "# $(cat $rt/err0)"
+
+  patience=1 meanwhile=kill_node_2 all_nodes --seconds 0 --cross none
+  found "10 10 137" "FAIL: rank 2 did not tell what it found: it has ended"
+}
+
+kill_node_2() {
+  until_true 60 node_2_has_begun
+  pkill -KILL -f 'rdmaprep-rail-test.*--rank 2'
+}
+
+node_2_has_begun() { grep -qas 'card/0/2/0' $rt/store; }
+
+# While data flows: the links are up as the test begins.
+case_a_port_that_goes_down_in_the_middle_is_the_cause() {
+  rail_nodes 2
+  patience=5 meanwhile=take_port_down all_nodes --seconds 20 --cross none
+  found "11 11 11" "FAIL: rail1 of rank 2: all its pairs fail"
+  grep -qF "its port is down" <(head -n 1 $rt/out0) || die "$(cat $rt/out0)"
+}
+
+take_port_down() {
+  until_true 60 node_2_is_ready
+  sleep 3
+  ip -n n2 link set rail1 down
+}
+
+node_2_is_ready() { grep -qas 'ready/0/2' $rt/store; }
+
+case_a_slow_rail_has_both_figures() {
+  rail_nodes 2
+  tc qdisc add dev w11 root netem delay 200ms limit 20000
+  patience=20 all_nodes --seconds 0 --cross none
+  found "0 0 0" "warning: rail1 of rank 1 is slower than the others: "
+  head -n 1 $rt/out0 | grep -qE ' [0-9.]+ µs, the median is [0-9.]+ µs$' || die "$(head -n 1 $rt/out0)"
+}
