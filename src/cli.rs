@@ -7,6 +7,7 @@
 mod cdi;
 mod claims;
 mod cni;
+mod completion;
 mod doctor;
 mod handle;
 mod help;
@@ -19,6 +20,7 @@ mod nccl;
 mod nccl_settings;
 mod plan;
 mod restore;
+mod snapshot;
 mod sysfs;
 mod test_bootstrap;
 mod test_rails;
@@ -35,9 +37,10 @@ use crate::config::select_args::{SelectArgsBut, Unused};
 use crate::nccl_env::format::Format;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
 pub use claims::{ClaimsArgs, ClaimsCommand, ClaimsReleaseArgs};
+pub use completion::{CompletionArgs, Words, script};
 pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
-pub use help::{command, complaint, manual};
+pub use help::{GROUPS, command, complaint, manual, short};
 pub use hold::HoldArgs;
 pub use hook::HookArgs;
 pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
@@ -47,6 +50,7 @@ pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use nccl_settings::NcclSettingsArgs;
 pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
+pub use snapshot::SnapshotArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 pub use test_bootstrap::TestBootstrapArgs;
 pub use test_rails::{CrossRounds, LeaveOut, RailTest, TestRailsArgs};
@@ -224,24 +228,14 @@ pub enum Command {
     /// that was edited since stays in force, with exit code 8: remove it, or --leave-changed leaves
     /// it for good. Refused while containers hold NICs (exit code 9).
     Uninstall(UninstallArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct SnapshotArgs {
-    /// Print JSON, for --snapshot of other commands
-    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
-    pub json: bool,
-    /// Read a captured /sys tree instead of the live system
-    #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
-    pub root: Option<PathBuf>,
-    /// Print what a restore compares, one fact a line
-    #[arg(
-        long,
-        env = "RDMAPREP_NORMAL",
-        value_parser = BoolishValueParser::new(),
-        conflicts_with = "json"
-    )]
-    pub normal: bool,
+    /// Print completions for a shell: bash, zsh or fish
+    ///
+    /// They know the stored plans, and the containers that hold NICs. The packages have them where
+    /// the shells look.
+    #[command(after_help = "Examples:
+  rdmaprep completion bash
+  rdmaprep completion fish")]
+    Completion(CompletionArgs),
 }
 
 #[derive(Debug, Args)]
@@ -392,8 +386,12 @@ impl Cli {
         }
         // The texts of the help, a fifth of the time, are for who errs or asks.
         let bare = without_empty_variables(Cli::command()).try_get_matches_from(&args);
+        let with_texts = match args.iter().any(|arg| arg == "-h") {
+            true => short,
+            false => command,
+        };
         Cli::from_arg_matches(
-            &bare.or_else(|_| without_empty_variables(command()).try_get_matches_from(args))?,
+            &bare.or_else(|_| without_empty_variables(with_texts()).try_get_matches_from(args))?,
         )
     }
 }

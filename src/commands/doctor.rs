@@ -61,6 +61,7 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     })?;
     match diagnosis.breaks {
         0 => Ok(()),
+        1 => Err(ErrorClass::Sick.error("one of these findings breaks a job; nothing was changed")),
         n => Err(ErrorClass::Sick.error(format!(
             "{n} of these findings break a job; nothing was changed"
         ))),

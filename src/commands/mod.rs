@@ -4,6 +4,7 @@ mod at_work;
 mod cdi;
 mod claims;
 mod cni;
+mod completion;
 mod config_file;
 mod container_id;
 mod decision;
@@ -103,6 +104,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Command::TestRails(_) => test_rails::start(),
         Command::Install(args) => install::install(global, args),
         Command::Uninstall(args) => install::uninstall(global, args),
+        Command::Completion(args) => completion::completion(global, args),
     }
 }
 

@@ -75,7 +75,10 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
             )
             .ok()
             .out;
-            assert_eq!(text, long_flag);
+            match flag {
+                "-h" => assert!(text.lines().count() <= long_flag.lines().count()),
+                _ => assert_eq!(text, long_flag),
+            }
             let long: Vec<&str> = text.lines().filter(|l| l.chars().count() > 100).collect();
             assert!(
                 long.is_empty() && text.contains("Usage: rdmaprep"),
@@ -140,13 +143,13 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         // What counts for nothing is not offered.
         (
             &["topo", "--arp-profile", "off"],
-            "argument '--arp-profile'",
+            "there is no --arp-profile",
         ),
         (
             &["topo", "--nccl-version", "2.27.7"],
-            "argument '--nccl-version'",
+            "there is no --nccl-version",
         ),
-        (&["topo", "--foo"], "argument '--foo'"),
+        (&["topo", "--foo"], "there is no --foo"),
         (&["explain"], "did you mean `rdmaprep nccl explain`?"),
         (&["show"], "did you mean `rdmaprep plan show`?"),
         (&["doctor", "--no-auto-skip"], "--no-auto-skip"),
@@ -727,7 +730,7 @@ fn an_error_is_json_where_that_is_asked_for() {
         assert!(!message.is_empty() && !message.contains(" | "), "{message}");
     }
     let said = rdmaprep(&["status", "--no-such-flag"]);
-    said.fails(2, &["unexpected argument"]);
+    said.fails(2, &["there is no "]);
 }
 
 #[test]

@@ -1,8 +1,14 @@
 //! The help of every command: a line for each flag, on one screen, with examples that the program
 //! reads.
 
+use std::path::Path;
+use std::process::Command as Process;
+
+use crate::alone;
 use clap::Command;
 use rdmaprep::cli::{self, Cli};
+use serde_json::json;
+use testkit::{Container, Host, run};
 
 /// Every command that the help of another one shows, by its whole name.
 fn shown() -> Vec<(String, Command)> {
@@ -64,7 +70,8 @@ fn help_has_one_line_for_each_flag_and_command() {
                 unnamed_values(arg).map(|value| format!("{name} {flag}: no value {value}")),
             );
         }
-        for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        let below = command.get_subcommands().filter(|c| !c.is_hide_set());
+        for sub in below.filter(|c| c.get_name() != "help") {
             let about = sub.get_about().unwrap().to_string();
             if !text
                 .lines()
@@ -90,6 +97,117 @@ fn unnamed_values(arg: &clap::Arg) -> impl Iterator<Item = String> {
         .map(|value| value.get_name().to_owned())
         .collect();
     names.into_iter().filter(move |name| !help.contains(name))
+}
+
+#[test]
+fn every_command_is_in_one_group_of_the_list() {
+    let command = cli::command();
+    let mut grouped: Vec<&str> = Vec::new();
+    for (_, names) in cli::GROUPS {
+        grouped.extend(names);
+    }
+    let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
+    let mut names: Vec<&str> = shown.map(Command::get_name).collect();
+    if !names.contains(&"help") {
+        names.push("help");
+    }
+    names.sort_unstable();
+    grouped.sort_unstable();
+    assert_eq!(grouped, names);
+}
+
+#[test]
+fn short_help_leaves_out_what_few_need() {
+    let mut shortened = Vec::new();
+    for (name, mut command) in shown() {
+        let long = command.render_help().to_string().lines().count();
+        let words: Vec<&str> = name.split(' ').chain(["-h"]).collect();
+        // What is behind `runtime` is for another program.
+        let Err(short) = Cli::read(&words) else {
+            assert_eq!(name, "rdmaprep runtime");
+            continue;
+        };
+        let short = short.to_string().lines().count();
+        assert!(short <= 54, "{name}: {short} lines");
+        if short < long {
+            shortened.push(name);
+        }
+    }
+    for name in ["rdmaprep", "rdmaprep prepare", "rdmaprep doctor"] {
+        assert!(shortened.iter().any(|n| n == name), "{name}: {shortened:?}");
+    }
+}
+
+#[test]
+fn what_is_misspelt_is_named_with_what_may_be_meant() {
+    for (line, said) in [
+        ("--iface r0", "there is no --iface; see --help"),
+        (
+            "prepare --iface r0",
+            "there is no --iface; did you mean --ifaces?",
+        ),
+        (
+            "--ifaces r0",
+            "there is no --ifaces; did you mean `rdmaprep prepare --ifaces`?",
+        ),
+        ("doctr", "there is no command doctr; did you mean doctor?"),
+        ("plan lst", "there is no command lst; did you mean list?"),
+        ("xyzzy", "there is no command xyzzy; see --help"),
+    ] {
+        let words = std::iter::once("rdmaprep").chain(line.split(' '));
+        let error = Cli::read(words).unwrap_err();
+        assert_eq!(cli::complaint(&error).as_deref(), Some(said), "{line}");
+    }
+}
+
+/// As bash calls the function of the script.
+fn completed(host: &Host, words: &[&str]) -> String {
+    let place = words.len() - 1;
+    let (current, before) = (words[place], words[place - 1]);
+    let line = format!(
+        "source <(rdmaprep completion bash)\nCOMP_WORDS=({})\nCOMP_CWORD={place}\n\
+        _rdmaprep rdmaprep '{current}' {before}\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.join(" ").replace("''", "\\'\\'")
+    );
+    let program = Path::new(env!("CARGO_BIN_EXE_rdmaprep")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let mut bash = Process::new("bash");
+    bash.args(["-c", &line]).env("PATH", path);
+    bash.env("RDMAPREP_RUN_DIR", &host.run);
+    run(&mut bash, "").ok().out
+}
+
+#[test]
+fn completions_know_plans_and_holders() {
+    alone(|host| {
+        host.rails(1);
+        for plan in ["train", "trial", "other"] {
+            let prepare = ["prepare", "--plan", plan, "--ifaces", "r0"];
+            host.rdmaprep(&prepare).ok();
+        }
+        assert_eq!(
+            completed(host, &["rdmaprep", "prepare", "--plan", "tr"]),
+            "train\ntrial\n"
+        );
+        let shown = completed(host, &["rdmaprep", "plan", "show", "ot"]);
+        assert_eq!(shown, "other\n");
+        let container = Container::new("job-1").annotated(json!({"rdmaprep.io/plan": "train"}));
+        container.create(host).ok();
+        assert_eq!(completed(host, &["rdmaprep", "restore", "job"]), "job-1\n");
+        assert_eq!(
+            completed(host, &["rdmaprep", "env", "--container", "j"]),
+            "job-1\n"
+        );
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert_eq!(completed(host, &["rdmaprep", "restore", "job"]), "\n");
+        for (shell, asks) in [("zsh", 3), ("fish", 3)] {
+            let script = host.rdmaprep(&["completion", shell]).ok().out;
+            assert!(script.matches("--words plans").count() > asks, "{script}");
+            assert!(script.matches("--words holders").count() > 1, "{script}");
+        }
+        host.rdmaprep(&["completion", "csh"])
+            .fails(2, &["csh", "fish"]);
+    });
 }
 
 #[test]
