@@ -244,6 +244,10 @@ fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
 
 impl Picture {
     pub fn headline(&self) -> String {
+        if self.gpus.is_empty() && self.nics.is_empty() {
+            return "no GPU and no RDMA device is here: `rdmaprep doctor` says where to look"
+                .to_owned();
+        }
         let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
         let (gpus, hcas) = (count(self.gpus.len(), "GPU"), count(self.nics.len(), "HCA"));
         format!(

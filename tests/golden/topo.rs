@@ -267,6 +267,17 @@ fn two() -> (TempDir, String) {
 }
 
 #[test]
+fn topo_without_gpus_and_nics_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("class/net")).unwrap();
+    let said = rdmaprep(&["topo", "--root", root.path().to_str().unwrap()]).ok();
+    assert!(
+        said.out.starts_with("no GPU and no RDMA device is here"),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn a_nic_without_a_place_is_left_out_or_refused() {
     let (_dir, root) = two();
     let file = rdmaprep(&["topo", "--nccl-xml", "--root", &root]).ok();
