@@ -736,7 +736,7 @@ fn an_init_that_dies_while_its_nics_arrive_gets_none() {
                 host.hook("poststop", &c.stopped()).ok();
                 return false;
             }
-            said.fails(5, &["the container's init ended while its NICs were moved"]);
+            said.fails(5, &["the container's init has ended; everything is undone"]);
             true
         });
         assert!(died);

@@ -1,6 +1,6 @@
 //! What is written before the NICs move, the moves, and the undo.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Step;
@@ -79,7 +79,7 @@ impl Create<'_> {
         let pinned = pin(self.hook, world, record);
         self.end_lap(Lap::Record);
         pinned?;
-        let running = setup.map(RunningSetup::begin);
+        let setup = setup.map(RunningSetup::begin);
         let (begun, report) = (self.hook.begun, &mut *self.report);
         apply_timed(steps, world, self.hook.deadline, |step, is_done| {
             report.steps_done += usize::from(is_done);
@@ -91,15 +91,7 @@ impl Create<'_> {
         report.end_lap(begun, Lap::Verify);
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
-        if let Some(running) = running {
-            self.finish_setup(running, &SettingsFile::OfNamespace(record.netns))?;
-        }
-        self.lift_memlock(*recipient);
-        let text = format!(
-            "{} ended while its NICs were moved",
-            self.hook.target.recipient_in_words()
-        );
-        ensure!(recipient.is_running(), ErrorClass::State.error(text));
+        self.finish(setup, &SettingsFile::OfNamespace(record.netns), *recipient)?;
         let attached = Record {
             phase: Phase::Attached,
             ..record.clone()

@@ -1,6 +1,7 @@
 //! A plan as this container gets it, and what the container lacks for it besides NICs.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
 
 use crate::container::running_setup::RunningSetup;
 use crate::container::sandbox;
@@ -58,14 +59,26 @@ impl<'a> Create<'a> {
         Ok(Fitted { plan, setup })
     }
 
-    pub(super) fn finish_setup(&mut self, running: RunningSetup, of: &SettingsFile) -> Result<()> {
-        let Some(context) = self.setup_context() else {
-            return Ok(());
-        };
-        let (notes, result) = running.end(&context, of);
-        self.end_lap(Lap::Setup);
-        self.note_setup(notes);
-        result
+    /// What comes last for a container: its setup ends, which was begun; its memlock limit is
+    /// lifted; and it runs still, [`ErrorClass::State`] if not.
+    pub(super) fn finish(
+        &mut self,
+        setup: Option<RunningSetup>,
+        file: &SettingsFile,
+        recipient: &dyn Recipient,
+    ) -> Result<()> {
+        if let Some(setup) = setup
+            && let Some(context) = self.setup_context()
+        {
+            let (notes, result) = setup.end(&context, file);
+            self.end_lap(Lap::Setup);
+            self.note_setup(notes);
+            result?;
+        }
+        self.try_to_lift_memlock(recipient);
+        let text = format!("{} has ended", self.hook.target.recipient_in_words());
+        ensure!(recipient.is_running(), ErrorClass::State.error(text));
+        Ok(())
     }
 
     fn note_setup(&mut self, notes: SetupNotes) {
@@ -89,14 +102,15 @@ impl<'a> Create<'a> {
         })
     }
 
-    /// In a config.json that this program has edited it is lifted already. What another one has as
-    /// its limit, runc sets after its hooks.
-    pub(super) fn lift_memlock(&mut self, recipient: &dyn Recipient) {
-        if !self.hook.target.is_container() || !self.container_request.host.lift_memlock {
-            return;
+    /// Sets the limit of the container's init to unlimited, unless the host's config file forbids
+    /// that; a failure is only reported. Of use where no config.json was edited, which would say
+    /// it: if another one has a limit, runc sets that after its hooks.
+    fn try_to_lift_memlock(&mut self, recipient: &dyn Recipient) {
+        if self.hook.target.is_container() && self.container_request.host.lift_memlock {
+            self.report.memlock = Some(match recipient.lift_memlock() {
+                Ok(()) => "unlimited".to_owned(),
+                Err(e) => format!("as it was: {e:#}"),
+            });
         }
-        let done = recipient.lift_memlock();
-        self.report.memlock =
-            Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }
 }

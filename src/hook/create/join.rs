@@ -1,7 +1,7 @@
 //! A container whose namespace has NICs already: the other stage of its own create, or a second
 //! container.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;
 
@@ -92,6 +92,7 @@ impl Create<'_> {
     /// A second container has a /sys, an environment and device nodes of its own: for the NICs that
     /// its devices name, else for all that the first one got. It is a member when that is set up.
     fn set_up_member(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
+        let mut setup = None;
         if let Some(given) = record.given.as_deref() {
             // Only the nodes of HCAs without a netdev are not in the plan.
             let host = match given.ib.is_empty() {
@@ -101,22 +102,10 @@ impl Create<'_> {
             let plan = self.container_request.part_of(given, host.as_ref());
             // The namespace was not observed. For /sys the plan's NICs are all that there are; what
             // else depends on it is left out.
-            let fitted = self.fit(plan, Observations::default(), &mut attempt)?;
-            if let Some(setup) = fitted.setup {
-                let file = SettingsFile::OfNamespace(record.netns);
-                self.finish_setup(RunningSetup::begin(setup), &file)?;
-            }
+            setup = self.fit(plan, Observations::default(), &mut attempt)?.setup;
         }
-        self.check_runs(attempt.recipient)?;
-        attempt.records.save(record)?;
-        self.lift_memlock(attempt.recipient);
-        self.check_runs(attempt.recipient)
-    }
-
-    /// [`ErrorClass::State`] if the container has ended meanwhile.
-    pub(super) fn check_runs(&self, recipient: &dyn Recipient) -> Result<()> {
-        let text = format!("{} has ended", self.hook.target.recipient_in_words());
-        ensure!(recipient.is_running(), ErrorClass::State.error(text));
-        Ok(())
+        let file = SettingsFile::OfNamespace(record.netns);
+        self.finish(setup.map(RunningSetup::begin), &file, attempt.recipient)?;
+        attempt.records.save(record)
     }
 }

@@ -46,14 +46,10 @@ impl Create<'_> {
         let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
-        if let Some(setup) = setup {
-            let State { id, bundle, .. } = self.hook.state;
-            let pid = recipient.pid();
-            let file = SettingsFile::OfContainer { id, bundle, pid };
-            self.finish_setup(RunningSetup::begin(setup), &file)?;
-        }
-        self.lift_memlock(recipient);
-        self.check_runs(recipient)?;
+        let State { id, bundle, .. } = self.hook.state;
+        let pid = recipient.pid();
+        let file = SettingsFile::OfContainer { id, bundle, pid };
+        self.finish(setup.map(RunningSetup::begin), &file, recipient)?;
         self.report
             .notes
             .push("on the host's network: no NIC has moved".to_owned());
