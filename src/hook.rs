@@ -25,7 +25,7 @@ use crate::store::records::{Records, Seen};
 pub use check::check;
 pub use create::create;
 pub use start::start;
-pub use stop::{has_others, stop};
+pub use stop::stop;
 pub use target::{NetnsKeeper, Target};
 
 pub struct Hook<'a> {

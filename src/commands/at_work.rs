@@ -9,6 +9,7 @@ use rdma_model::error_class::ErrorClass;
 use crate::doctor::facts::Stale;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::{Phase, Record};
+use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -39,19 +40,14 @@ pub(super) fn records<'a>(
 
 /// Why no hook will end a record, unless one is at work.
 pub(super) fn stale(store: &Store, machine: &ThisMachine, record: &Record) -> Option<Stale> {
-    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     if record.is_back() {
-        Some(Stale::Waiting)
-    } else if store.claim_keeps_nics(record) {
-        None
-    } else if machine.is_abandoned(record) {
-        Some(Stale::Abandoned)
-    } else if !alive && record.hold.is_none() {
+        return Some(Stale::Waiting);
+    }
+    match stays_for(machine, record, AskedBy::Reclaim(store)) {
+        None => Some(Stale::Abandoned),
         // A container that has joined a hold keeps the NICs when that ends.
-        Some(Stale::Lingering)
-    } else if alive && record.phase != Phase::Attached {
-        Some(Stale::Unfinished)
-    } else {
-        None
+        Some(StaysFor::Process(_)) if record.hold.is_none() => Some(Stale::Lingering),
+        Some(StaysFor::Container(_)) if record.phase != Phase::Attached => Some(Stale::Unfinished),
+        Some(_) => None,
     }
 }

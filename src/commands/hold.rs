@@ -24,7 +24,7 @@ use crate::handle::Handle;
 use crate::hook::{self, Hook, NetnsKeeper, Target};
 use crate::kernel::netns::{NAMED, Netns, pins};
 use crate::kernel::process::memfd::KeptFile;
-use crate::kernel::process::pidfd::{self, Process};
+use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::signals::Signals;
 use crate::kernel::process::{capabilities, pidfd_getfd};
 use crate::kernel::{Kernel, Namespaces, Observed, Recipient, RecipientProcess, ThisMachine};
@@ -243,22 +243,7 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // They were restored already; by now another hold may have that name.
         return Ok(());
     }
-    let result = match hook
-        .machine
-        .occupant(netns, None)
-        .filter(|_| !hook::has_others(hook))
-    {
-        // A process without hooks: a timer, or any hook, restores them when it has ended.
-        Some(pid) => {
-            let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
-            report.notes.push(format!(
-                "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: \
-                rdmaprep restore --all --stale"
-            ));
-            Ok(())
-        }
-        None => hook::stop(hook, &mut report).map_err(|e| hook.store.with_space(e)),
-    };
+    let result = hook::stop(hook, &mut report).map_err(|e| hook.store.with_space(e));
     report.finish(&result, hook.begun);
     keep(&report, &request.host, hook.store);
     let said = report

@@ -17,6 +17,7 @@ use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
 use crate::report::{self, Foretold, Lap, Report};
 use crate::restore::plan::Purpose;
+use crate::restore::stays_for::{AskedBy, stays_for};
 use crate::restore::{SETTLE, nic_names, run};
 use crate::store::Store;
 use crate::store::claims::CDI_FOLDER;
@@ -311,7 +312,8 @@ impl Found {
         if args.how.stale {
             let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
             found.now.retain(|path| {
-                record(path).is_some_and(|r| machine.is_abandoned(r) && !store.claim_keeps_nics(r))
+                let asked_by = AskedBy::Reclaim(store);
+                record(path).is_some_and(|r| stays_for(machine, r, asked_by).is_none())
             });
         }
         Ok(found)

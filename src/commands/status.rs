@@ -22,6 +22,7 @@ use crate::record::{Hold, Member, Phase, Record, short_id};
 use crate::report::{self, Failed, Holder, Keeping, Report, Returned, Status};
 use crate::restore::plan::Purpose;
 use crate::restore::run;
+use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -211,7 +212,6 @@ fn waits_for(machine: &ThisMachine, records: &Records, record: &Record) -> Vec<S
 }
 
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: AtWork) -> String {
-    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     let (word, short) = (shell_word(id), short_id(id));
     let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.is_back() {
@@ -240,8 +240,8 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
     if at_work == AtWork::Yes && record.phase != Phase::Attached {
         return format!("wait for the hook that is at work, or: {restore}");
     }
-    match (alive, machine.occupant(record.netns, None)) {
-        (true, _)
+    match stays_for(machine, record, AskedBy::NextUser) {
+        Some(StaysFor::Container(_))
             if record.phase == Phase::Attached
                 && keeper.is_some_and(|m| machine.is_alive(record, m)) =>
         {
@@ -251,7 +251,7 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
                 {restore}"
             )
         }
-        (true, _) if record.phase == Phase::Attached && sandboxed => {
+        Some(StaysFor::Container(_)) if record.phase == Phase::Attached && sandboxed => {
             let runsc = runsc(
                 &member
                     .map(|m| m.pid)
@@ -264,21 +264,25 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, at_work: 
                 {restore}"
             )
         }
-        (true, _) if !record.held_back.is_empty() => {
+        Some(StaysFor::Container(_)) if !record.held_back.is_empty() => {
             format!("settle what holds them back, then: {restore}")
         }
-        (true, _) if record.phase == Phase::Attached || at_work == AtWork::No => {
+        Some(StaysFor::Container(_))
+            if record.phase == Phase::Attached || at_work == AtWork::No =>
+        {
             format!("stop {short}, or: {restore}")
         }
-        (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
-        (false, Some(pid)) => {
-            let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
-            format!("end process {pid} ({name}), which is still in the namespace, or: {restore}")
+        Some(StaysFor::Container(_)) => {
+            format!("wait for the hook that is at work; if it was killed: {restore}")
         }
-        (false, None) if sandboxed => {
+        Some(StaysFor::Process(pid)) => {
+            let process = pidfd::in_words(pid);
+            format!("end {process}, which is still in the namespace, or: {restore}")
+        }
+        _ if sandboxed => {
             format!("runsc delete {word}, or: rdmaprep restore --all --stale")
         }
-        (false, None) => "rdmaprep restore --all --stale".to_owned(),
+        _ => "rdmaprep restore --all --stale".to_owned(),
     }
 }
 

@@ -36,6 +36,7 @@ use crate::restore::nic_names;
 use crate::restore::of_host::static_rules;
 use crate::restore::reclaim::reclaim;
 use crate::restore::run;
+use crate::restore::stays_for::{AskedBy, stays_for};
 use crate::store::records::Records;
 
 use super::Hook;
@@ -139,8 +140,11 @@ impl<'a> Create<'a> {
         }
         self.restore_claimed_elsewhere(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
-            if self.nics_stay(&record, recipient) {
-                return self.join(attempt, record);
+            let asked_by = AskedBy::Hook(hook.store, Some(recipient.pid()));
+            if record.phase == Phase::Attached
+                && let Some(what) = stays_for(hook.machine, &record, asked_by)
+            {
+                return self.join(attempt, record, what);
             }
             // A hook died in the middle, or all that used the NICs have ended: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;

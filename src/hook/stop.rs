@@ -2,12 +2,13 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::{Hook, has_capabilities};
+use crate::kernel::process::pidfd;
 use crate::oci::state::State;
-use crate::record::Record;
 use crate::report::{Lap, Report};
 use crate::restore::nic_names;
 use crate::restore::reclaim::reclaim;
 use crate::restore::run;
+use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use crate::store::records::Records;
 
 /// poststop: the container has ended. Its NICs are restored with the last container of the
@@ -38,9 +39,16 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    if let Some(note) = why_nics_stay(hook, &record) {
-        report.notes.push(note);
-        return leave(hook, record, &mut records);
+    let mut others = record.clone();
+    others.members.retain(|m| !hook.is_for(m));
+    if let Some(what) = stays_for(hook.machine, &others, AskedBy::Hook(hook.store, None)) {
+        report.notes.push(keeps_nics(&what));
+        let mut members = others.members.iter();
+        // The last one stays in the record: commands name it by that one's id.
+        return match members.any(|m| hook.machine.is_alive(&others, m)) {
+            true => records.save(&others),
+            false => Ok(()),
+        };
     }
     let done = run::restore(hook.machine, &mut records, record)?;
     report.steps_done = done.steps;
@@ -82,41 +90,15 @@ fn may_have_nics(hook: &Hook) -> bool {
     report.is_some_and(|report| report.leaves_nics_away())
 }
 
-/// Other containers keep them, the claim of their pod, or a process without hooks that has joined
-/// what `rdmaprep hold` made for all.
-fn why_nics_stay(hook: &Hook, record: &Record) -> Option<String> {
-    let who = match count_others(hook, record) {
-        0 if hook.store.claim_keeps_nics(record) => "the claim of its pod keeps".to_owned(),
-        0 => {
-            record.hold.as_ref()?;
-            let pid = hook.machine.occupant(record.netns, None)?;
-            format!("process {pid} is still in the namespace and keeps")
-        }
-        1 => "another container keeps".to_owned(),
-        more => format!("{more} other containers keep"),
-    };
-    Some(format!("{who} the NICs"))
-}
-
-/// Takes this container out of the record; but the last one stays, by whose id commands name it.
-fn leave(hook: &Hook, mut record: Record, records: &mut Records) -> Result<()> {
-    if count_others(hook, &record) == 0 {
-        return Ok(());
+fn keeps_nics(what: &StaysFor) -> String {
+    match what {
+        StaysFor::Claim => "the claim of its pod keeps the NICs".to_owned(),
+        StaysFor::Container(_) => "another container keeps the NICs".to_owned(),
+        // A timer, or any hook, restores them when it has ended.
+        StaysFor::Process(pid) => format!(
+            "{} is still in the namespace and keeps the NICs; after it: rdmaprep restore --all \
+            --stale",
+            pidfd::in_words(*pid)
+        ),
     }
-    record.members.retain(|m| !hook.is_for(m));
-    records.save(&record)
-}
-
-/// Whether other containers that still run have the NICs as well.
-pub fn has_others(hook: &Hook) -> bool {
-    let record = hook.record().ok().flatten();
-    record.is_some_and(|record| count_others(hook, &record) > 0)
-}
-
-fn count_others(hook: &Hook, record: &Record) -> usize {
-    record
-        .members
-        .iter()
-        .filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m))
-        .count()
 }

@@ -76,15 +76,4 @@ pub trait Namespaces {
             _ => self.start_time(member.pid) == Some(member.start_time),
         }
     }
-
-    /// Whether a record's containers have all died, and no process is left in the namespace that
-    /// may use NICs: before the record says that they are attached, none was promised any. So are
-    /// NICs that are back: all that is left is for their manager.
-    fn is_abandoned(&self, record: &Record) -> bool {
-        if record.is_back() {
-            return true;
-        }
-        !record.members.iter().any(|m| self.is_alive(record, m))
-            && (record.phase == Phase::Attaching || self.occupant(record.netns, None).is_none())
-    }
 }

@@ -21,6 +21,7 @@ mod remarks;
 pub mod run;
 mod search_netns;
 pub mod settle;
+pub mod stays_for;
 pub mod to_put_back;
 pub mod waiting_record;
 

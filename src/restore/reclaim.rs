@@ -7,6 +7,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::nic_names;
 use super::pinned::drop_unrecorded;
 use super::run::restore_abandoned;
+use super::stays_for::{AskedBy, stays_for};
 use crate::kernel::Namespaces;
 use crate::record::{Record, short_id};
 use crate::store::records::Records;
@@ -27,8 +28,8 @@ pub fn reclaim(
         match records.at(&path) {
             Some(Ok(record)) => {
                 known.push(record.netns);
-                let is_spared = but == Some(record.netns) || store.claim_keeps_nics(record);
-                if !is_spared && machine.is_abandoned(record) {
+                let stays = stays_for(machine, record, AskedBy::Reclaim(store)).is_some();
+                if but != Some(record.netns) && !stays {
                     let record = record.clone();
                     notes.extend(restore_one(machine, records, record));
                 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::Result;
 use rdmaprep::cdi::RailName;
 use rdmaprep::disk::files;
+use rdmaprep::kernel::ThisMachine;
 use rdmaprep::kernel::process::pidfd;
-use rdmaprep::kernel::{Namespaces, ThisMachine};
 use rdmaprep::record::{Record, short_id};
+use rdmaprep::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use rdmaprep::store::Store;
 use rdmaprep::store::claims::Binding;
 use rdmaprep::store::records::Records;
@@ -69,14 +70,13 @@ pub fn why_away(store: &Store, boot_id: &str, its: &Its) -> Result<Option<String
 
 fn keeper(machine: &ThisMachine, record: &Record) -> String {
     let nics: Vec<&str> = record.names().map(|name| name.as_str()).collect();
-    let alive = record.members.iter().find(|m| machine.is_alive(record, m));
-    let by = match (alive, machine.occupant(record.netns, None)) {
-        (Some(member), _) => format!("container {} runs", short_id(&member.id)),
-        (None, Some(pid)) => {
-            let name = pidfd::name(pid).unwrap_or_default();
-            format!("process {pid} ({name}) is still in the pod's network namespace: end it")
+    let by = match stays_for(machine, record, AskedBy::NextUser) {
+        Some(StaysFor::Container(id)) => format!("container {} runs", short_id(&id)),
+        Some(StaysFor::Process(pid)) => {
+            let process = pidfd::in_words(pid);
+            format!("{process} is still in the pod's network namespace: end it")
         }
-        (None, None) => "see `rdmaprep status`".to_owned(),
+        _ => "see `rdmaprep status`".to_owned(),
     };
     format!("its NICs ({}) are not back: {by}", nics.join(" "))
 }

@@ -11,6 +11,7 @@ use crate::config::request::Request;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::restore::run;
+use crate::restore::stays_for::{AskedBy, stays_for};
 use crate::store::claims::Binding;
 
 use super::{Attempt, Create};
@@ -150,7 +151,7 @@ impl Create<'_> {
         });
         let elsewhere: Vec<Record> = away.cloned().collect();
         for record in elsewhere {
-            if !hook.machine.is_abandoned(&record) {
+            if stays_for(hook.machine, &record, AskedBy::NextUser).is_some() {
                 let is_own = record.pod.is_some() && record.pod == hook.target.pod()?;
                 return Err(ErrorClass::Locked.error(match is_own {
                     true => "an earlier sandbox of this pod lives, and has the NICs of its claim",

@@ -8,35 +8,26 @@ use rdma_model::step::Side;
 use crate::config::request::Request;
 use crate::container::running_setup::RunningSetup;
 use crate::container::setup::Observations;
-use crate::kernel::{Recipient, Scope};
+use crate::kernel::Scope;
 use crate::plan::Plan;
 use crate::planner;
-use crate::record::{Phase, Record};
+use crate::record::Record;
 use crate::restore::nic_names;
+use crate::restore::stays_for::StaysFor;
 use crate::store::settings_files::SettingsFile;
 
 use super::recipient::member;
 use super::{Attempt, Create};
 
 impl Create<'_> {
-    /// Whether the NICs of that record, which are in the recipient's namespace, are all attached
-    /// and stay: a claim keeps them, a member lives, or another process than the recipient is in
-    /// what `rdmaprep hold` made.
-    pub(super) fn nics_stay(&self, record: &Record, recipient: &dyn Recipient) -> bool {
-        let machine = self.hook.machine;
-        let mut members = record.members.iter();
-        record.phase == Phase::Attached
-            && (self.hook.store.claim_keeps_nics(record)
-                || members.any(|m| machine.is_alive(record, m))
-                || record.hold.is_some()
-                    && machine
-                        .occupant(record.netns, Some(recipient.pid()))
-                        .is_some())
-    }
-
     /// A second container joins the first; the other create stage of one that is a member already
     /// has nothing to do.
-    pub(super) fn join(&mut self, attempt: Attempt, mut record: Record) -> Result<()> {
+    pub(super) fn join(
+        &mut self,
+        attempt: Attempt,
+        mut record: Record,
+        nics_stay_for: StaysFor,
+    ) -> Result<()> {
         self.check_asks_for_same(&attempt.pod_request, &record)?;
         self.report.nics = nic_names(&record.held);
         let newcomer = member(self.hook, attempt.recipient)?;
@@ -53,7 +44,7 @@ impl Create<'_> {
         // By the stop hook of the last member the NICs go home: those that have ended stay members
         // until theirs, unless a claim keeps the NICs. This container may be a member already, as
         // another process: it was restarted without its stop hook.
-        let awaits_stops = !self.hook.store.claim_keeps_nics(&record);
+        let awaits_stops = nics_stay_for != StaysFor::Claim;
         let mut members = record.members.clone();
         members.retain(|member| {
             let stays = awaits_stops || self.hook.machine.is_alive(&record, member);

@@ -53,6 +53,14 @@ pub fn name(pid: i32) -> Option<String> {
     )
 }
 
+/// `process 12 (cat)`.
+pub fn in_words(pid: i32) -> String {
+    format!(
+        "process {pid} ({})",
+        name(pid).unwrap_or_else(|| "?".to_owned())
+    )
+}
+
 /// The process that started this one; a hook's is its runtime.
 pub fn parent() -> Option<i32> {
     Some(rustix::process::getppid()?.as_raw_nonzero().get())
