@@ -10,7 +10,7 @@ use rdma_model::values::PlanName;
 use serde_json::Value;
 
 use super::config_file::{config_or_default, has_plan};
-use super::{deadline_weight, keep, lacks_plan, request, say, stdin, store, warn};
+use super::{deadline_weight, end_report, lacks_plan, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::device_request::DeviceRequest;
@@ -124,12 +124,8 @@ impl<'a> Attached<'a> {
             .until(deadline, begun + self.host.hook_wait);
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
-        let result = run(&hook, &mut report).map_err(|e| self.store.with_space(e));
-        report.finish(&result, begun);
-        if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-            keep(&report, &self.host, &self.store);
-        }
-        result
+        let (id, result) = (Some(self.state.id.as_str()), run(&hook, &mut report));
+        end_report(&mut report, id, result, begun, &self.host, &self.store)
     }
 
     fn hook<'s>(&'s self, recipient: Option<&'s dyn Recipient>, begun: Instant) -> Hook<'s> {

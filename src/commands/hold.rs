@@ -14,7 +14,7 @@ use rdma_model::ids::IfName;
 use rdma_model::step::{Side, Step};
 use serde::Serialize;
 
-use super::{busy_nics, deadline_weight, keep, request, say, store, warn};
+use super::{busy_nics, deadline_weight, end_report, request, say, store, warn};
 use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
@@ -81,14 +81,17 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         ..Report::new("hold")
     };
     // What it keeps is open until the end.
-    let made = make(&store, &path, &request, deadline, &mut report.notes);
-    let made = made.map_err(|e| store.with_space(e));
-    let made = match made {
+    let made = match make(&store, &path, &request, deadline, &mut report.notes) {
         Ok(made) => made,
-        failed => {
-            report.finish(&failed, begun);
-            keep(&report, &request.host, &store);
-            return failed.map(drop);
+        Err(e) => {
+            return end_report(
+                &mut report,
+                Some(&state.id),
+                Err(e),
+                begun,
+                &request.host,
+                &store,
+            );
         }
     };
     let keeper = NetnsKeeper {
@@ -101,10 +104,14 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
             .until(begun + patience, begun)
     };
     let result = hook::create(&hook(begun), &request, &mut report);
-    let result = result.map_err(|e| store.with_space(e));
-    report.finish(&result, begun);
-    keep(&report, &request.host, &store);
-    result?;
+    end_report(
+        &mut report,
+        Some(&state.id),
+        result,
+        begun,
+        &request.host,
+        &store,
+    )?;
     let netns = made.recipient.netns();
     warn(&report.notes);
     let ready = Ready {
@@ -243,9 +250,15 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         // They were restored already; by now another hold may have that name.
         return Ok(());
     }
-    let result = hook::stop(hook, &mut report).map_err(|e| hook.store.with_space(e));
-    report.finish(&result, hook.begun);
-    keep(&report, &request.host, hook.store);
+    let (id, result) = (Some(hook.state.id.as_str()), hook::stop(hook, &mut report));
+    let result = end_report(
+        &mut report,
+        id,
+        result,
+        hook.begun,
+        &request.host,
+        hook.store,
+    );
     let said = report
         .notes
         .iter()

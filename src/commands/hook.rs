@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::config_file::{config_for_return, config_or_default, has_plan};
-use super::{deadline_weight, keep_as, lacks_plan, request, stdin, store, warn};
+use super::{deadline_weight, end_report, lacks_plan, request, stdin, store, warn};
 use crate::cli::{Global, HookArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
@@ -56,18 +56,13 @@ pub(super) fn hook(global: &Global, args: &HookArgs) -> Result<()> {
     }) else {
         return Ok(());
     };
-    let result = result.map_err(|e| store(&host).with_space(e));
-    report.finish(&result, begun);
-    if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-        let store = store(&host);
-        // Ids are unique only within a runtime, and a runtime that is about to refuse an id may
-        // call the hooks before: the report of the container that has the id stays.
-        let is_anothers = result.is_err()
-            && ThisMachine::new().is_ok_and(|m| hook::has_namesake(&call.state, &store, &m));
-        let id = report.container.as_deref().filter(|_| !is_anothers);
-        keep_as(id, &report, &host, &store);
-    }
-    result
+    let store = store(&host);
+    // Ids are unique only within a runtime, and a runtime that is about to refuse an id may call
+    // the hooks before: the report of the container that has the id stays.
+    let is_anothers = result.is_err()
+        && ThisMachine::new().is_ok_and(|m| hook::has_namesake(&call.state, &store, &m));
+    let id = (!is_anothers).then_some(call.state.id.as_str());
+    end_report(&mut report, id, result, begun, &host, &store)
 }
 
 /// Where the report goes, and how the hook ended.

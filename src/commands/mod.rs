@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -231,13 +231,26 @@ fn now() -> Option<u64> {
         .map(|d| d.as_secs())
 }
 
-/// A report that cannot be written must not fail a hook that succeeded.
-fn keep(report: &Report, host: &Host, store: &Store) {
-    keep_as(report.container.as_deref(), report, host, store);
+/// Ends a report with that result, and keeps it where it has anything to say.
+fn end_report(
+    report: &mut Report,
+    id: Option<&str>,
+    result: Result<()>,
+    begun: Instant,
+    host: &Host,
+    store: &Store,
+) -> Result<()> {
+    let result = result.map_err(|e| store.with_space(e));
+    report.finish(&result, begun);
+    if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
+        keep(report, id, host, store);
+    }
+    result
 }
 
-/// Keeps it as the report of that container; of none where its own id is another one's.
-fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
+/// Keeps it as the last report of the container with that id. A report that cannot be written must
+/// not fail a hook that succeeded.
+fn keep(report: &Report, id: Option<&str>, host: &Host, store: &Store) {
     let message = report
         .message
         .as_ref()

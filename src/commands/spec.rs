@@ -79,7 +79,7 @@ pub(super) fn report(global: &Global, mut report: Report, begun: Instant, refuse
     };
     let host = Host::new(global, &config);
     report.finish(refused, begun);
-    keep(&report, &host, &store(&host));
+    keep(&report, report.container.as_deref(), &host, &store(&host));
 }
 
 /// Prints config.json without adding a newline.

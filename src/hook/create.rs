@@ -166,8 +166,10 @@ impl<'a> Create<'a> {
         } = self.fit(of_container, seen, &mut attempt)?;
         // A pod's plan moves as it is: each of its containers is fitted as it joins.
         let to_move = of_pod.unwrap_or(fitted);
-        let AttachPlan { steps, held, .. } = self.plan_steps(&to_move, &host, &inside, &attempt)?;
-        let record = self.new_record(to_move, host, held, &attempt)?;
+        let mut managers = Managers::of(hook.machine.root());
+        let AttachPlan { steps, held, .. } =
+            self.plan_steps(&to_move, &host, &inside, &attempt, &mut managers)?;
+        let record = self.new_record(to_move, host, held, &attempt, &mut managers)?;
         self.end_lap(Lap::Plan);
         self.report.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
@@ -210,11 +212,11 @@ impl<'a> Create<'a> {
         host: &Snapshot,
         inside: &Snapshot,
         attempt: &Attempt,
+        managers: &mut Managers,
     ) -> Result<AttachPlan> {
-        let mut managers = Managers::of(self.hook.machine.root());
         // `plan_attach` refuses a NIC that lacks its address for good; while a manager is at work,
         // it is worth a wait.
-        check_managers_are_done(plan, host, &mut managers)?;
+        check_managers_are_done(plan, host, managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
         let moved = nic_names(&attach.held);
         // A NetworkManager that starts says what it does with a NIC only when it has decided: a
@@ -222,11 +224,11 @@ impl<'a> Create<'a> {
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
         // The steps are made; from here on only what a restore needs changes.
         for held in &mut attach.held {
-            record_manager_and_its_rules(held, &moved, host, &mut managers);
+            record_manager_and_its_rules(held, &moved, host, managers);
             // Once the manager is recorded: what is adopted is not the manager's.
             adopt_waiting(&attempt.records, held, host);
         }
-        check_managers_are_known(&attach.held, &mut managers)?;
+        check_managers_are_known(&attach.held, managers)?;
         self.report.note_once(attach.notes.drain(..));
         Ok(attach)
     }
@@ -238,6 +240,7 @@ impl<'a> Create<'a> {
         host: Snapshot,
         held: Vec<MovedNic>,
         attempt: &Attempt,
+        managers: &mut Managers,
     ) -> Result<Record> {
         let mut others: Vec<Precedence> = Vec::new();
         for record in attempt.records.readable() {
@@ -251,7 +254,7 @@ impl<'a> Create<'a> {
         // (restore/of_host.rs): here those that earlier restores owe, and static rules.
         let host_objects = waiting_objects(&attempt.records, &held, &host);
         // Whose they are only networkd can say, which may not run when the NICs return.
-        let static_rules = static_rules(&mut Managers::of(self.hook.machine.root()), &host);
+        let static_rules = static_rules(managers, &host);
         Ok(Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
