@@ -16,6 +16,7 @@
 //!     tries                    what failed at the API server is tried again
 //!     reserved, sharing      claims that are gone, or another pod's by now
 //!     claim, binding         what is ours of a claim; its word on this node
+//!     away                   whether its NICs are back
 //!   publish, slice           the slice at the API server; what a node offers
 //!   api_server, api          calls to the API server; the kubelet's messages
 //! metrics                    what monitoring asks for
