@@ -19,7 +19,7 @@ pub(super) fn plan_on_host(
 ) -> Result<Option<Plan>> {
     let text = store.report(id)?;
     let report = text.and_then(|text| serde_json::from_str::<Report>(&text).ok());
-    let report = report.filter(|r| r.exit_code == 0 && r.command != "hook poststop");
+    let report = report.filter(|r| r.exit_code == 0 && !r.is_of_stop());
     let given = report.and_then(|report| Some((report.plan?, report.nics)));
     let Some((name, nics)) = given else {
         return Ok(None);

@@ -40,7 +40,6 @@ use crate::restore::stays_for::{AskedBy, stays_for};
 use crate::store::records::Records;
 
 use super::Hook;
-use claimed::Share;
 use find_plan::PlanAndHost;
 use fit::Fitted;
 use managers::{check_managers_are_done, check_managers_are_known, record_manager_and_its_rules};
@@ -50,8 +49,8 @@ use waiting::{adopt_waiting, waiting_objects};
 /// prestart and createRuntime, of which a runtime may call both, `rdmaprep hold`, and CNI's ADD:
 /// the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all
 /// or none. `request` is what was asked by flags, variables and the config file, narrowed by the
-/// container's annotations. While another container has the NICs, it tries again, until its
-/// deadline at most.
+/// container's annotations; where it names no plan, there is nothing to do. While someone else has
+/// the NICs, it tries again, until [`Hook::retry_until`].
 pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()> {
     let Some(name) = request.plan_name() else {
         return Ok(());
@@ -78,13 +77,14 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report) -> Result<()>
     }
 }
 
-/// Another hook has the lock; another container, a claim or another pod has the NICs; or a manager
-/// is still at work on them.
+/// Whether it is an obstacle that may go away: another hook has the lock; another container, a
+/// claim or another pod has the NICs; or a manager is still at work on them.
 fn may_pass(e: &anyhow::Error) -> bool {
     ErrorClass::of(e) == ErrorClass::Locked
 }
 
-/// What was in the way to the last, and whether it was the hook's deadline that ended the wait.
+/// The obstacle that was left when the time for tries was over. If the deadline ended that time,
+/// before --wait did, the error says so.
 fn end_of_wait(hook: &Hook, obstacle: anyhow::Error) -> anyhow::Error {
     if hook.retry_until < hook.deadline {
         return obstacle;
@@ -95,16 +95,20 @@ fn end_of_wait(hook: &Hook, obstacle: anyhow::Error) -> anyhow::Error {
     ))
 }
 
+/// A create, over all of its tries.
 struct Create<'a> {
     hook: &'a Hook<'a>,
+    /// What this container asks for. What moves may be more: [`Attempt::pod_request`].
     container_request: &'a Request,
     report: &'a mut Report,
 }
 
-/// One try: who gets the NICs, both namespaces, and what is read while the lock is held.
+/// One try, which has the lock: who gets the NICs, and what was read since it has it.
 struct Attempt<'a> {
     recipient: &'a dyn Recipient,
+    /// Inode of the host's namespace.
     host_netns: u64,
+    /// Both namespaces.
     world: Box<dyn World>,
     records: Records<'a>,
     /// What moves: the rails of all claims of the pod. Without a claim, what the container asks
@@ -114,21 +118,21 @@ struct Attempt<'a> {
 }
 
 impl<'a> Create<'a> {
+    /// After a wait all is observed again: the namespace may have other NICs, or the init may have
+    /// ended.
+    fn try_once(&mut self, name: &PlanName) -> Result<()> {
+        self.hook.machine.require_capabilities()?;
+        match self.hook.target.recipient() {
+            Some(recipient) => self.give_nics(name, recipient),
+            None => self.give_nics(name, &*running_init(self.hook)?),
+        }
+    }
+
     /// Puts the NICs into the recipient's namespace. That is a container's init; where there is no
     /// container yet, the keeper of a namespace that `rdmaprep hold` gives a name, or what a CNI
-    /// runtime keeps. After a wait all is observed again: the namespace may have other NICs, or the
-    /// init may have ended.
-    fn try_once(&mut self, name: &PlanName) -> Result<()> {
+    /// runtime keeps.
+    fn give_nics(&mut self, name: &PlanName, recipient: &dyn Recipient) -> Result<()> {
         let hook = self.hook;
-        hook.machine.require_capabilities()?;
-        let init;
-        let recipient = match hook.target.recipient() {
-            Some(recipient) => recipient,
-            None => {
-                init = running_init(hook)?;
-                &*init
-            }
-        };
         let host_netns = hook.machine.host_netns()?;
         if recipient.netns() == host_netns {
             return self.set_up_on_host(name, recipient);
@@ -146,7 +150,7 @@ impl<'a> Create<'a> {
             {
                 return self.join(attempt, record, what);
             }
-            // A hook died in the middle, or all that used the NICs have ended: start again.
+            // A hook died in the middle, or nothing uses the NICs any more: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;
         }
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
@@ -156,16 +160,16 @@ impl<'a> Create<'a> {
             host: Some(&host),
             inside: Some(&inside),
         };
-        let Share {
-            of_container,
-            of_pod,
-        } = self.share(&attempt, plan, &host);
+        let own_part = self.own_part(&attempt, &plan, &host);
         let Fitted {
             plan: fitted,
             setup,
-        } = self.fit(of_container, seen, &mut attempt)?;
+        } = self.fit(own_part, seen, &mut attempt)?;
         // A pod's plan moves as it is: each of its containers is fitted as it joins.
-        let to_move = of_pod.unwrap_or(fitted);
+        let to_move = match self.pod_has_more(&attempt) {
+            true => plan,
+            false => fitted,
+        };
         let mut managers = Managers::of(hook.machine.root());
         let AttachPlan { steps, held, .. } =
             self.plan_steps(&to_move, &host, &inside, &attempt, &mut managers)?;
@@ -175,9 +179,9 @@ impl<'a> Create<'a> {
         self.carry_out(attempt, record, &steps, setup)
     }
 
-    /// Takes the lock; reads under it what the pod's claims are and which records there are; and
-    /// restores NICs of containers that have died: they may be the plan's. A record of the
-    /// recipient's own namespace is left to the caller.
+    /// Takes the lock, and reads under it the pod's claims and all records. Restores NICs of
+    /// containers that have died, which may be the plan's; but for those in the recipient's own
+    /// namespace, of which the caller decides.
     fn lock_and_reclaim<'t>(
         &mut self,
         recipient: &'t dyn Recipient,

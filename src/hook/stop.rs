@@ -11,23 +11,20 @@ use crate::restore::run;
 use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use crate::store::records::Records;
 
-/// poststop: the container has ended. Its NICs are restored with the last container of the
-/// namespace.
+/// poststop, CNI's DEL and GC, and the end of `rdmaprep hold`: the container has ended. Its NICs
+/// are restored, unless something else keeps them in the namespace.
 pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     if !has_capabilities(hook)? {
         return Ok(());
     }
     let State { id, bundle, .. } = hook.state;
-    // Files that only its create left: they need no lock.
-    for removed in [
-        hook.store.remove_late_conf(id, bundle),
-        hook.store.remove_ended_settings_file(id, bundle),
-    ] {
-        report.notes.extend(removed.err().map(|e| format!("{e:#}")));
-    }
-    // Most containers have no NICs: theirs shall not wait for the lock.
-    let found = hook.ask_early(|records| finds_record(records, hook, report))?;
-    if !found? {
+    // Files of this container alone: that needs no lock.
+    let removed = hook.store.remove_late_conf(id, bundle);
+    let also_removed = hook.store.remove_ended_settings_file(id, bundle);
+    let failed = [removed, also_removed].into_iter().filter_map(Result::err);
+    report.notes.extend(failed.map(|e| format!("{e:#}")));
+    // Most containers have no NICs: their stop shall not wait for the lock.
+    if !hook.ask_early(|records| has_record(records, hook, report))?? {
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;
@@ -63,12 +60,9 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a record of the container's NICs. A second stop finds none, and has nothing to
-/// do.
-///
-/// # Errors
+/// Whether there is a record of the container's NICs. There is none at a second stop.
 /// [`ErrorClass::Incomplete`] where a record that cannot be read is, or may be, the container's.
-fn finds_record(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
+fn has_record(records: &Records, hook: &Hook, report: &mut Report) -> Result<bool> {
     if hook.own_record(records).is_some() {
         return Ok(true);
     }

@@ -31,32 +31,29 @@ impl Create<'_> {
         setup: Option<SetupPlan>,
     ) -> Result<()> {
         if let Err(e) = attempt.records.save(&record) {
-            // If this fails, too, what stays speaks of NICs that never left: it is harmless.
+            // If a file is there all the same, and stays, it is of NICs that never left: a restore
+            // finds nothing to do.
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
         // If this fails, the record stays: what earlier restores owed may be in it alone by now.
         replace_waiting(&mut attempt.records, &record)?;
         self.attach(&mut attempt, &mut record, steps, setup)
-            .or_else(|e| self.undo(attempt, record, &e))
+            .or_else(|why| self.undo(attempt, record, &why))
     }
 
-    /// Always an error: why there was something to undo.
-    fn undo(&mut self, attempt: Attempt, record: Record, e: &anyhow::Error) -> Result<()> {
-        let Attempt {
-            mut world,
-            mut records,
-            ..
-        } = attempt;
-        let machine = self.hook.machine;
-        let undone = restore_opened(machine, &mut *world, &mut records, record, SETTLE);
+    /// Brings back what has moved. Always an error: `why` it had to.
+    fn undo(&mut self, mut attempt: Attempt, record: Record, why: &anyhow::Error) -> Result<()> {
+        let (machine, world) = (self.hook.machine, &mut *attempt.world);
+        let undone = restore_opened(machine, world, &mut attempt.records, record, SETTLE);
+        // Of the create's own none has an effect any more.
         self.report.steps_done = 0;
         self.end_lap(Lap::Undo);
         undone.class(
             ErrorClass::Incomplete,
-            format!("{e:#}; and the undo is incomplete"),
+            format!("{why:#}; and the undo is incomplete"),
         )?;
-        Err(ErrorClass::of(e).error(format!("{e:#}; everything is undone")))
+        Err(ErrorClass::of(why).error(format!("{why:#}; everything is undone")))
     }
 
     /// Pins the namespace, moves, verifies and records that. What the container shall find is put
@@ -96,7 +93,7 @@ impl Create<'_> {
             phase: Phase::Attached,
             ..record.clone()
         };
-        // If this fails, the record that is undone says still that no container ran.
+        // A copy: if it cannot be saved, `undo` has the record by which no container ran.
         let saved = records.save(&attached);
         self.end_lap(Lap::Record);
         saved

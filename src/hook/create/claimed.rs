@@ -16,11 +16,94 @@ use crate::store::claims::Binding;
 
 use super::{Attempt, Create};
 
-/// What of its pod's plan a container gets; and all of that plan, where claims of the pod's other
-/// containers have more.
-pub(super) struct Share {
-    pub(super) of_container: Plan,
-    pub(super) of_pod: Option<Plan>,
+impl<'a> Create<'a> {
+    /// What moves: the rails of all claims of the container's pod, whose containers share a
+    /// namespace. Without a claim, what the container asks for. The caller has the lock.
+    pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
+        let (hook, request) = (self.hook, self.container_request);
+        let devices = request.narrowing.devices.as_ref();
+        let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
+            return Ok(Cow::Borrowed(request));
+        };
+        let pod = hook.target.pod()?;
+        let all = hook.store.bindings(hook.machine.boot_id())?;
+        let own = own_bindings(&all, asked, pod.as_deref())?;
+        let mut given = DeviceRequest::default();
+        for binding in all.iter().filter(|binding| !binding.ended) {
+            let owner = binding.pod.as_ref().map(|owner| owner.uid.as_str());
+            let is_of_pod = owner.is_some() && owner == pod.as_deref();
+            if is_of_pod || own.contains(&binding) {
+                given.extend(binding.rails());
+                given.claims.insert(binding.claim.uid.clone());
+            }
+        }
+        let mut request = request.clone();
+        request.narrowing.devices = Some(given);
+        Ok(Cow::Owned(request))
+    }
+
+    /// The claims' NICs may be in another namespace: of a sandbox that the pod had before, or of
+    /// the pod that had the claims before. `reclaim` leaves them there, as a claim keeps them.
+    /// [`ErrorClass::Locked`] if one lives there still: the kubelet does not ask before it starts
+    /// the next one.
+    pub(super) fn restore_claimed_elsewhere(&self, attempt: &mut Attempt) -> Result<()> {
+        let (hook, netns) = (self.hook, attempt.recipient.netns());
+        let away = attempt.records.readable().filter(|r| {
+            r.netns != netns && !r.is_back() && attempt.claims().any(|uid| r.claims.contains(uid))
+        });
+        let elsewhere: Vec<Record> = away.cloned().collect();
+        for record in elsewhere {
+            if stays_for(hook.machine, &record, AskedBy::NextUser).is_some() {
+                let is_own = record.pod.is_some() && record.pod == hook.target.pod()?;
+                return Err(ErrorClass::Locked.error(match is_own {
+                    true => "an earlier sandbox of this pod lives, and has the NICs of its claim",
+                    false => "another pod runs with this claim: one at a time",
+                }));
+            }
+            run::restore(hook.machine, &mut attempt.records, record)?;
+        }
+        Ok(())
+    }
+
+    /// That no rail of the plan is of a claim that is not the pod's own: its pod is about to get
+    /// it, or has ended and not returned it yet. [`ErrorClass::Locked`] names the claim.
+    pub(super) fn check_unbound(&self, attempt: &Attempt, plan: &Plan) -> Result<()> {
+        for binding in self.hook.store.bindings(self.hook.machine.boot_id())? {
+            if attempt.claims().any(|own| *own == binding.claim.uid) {
+                continue;
+            }
+            for rail in binding.rails() {
+                if rail.is_in(plan) {
+                    return Err(ErrorClass::Locked.error(format!(
+                        "the claim {}/{} has {rail}",
+                        binding.namespace, binding.claim.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether claims of the pod's other containers have more than this one asks for.
+    pub(super) fn pod_has_more(&self, attempt: &Attempt) -> bool {
+        self.container_request.narrowing.devices != attempt.pod_request.narrowing.devices
+    }
+
+    /// What of its pod's plan the container gets.
+    pub(super) fn own_part(&self, attempt: &Attempt, plan: &Plan, host: &Snapshot) -> Plan {
+        match self.pod_has_more(attempt) {
+            true => self.container_request.part_of(plan, Some(host)),
+            false => plan.clone(),
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// UIDs of the pod's claims.
+    pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
+        let devices = self.pod_request.narrowing.devices.as_ref();
+        devices.into_iter().flat_map(|devices| &devices.claims)
+    }
 }
 
 /// The bindings of the claims that a container names, which have all rails that it asks for.
@@ -68,98 +151,4 @@ fn check_pod(binding: &Binding, pod: Option<&str>) -> Result<()> {
     };
     ensure!(is_its && !binding.ended, ErrorClass::Locked.error(text));
     Ok(())
-}
-
-impl<'a> Create<'a> {
-    /// What moves: the rails of all claims of the container's pod, of which all containers share a
-    /// namespace. Without a claim, what the container asks for. The caller has the lock.
-    pub(super) fn request_of_pod(&self) -> Result<Cow<'a, Request>> {
-        let (hook, request) = (self.hook, self.container_request);
-        let devices = request.narrowing.devices.as_ref();
-        let Some(asked) = devices.filter(|devices| !devices.claims.is_empty()) else {
-            return Ok(Cow::Borrowed(request));
-        };
-        let pod = hook.target.pod()?;
-        let all = hook.store.bindings(hook.machine.boot_id())?;
-        let own = own_bindings(&all, asked, pod.as_deref())?;
-        let mut given = DeviceRequest::default();
-        for binding in all.iter().filter(|binding| !binding.ended) {
-            let owner = binding.pod.as_ref().map(|owner| owner.uid.as_str());
-            let is_of_pod = owner.is_some() && owner == pod.as_deref();
-            if is_of_pod || own.contains(&binding) {
-                given.extend(binding.rails());
-                given.claims.insert(binding.claim.uid.clone());
-            }
-        }
-        let mut request = request.clone();
-        request.narrowing.devices = Some(given);
-        Ok(Cow::Owned(request))
-    }
-}
-
-impl Attempt<'_> {
-    /// UIDs of the pod's claims.
-    pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
-        let devices = self.pod_request.narrowing.devices.as_ref();
-        devices.into_iter().flat_map(|devices| &devices.claims)
-    }
-}
-
-impl Create<'_> {
-    /// That no rail of the plan is bound to a claim of another pod, which is about to get it, or
-    /// has ended and not returned it yet. [`ErrorClass::Locked`] names the claim.
-    pub(super) fn check_unbound(&self, attempt: &Attempt, plan: &Plan) -> Result<()> {
-        for binding in self.hook.store.bindings(self.hook.machine.boot_id())? {
-            if attempt.claims().any(|own| *own == binding.claim.uid) {
-                continue;
-            }
-            for rail in binding.rails() {
-                if rail.is_in(plan) {
-                    return Err(ErrorClass::Locked.error(format!(
-                        "the claim {}/{} has {rail}",
-                        binding.namespace, binding.claim.name
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `plan` is what moves.
-    pub(super) fn share(&self, attempt: &Attempt, plan: Plan, host: &Snapshot) -> Share {
-        let own = self.container_request;
-        match own.narrowing.devices == attempt.pod_request.narrowing.devices {
-            true => Share {
-                of_container: plan,
-                of_pod: None,
-            },
-            false => Share {
-                of_container: own.part_of(&plan, Some(host)),
-                of_pod: Some(plan),
-            },
-        }
-    }
-
-    /// The claims' NICs may be in another namespace: of a sandbox that the pod had before, or of
-    /// the pod that had the claims before. `reclaim` leaves them there, as a claim keeps them.
-    /// [`ErrorClass::Locked`] if one lives there still: the kubelet does not ask before it starts
-    /// the next one.
-    pub(super) fn restore_claimed_elsewhere(&self, attempt: &mut Attempt) -> Result<()> {
-        let (hook, netns) = (self.hook, attempt.recipient.netns());
-        let away = attempt.records.readable().filter(|r| {
-            r.netns != netns && !r.is_back() && attempt.claims().any(|uid| r.claims.contains(uid))
-        });
-        let elsewhere: Vec<Record> = away.cloned().collect();
-        for record in elsewhere {
-            if stays_for(hook.machine, &record, AskedBy::NextUser).is_some() {
-                let is_own = record.pod.is_some() && record.pod == hook.target.pod()?;
-                return Err(ErrorClass::Locked.error(match is_own {
-                    true => "an earlier sandbox of this pod lives, and has the NICs of its claim",
-                    false => "another pod runs with this claim: one at a time",
-                }));
-            }
-            run::restore(hook.machine, &mut attempt.records, record)?;
-        }
-        Ok(())
-    }
 }

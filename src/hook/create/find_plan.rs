@@ -45,9 +45,8 @@ impl Create<'_> {
         let whole = self.whole_plan(name, attempt, &busy)?;
         let request = &attempt.pod_request;
         let policy = &request.host.policy;
-        // A container that waits comes here at each try: it shall not observe the host for nothing,
-        // which would keep the lock from others. Which NICs it waits for, a policy that judges
-        // hardware says only after that.
+        // Asked again below. This one saves the look at the host, which would keep the lock from
+        // others at each try of a container that waits. A policy that judges hardware needs it.
         if !policy.asks_for_hardware() {
             planner::check_free(&request.narrowed_plan(whole.clone(), None), &busy)?;
         }
@@ -59,8 +58,8 @@ impl Create<'_> {
         policy.check_limits(&plan)?;
         self.check_unbound(attempt, &plan)?;
         planner::check_free(&plan, &busy)?;
-        // By which links the host, and the job's peers, bootstrap and rendezvous, are reached
-        // now: `plan_attach` refuses to move those.
+        // The links by which the host, and the job's peers, bootstrap and rendezvous, are reached
+        // now: `plan_attach` refuses to move them.
         let job = plan.job.clone().with(&request.job());
         let paths = plan.moves().then(|| attempt.world.host_paths(&host, &job));
         self.report.note_once(unplanned);

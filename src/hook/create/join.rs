@@ -34,13 +34,10 @@ impl Create<'_> {
         if record.members.contains(&newcomer) {
             return Ok(());
         }
-        let first = record
-            .members
-            .first()
-            .map_or("a container", |m| m.id.as_str());
-        self.report
-            .notes
-            .push(format!("joined {first}, which has the namespace's NICs"));
+        self.report.notes.push(format!(
+            "joined {}, which has the namespace's NICs",
+            first_member(&record)
+        ));
         // By the stop hook of the last member the NICs go home: those that have ended stay members
         // until theirs, unless a claim keeps the NICs. This container may be a member already, as
         // another process: it was restarted without its stop hook.
@@ -57,17 +54,11 @@ impl Create<'_> {
 
     /// A namespace has one set of NICs for all of its containers.
     fn check_asks_for_same(&mut self, request: &Request, record: &Record) -> Result<()> {
-        if let Some(plan) = request
-            .named_plan
-            .as_ref()
-            .filter(|p| p.as_str() != record.plan)
-        {
-            let holder = record
-                .members
-                .first()
-                .map_or("another container", |m| m.id.as_str());
+        let named = request.named_plan.as_ref();
+        if let Some(plan) = named.filter(|plan| plan.as_str() != record.plan) {
             return Err(ErrorClass::Refused.error(format!(
-                "{holder} has plan {} in this namespace, not {plan}",
+                "{} has plan {} in this namespace, not {plan}",
+                first_member(record),
                 record.plan
             )));
         }
@@ -99,4 +90,9 @@ impl Create<'_> {
         self.finish(setup.map(RunningSetup::begin), &file, attempt.recipient)?;
         attempt.records.save(record)
     }
+}
+
+fn first_member(record: &Record) -> &str {
+    let first = record.members.first();
+    first.map_or("another container", |m| m.id.as_str())
 }

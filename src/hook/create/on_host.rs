@@ -17,15 +17,14 @@ use crate::report::Lap;
 use crate::store::settings_files::SettingsFile;
 
 impl Create<'_> {
-    /// There is no record, as nothing is to be given back.
+    /// Makes no record, as no NIC has to return. If neither the container nor its plan is for the
+    /// host's network, a plan that it names is refused, and the host's default one passes over it.
     pub(super) fn set_up_on_host(
         &mut self,
         name: &PlanName,
         recipient: &dyn Recipient,
     ) -> Result<()> {
         if !self.is_for_host(name) {
-            // Only a plan that was asked for is refused: the host's default plan passes over
-            // containers that cannot use it.
             ensure!(
                 self.container_request.named_plan.is_none(),
                 ErrorClass::Refused.error(ON_HOST)
@@ -42,8 +41,8 @@ impl Create<'_> {
             host: Some(&host),
             inside: None,
         };
-        let of_container = self.share(&attempt, plan, &host).of_container;
-        let Fitted { plan, setup } = self.fit(of_container, seen, &mut attempt)?;
+        let own_part = self.own_part(&attempt, &plan, &host);
+        let Fitted { plan, setup } = self.fit(own_part, seen, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         let State { id, bundle, .. } = self.hook.state;
@@ -56,11 +55,12 @@ impl Create<'_> {
         Ok(())
     }
 
-    /// Whether the container asks for its plan without a move, or its plan is of that kind.
+    /// Whether the container asks for its plan without a move, or its plan is of that kind. What is
+    /// wrong with a stored plan, `find_plan` says.
     fn is_for_host(&self, name: &PlanName) -> bool {
         let request = self.container_request;
-        let stored = stored_plan(self.hook.store, request, name);
-        let mode = request.network_mode(stored.ok().flatten().as_ref());
+        let stored = stored_plan(self.hook.store, request, name).unwrap_or_default();
+        let mode = request.network_mode(stored.as_ref());
         self.hook.target.is_container() && !mode.is_own()
     }
 }
