@@ -29,10 +29,11 @@ const LAST_NETNS: u64 = u32::MAX as u64;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// NICs may be anywhere between the host and the container.
+    #[default]
     Attaching,
     Attached,
     /// NICs may be anywhere on their way to the host.
@@ -85,7 +86,7 @@ pub struct Hold {
     pub handles: BTreeMap<String, Handle>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub schema: u32,
     /// Boot during which it was written: since the next one no NIC is away.

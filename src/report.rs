@@ -56,7 +56,7 @@ const STOPS: [&str; 6] = [
     RESTORED_STALE,
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     pub schema: u32,
@@ -109,24 +109,8 @@ impl Report {
         Report {
             schema: SCHEMA,
             command: command.into(),
-            time: None,
-            container: None,
-            plan: None,
             outcome: "ok".to_owned(),
-            message: None,
-            exit_code: 0,
-            micros: 0,
-            phases: Vec::new(),
-            nics: Vec::new(),
-            rails: Vec::new(),
-            steps_done: 0,
-            sysfs: None,
-            from_memory: Vec::new(),
-            settings: None,
-            memlock: None,
-            notes: Vec::new(),
-            waits_for: Vec::new(),
-            drift: Vec::new(),
+            ..Report::default()
         }
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 
 use super::config_file::{config_to_look, warned};
-use super::{config_for_return, say, store};
+use super::{host_for_return, say, store};
 use crate::cli::{ClaimsArgs, ClaimsCommand, ClaimsReleaseArgs, Global};
 use crate::config::host::Host;
 use crate::kernel::process::capabilities;
@@ -41,7 +41,7 @@ fn list(global: &Global, json: bool) -> Result<()> {
 
 fn release_claim(global: &Global, args: &ClaimsReleaseArgs, json: bool) -> Result<()> {
     capabilities::shed()?;
-    let host = Host::new(global, &config_for_return(global)?);
+    let host = host_for_return(global)?;
     let store = store(&host);
     let machine = ThisMachine::new()?;
     let _lock = match args.dry_run {

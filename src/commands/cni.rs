@@ -9,8 +9,8 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::values::PlanName;
 use serde_json::Value;
 
-use super::config_file::{config_or_default, has_plan};
-use super::{deadline_weight, end_report, lacks_plan, request, say, stdin, store, warn};
+use super::config_file::{has_plan, host_or_default};
+use super::{deadline_weight, end_report, lacks_plan, one_error, request, say, stdin, store, warn};
 use crate::cli::{Global, SelectArgs};
 use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
 use crate::config::device_request::DeviceRequest;
@@ -170,7 +170,7 @@ impl<'a> Attached<'a> {
 /// without claims are not.
 fn claimed(global: &Global, call: &Call) -> Option<DeviceRequest> {
     let pod = call.pod.as_ref().filter(|_| call.network.claims)?;
-    let store = store(&Host::new(global, &config_or_default(global)));
+    let store = store(&host_or_default(global));
     let bindings = ThisMachine::new().and_then(|machine| store.bindings(machine.boot_id()));
     let bindings = bindings.unwrap_or_else(|e| {
         warn(&[format!("{e:#}; this pod gets no NIC by a claim now")]);
@@ -179,8 +179,7 @@ fn claimed(global: &Global, call: &Call) -> Option<DeviceRequest> {
     let mut asked = DeviceRequest::default();
     for binding in bindings.iter().filter(|binding| !binding.ended) {
         if binding.pod.as_ref().is_some_and(|of| of.uid == *pod) {
-            asked.extend(binding.rails());
-            asked.claims.insert(binding.claim.uid.clone());
+            binding.add_to(&mut asked);
         }
     }
     Some(asked).filter(|asked| !asked.claims.is_empty())
@@ -258,7 +257,7 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
 
 fn check(global: &Global, call: &Call) -> Result<(), Problem> {
     let asked = device_request(global, call)?;
-    let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
+    let attached = Attached::new(call, host_or_default(global))?;
     let netns = attached.netns()?;
     if attached.record()?.is_none() && asked.is_some() {
         let text = format!(
@@ -273,7 +272,7 @@ fn check(global: &Global, call: &Call) -> Result<(), Problem> {
 /// NICs that do not return whole must not keep the pod from being deleted: their record stays, and
 /// the next hook or the timer tries again.
 fn del(global: &Global, call: &Call) -> Result<(), Problem> {
-    let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
+    let attached = Attached::new(call, host_or_default(global))?;
     Ok(give_back(&attached)?)
 }
 
@@ -295,7 +294,7 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
             "the network configuration lacks cni.dev/valid-attachments: nothing is collected";
         return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
     };
-    let host = Host::new(global, &config_or_default(global));
+    let host = host_or_default(global);
     let (store, machine) = (store(&host), ThisMachine::new()?);
     let records = Records::read(&store, machine.boot_id())?;
     let members = records
@@ -311,13 +310,7 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
         let done = Attached::about(call, host.clone(), &id, attachment).and_then(|a| give_back(&a));
         failed.extend(done.err());
     }
-    match failed.len() {
-        0 | 1 => failed.pop().map_or(Ok(()), |e| Err(e.into())),
-        _ => {
-            let all: Vec<String> = failed.iter().map(|e| format!("{e:#}")).collect();
-            Err(ErrorClass::Incomplete.error(all.join("; ")).into())
-        }
-    }
+    Ok(one_error(failed)?)
 }
 
 /// Whether ADD of a pod that asks would find what it needs. Other pods may hold the NICs: the node

@@ -8,7 +8,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::{reading, warn};
 use crate::cli::Global;
 use crate::config::file::{ConfigFile, ShimConfig};
-use crate::config::host::{CONFIG, Config};
+use crate::config::host::{CONFIG, Config, Host};
 use crate::disk::files;
 
 /// Reads the config file, the one that is `named` or the default one, which alone may be absent.
@@ -35,8 +35,8 @@ pub(super) fn config(global: &Global) -> Result<Config> {
 
 /// For stop hooks: a config file that was broken since the NICs left must not keep them from
 /// returning.
-pub(super) fn config_or_default(global: &Global) -> Config {
-    warned(usable(global).unwrap_or_else(defaults))
+pub(super) fn host_or_default(global: &Global) -> Host {
+    Host::new(global, &warned(usable(global).unwrap_or_else(defaults)))
 }
 
 fn defaults(e: anyhow::Error) -> (Config, Option<String>) {
@@ -57,8 +57,8 @@ pub(super) fn config_to_look(global: &Global) -> Result<(Config, Option<String>)
 }
 
 /// For commands that restore NICs: of a config file with errors, only the folders are used.
-pub(super) fn config_for_return(global: &Global) -> Result<Config> {
-    usable(global).map(warned)
+pub(super) fn host_for_return(global: &Global) -> Result<Host> {
+    usable(global).map(|read| Host::new(global, &warned(read)))
 }
 
 pub(super) fn warned((config, wrong): (Config, Option<String>)) -> Config {

@@ -266,11 +266,7 @@ impl<'a> DraftInputs<'a> {
         warn(&selection.warnings);
         warn(&rdma_proxy::judge(&plan, &self.seen)?);
         warn(&missing_topology(self.request));
-        warn(
-            &moved_away(&plan, &request, &self.seen)
-                .into_iter()
-                .collect::<Vec<_>>(),
-        );
+        warn(moved_away(&plan, &request, &self.seen).as_slice());
         let (host, pod) = (self.seen.clone(), self.pod.clone());
         let decision = Decision {
             plan,

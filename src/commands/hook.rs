@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use super::config_file::{config_for_return, config_or_default, has_plan};
+use super::config_file::{has_plan, host_for_return, host_or_default};
 use super::{deadline_weight, end_report, lacks_plan, request, stdin, store, warn};
 use crate::cli::{Global, HookArgs};
 use crate::config::device_request::DeviceRequest;
@@ -100,10 +100,10 @@ impl HookCall<'_> {
             // Some runtimes drop what hooks print: if it is known where the log is, that has the
             // error as well.
             Err(e) => {
-                let Ok(config) = config_for_return(self.global) else {
+                let Ok(host) = host_for_return(self.global) else {
                     return Err(e);
                 };
-                return Ok(Some((Host::new(self.global, &config), Err(e))));
+                return Ok(Some((host, Err(e))));
             }
         };
         let (store, machine) = (store(&request.host), ThisMachine::new()?);
@@ -122,7 +122,7 @@ impl HookCall<'_> {
 
     /// All but the create.
     fn later(&self, report: &mut Report) -> Result<Done> {
-        let host = Host::new(self.global, &config_or_default(self.global));
+        let host = host_or_default(self.global);
         let (store, machine) = (store(&host), ThisMachine::new()?);
         let facts = ContainerFacts::default();
         let target = Target::Container(&facts);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Netdev;
 
-use super::{config_for_return, say, store};
+use super::{host_for_return, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, STATE};
 use crate::disk::files;
@@ -165,7 +165,7 @@ fn host(global: &Global, args: &TreeArgs) -> Result<Option<Host>> {
     if args.root.is_some() {
         return Ok(None);
     }
-    Ok(Some(Host::new(global, &config_for_return(global)?)))
+    host_for_return(global).map(Some)
 }
 
 fn state_dir(global: &Global, host: Option<&Host>) -> PathBuf {

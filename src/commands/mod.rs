@@ -60,7 +60,7 @@ use crate::shim::Call;
 use crate::store::Store;
 use crate::store::records::Records;
 use crate::verify;
-use config_file::{config, config_for_return};
+use config_file::{config, host_for_return};
 
 pub fn run(cli: Cli) -> Result<()> {
     let done = dispatch(cli);
@@ -212,6 +212,19 @@ fn lacks_plan() -> anyhow::Error {
     ErrorClass::State.error(format!(
         "the container has annotations {ANNOTATION}*, and none names a plan"
     ))
+}
+
+/// One error for all that could not be restored.
+fn one_error(mut failures: Vec<anyhow::Error>) -> Result<()> {
+    let count = failures.len();
+    if count < 2 {
+        return failures.pop().map_or(Ok(()), Err);
+    }
+    let all: Vec<String> = failures.iter().map(|e| format!("{e:#}")).collect();
+    Err(ErrorClass::Incomplete.error(format!(
+        "the NICs of {count} containers are not restored: {}",
+        all.join("; ")
+    )))
 }
 
 /// At most a byte more than `limit`.

@@ -9,9 +9,8 @@ use rdma_model::ids::IfName;
 use rdma_model::step::Step;
 
 use super::container_id::whole_id;
-use super::{config_for_return, now, say, store, unrestorable, warn, with_progress};
+use super::{host_for_return, now, one_error, say, store, unrestorable, warn, with_progress};
 use crate::cli::{Global, RestoreArgs};
-use crate::config::host::Host;
 use crate::kernel::process::{capabilities, journal};
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::record::Record;
@@ -25,7 +24,7 @@ use crate::store::records::Records;
 
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     capabilities::shed()?;
-    let host = Host::new(global, &config_for_return(global)?);
+    let host = host_for_return(global)?;
     let store = store(&host);
     if !args.output.dry_run {
         capabilities::require()?;
@@ -47,12 +46,11 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if found.is_empty() && (args.how.stale || store.is_read_only()) {
         if !store.is_read_only() {
             warn(
-                &store
+                store
                     .sweep_ended()
                     .err()
                     .map(|e| format!("{e:#}"))
-                    .into_iter()
-                    .collect::<Vec<_>>(),
+                    .as_slice(),
             );
         }
         return nothing(args);
@@ -78,7 +76,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
             })?;
         }
     }
-    done.result()
+    one_error(done.failures)
 }
 
 /// For `status`, which says what came back and why. Returns why something is not kept.
@@ -153,21 +151,6 @@ impl Outcome {
         report.finish(&result, begun);
         self.failures.extend(result.err());
         self.reports.push(report);
-    }
-
-    fn result(mut self) -> Result<()> {
-        match self.failures.len() {
-            0 => Ok(()),
-            1 => Err(self.failures.remove(0)),
-            n => Err(ErrorClass::Incomplete.error(format!(
-                "the NICs of {n} containers are not restored: {}",
-                self.failures
-                    .iter()
-                    .map(|e| format!("{e:#}"))
-                    .collect::<Vec<_>>()
-                    .join("; ")
-            ))),
-        }
     }
 }
 

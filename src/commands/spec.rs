@@ -15,10 +15,9 @@ use rdma_model::tree::Tree;
 use rdma_model::values::PlanName;
 
 use super::decision::{Decision, decide, for_container, narrowed};
-use super::{config_for_return, keep, request, store, warn};
+use super::{host_for_return, keep, request, store, warn};
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
-use crate::config::host::Host;
 use crate::config::request::{Request, asks_itself};
 use crate::disk::files;
 use crate::kernel::boot_id;
@@ -74,10 +73,9 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
 /// is in the hooks' log, and in a report.
 pub(super) fn report(global: &Global, mut report: Report, begun: Instant, refused: &Result<()>) {
     // Where these are is unknown if the config file cannot be read; stderr has it in any case.
-    let Ok(config) = config_for_return(global) else {
+    let Ok(host) = host_for_return(global) else {
         return;
     };
-    let host = Host::new(global, &config);
     report.finish(refused, begun);
     keep(&report, report.container.as_deref(), &host, &store(&host));
 }

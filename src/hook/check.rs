@@ -1,8 +1,8 @@
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 
+use super::Hook;
 use super::inside::{ConfAll, verify_inside};
-use super::{Hook, Target};
 use crate::record::Phase;
 use crate::report::Report;
 use crate::restore::nic_names;
@@ -16,12 +16,8 @@ pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
         return Ok(());
     };
     report.nics = nic_names(&record.held);
-    let is_here = match hook.target {
-        Target::Attachment { recipient, .. } => {
-            recipient.is_some_and(|netns| netns.netns() == record.netns)
-        }
-        _ => false,
-    };
+    let recipient = hook.target.recipient();
+    let is_here = recipient.is_some_and(|netns| netns.netns() == record.netns);
     ensure!(
         is_here && record.phase == Phase::Attached,
         ErrorClass::State

@@ -11,7 +11,6 @@ mod recipient;
 mod waiting;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -276,15 +275,7 @@ impl<'a> Create<'a> {
             precedence,
             static_rules,
             // What only a restore fills.
-            held_back: Vec::new(),
-            notes: Vec::new(),
-            lost: BTreeSet::new(),
-            waits_for: Vec::new(),
-            keep_objects_until_back: Vec::new(),
-            children_gone: false,
-            refused: BTreeMap::new(),
-            rules_beside: None,
-            searched: None,
+            ..Record::default()
         })
     }
 

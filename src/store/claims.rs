@@ -9,6 +9,7 @@ use rdma_model::strict_json;
 use serde::{Deserialize, Serialize};
 
 use crate::cdi::RailName;
+use crate::config::device_request::DeviceRequest;
 use crate::disk::{files, replace};
 use crate::oci::pod::is_uid;
 use crate::record::{Phase, Record};
@@ -128,6 +129,12 @@ impl Binding {
 
     pub fn rails(&self) -> impl Iterator<Item = RailName> {
         self.rails.iter().map(|bound| bound.rail.clone())
+    }
+
+    /// Adds its rails to what is asked for by claims.
+    pub fn add_to(&self, asked: &mut DeviceRequest) {
+        asked.extend(self.rails());
+        asked.claims.insert(self.claim.uid.clone());
     }
 
     pub fn has(&self, rail: &str) -> bool {

@@ -33,8 +33,7 @@ impl<'a> Create<'a> {
             let owner = binding.pod.as_ref().map(|owner| owner.uid.as_str());
             let is_of_pod = owner.is_some() && owner == pod.as_deref();
             if is_of_pod || own.contains(&binding) {
-                given.extend(binding.rails());
-                given.claims.insert(binding.claim.uid.clone());
+                binding.add_to(&mut given);
             }
         }
         let mut request = request.clone();
