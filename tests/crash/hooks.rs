@@ -161,7 +161,7 @@ fn an_attach_that_ends_anywhere() {
 
 /// Fault points of a restore: two for each step, and the steps are those that --dry-run foretold;
 /// three for writing the record, two each for the mount and the file of the pin, for a shell's
-/// settings, and for the record.
+/// settings, and for the record; one for the report.
 fn of_restore(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     c.create(host).ok();
@@ -173,7 +173,7 @@ fn of_restore(host: &Host) -> Vec<Point> {
     assert_eq!(report[0]["steps_done"], steps(&points).len());
     assert_eq!(
         points.len(),
-        2 * steps(&points).len() + 3 + 2 * 4,
+        2 * steps(&points).len() + 3 + 2 * 4 + 1,
         "{points:#?}"
     );
     points
