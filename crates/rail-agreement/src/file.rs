@@ -2,14 +2,16 @@
 //! (torch/csrc/distributed/c10d/FileStore.cpp). It grows by records
 //! `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key`
 //! with an empty value deletes it. Writers hold flock(2) exclusively, readers shared. Each access
-//! opens the file again, which makes NFS fetch what other nodes wrote.
+//! opens the file again, which makes NFS fetch what other nodes wrote. Values stay in the file: a
+//! node asks for few of them, and what all nodes write grows with their number.
 
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufReader, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,13 +19,11 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::{Store, Value, poll};
+use super::{MAX_VALUE, Store, Value, poll};
 use record::{Next, next, record};
 
-/// The most bytes of our keys and values in memory: what [`crate::MAX_NODES`] nodes write.
-const MOST: usize = 256 << 20;
-/// What an entry takes beside its key and its value.
-const EACH: usize = 64;
+/// The most keys of ours: what [`crate::MAX_NODES`] nodes write.
+const MOST: usize = 1 << 22;
 /// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A
 /// longer file is an error, as all nodes wait while one reads.
 const LONGEST: u64 = 1 << 30;
@@ -33,13 +33,23 @@ const LOCK: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    known: BTreeMap<Vec<u8>, Value>,
-    size: usize,
+    known: HashMap<Hash, Place>,
+    hashers: [RandomState; 2],
     read: u64,
     inode: u64,
     limit: Instant,
     /// Read only: a file that does not exist is an empty store.
     read_only: bool,
+}
+
+/// Of a key, by two hashers with keys of their own: no one can choose two keys that are alike.
+type Hash = (u64, u64);
+
+/// Where a value is in the file.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: u64,
+    length: u32,
 }
 
 impl FileStore {
@@ -65,11 +75,10 @@ impl FileStore {
     }
 
     fn first_read(path: &Path, limit: Instant, read_only: bool) -> Result<FileStore> {
-        let (path, known) = (path.to_owned(), BTreeMap::new());
         let mut store = FileStore {
-            path,
-            known,
-            size: 0,
+            path: path.to_owned(),
+            known: HashMap::new(),
+            hashers: Default::default(),
             read: 0,
             inode: 0,
             limit,
@@ -124,7 +133,7 @@ impl FileStore {
                     std::thread::sleep(PAUSE.0)
                 }
                 Err(e) if errno(&e) == Some(nix::libc::ENOENT) && self.read_only => {
-                    (self.inode, self.read, self.size) = (0, 0, 0);
+                    (self.inode, self.read) = (0, 0);
                     self.known.clear();
                     return Ok(None);
                 }
@@ -133,12 +142,27 @@ impl FileStore {
         }
     }
 
+    /// As a reader. What has not grown is not locked: among many readers no writer would get it.
+    fn look(&mut self) -> Result<Option<File>> {
+        if let Ok(file) = self.file() {
+            let meta = file.metadata()?;
+            if (meta.ino(), meta.len()) == (self.inode, self.read) {
+                return Ok(Some(file));
+            }
+        }
+        let Some(held) = self.refresh(FlockArg::LockShared)? else {
+            return Ok(None);
+        };
+        let file = held.unlock().map_err(|(_, e)| std::io::Error::from(e))?;
+        Ok(Some(file))
+    }
+
     /// Reads from the last offset. A file that was replaced or truncated meanwhile is read from its
     /// beginning.
     fn catch_up(&mut self, file: Flock<File>) -> Result<Flock<File>> {
         let meta = file.metadata()?;
         if meta.ino() != self.inode || meta.len() < self.read {
-            (self.inode, self.read, self.size) = (meta.ino(), 0, 0);
+            (self.inode, self.read) = (meta.ino(), 0);
             self.known.clear();
         }
         if meta.len() == self.read {
@@ -161,15 +185,20 @@ impl FileStore {
                 meta.len()
             );
             match next(&mut reader, meta.len() - self.read).with_context(|| doing.clone())? {
-                Next::Record { key, value, length } => {
+                Next::Record {
+                    key,
+                    value,
+                    is_ours,
+                    length,
+                } => {
                     let known = [&b"/"[..], b"-/", b"refcount/", b"cleanup/"]
                         .iter()
                         .any(|p| key.starts_with(p));
                     let good = !key.is_empty() && (self.read > 0 || known);
                     ensure!(good, "{} is no store of c10d", self.path.display());
                     self.read += length;
-                    if let Some(value) = value {
-                        self.learn(key, value)?;
+                    if is_ours {
+                        self.learn(&key, value)?;
                     }
                 }
                 Next::Torn if self.read == 0 => {
@@ -180,24 +209,25 @@ impl FileStore {
         }
     }
 
-    fn learn(&mut self, key: Vec<u8>, value: Value) -> Result<()> {
-        let (gone, key) = match key.strip_prefix(b"-") {
-            Some(rest) => (true, rest.to_vec()),
-            None => (false, key),
-        };
-        if let Some(old) = self.known.remove(&key) {
-            self.size -= key.len() + old.len() + EACH;
+    /// A record of ours that ends where the reader is.
+    fn learn(&mut self, key: &[u8], length: u32) -> Result<()> {
+        if let Some(key) = key.strip_prefix(b"-") {
+            self.known.remove(&self.hash(key));
+            return Ok(());
         }
-        if !gone {
-            self.size += key.len() + value.len() + EACH;
-            ensure!(
-                self.size <= MOST,
-                "{} holds more than {MOST} bytes of ours",
-                self.path.display()
-            );
-            self.known.insert(key, value);
-        }
+        let at = self.read - u64::from(length);
+        self.known.insert(self.hash(key), Place { at, length });
+        ensure!(
+            self.known.len() <= MOST,
+            "{} holds more than {MOST} keys of ours",
+            self.path.display()
+        );
         Ok(())
+    }
+
+    fn hash(&self, key: &[u8]) -> Hash {
+        let [first, second] = &self.hashers;
+        (first.hash_one(key), second.hash_one(key))
     }
 
     /// Appends records. The part of a record that a writer left when it died is cut off first:
@@ -219,20 +249,40 @@ impl FileStore {
                 return Err(e).context(doing);
             }
             self.read += record.len() as u64;
-            if let Next::Record {
-                key,
-                value: Some(value),
-                ..
-            } = next(&mut record.as_slice(), record.len() as u64)?
+            if let Next::Record { key, value, .. } =
+                next(&mut record.as_slice(), record.len() as u64)?
             {
-                self.learn(key, value)?;
+                self.learn(&key, value)?;
             }
         }
         Ok(())
     }
 
-    fn value(&self, key: &str) -> Option<&Value> {
-        self.known.get(format!("/{key}").as_bytes())
+    fn place(&self, key: &str) -> Option<&Place> {
+        self.known.get(&self.hash(format!("/{key}").as_bytes()))
+    }
+
+    /// Too long a value is empty, which no reader accepts.
+    fn value(&self, file: Option<&File>, key: &str) -> Result<Option<Value>> {
+        let (Some(place), Some(file)) = (self.place(key), file) else {
+            return Ok(None);
+        };
+        let length = place.length as usize;
+        let mut value = vec![0; if length > MAX_VALUE { 0 } else { length }];
+        file.read_exact_at(&mut value, place.at)
+            .with_context(|| format!("reading {}", self.path.display()))?;
+        Ok(Some(value))
+    }
+
+    fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
+        let file = self.look()?;
+        keys.iter()
+            .map(|key| self.value(file.as_ref(), key))
+            .collect()
+    }
+
+    fn has(&self, key: &String) -> bool {
+        self.place(key).is_some()
     }
 }
 
@@ -247,21 +297,26 @@ impl Store for FileStore {
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         poll(PAUSE, until, || {
-            drop(self.refresh(FlockArg::LockShared)?);
-            Ok(keys.iter().map(|key| self.value(key).cloned()).collect())
+            let file = self.look()?;
+            if !keys.iter().all(|key| self.has(key)) {
+                return Ok(None);
+            }
+            keys.iter()
+                .map(|key| self.value(file.as_ref(), key))
+                .collect()
         })
     }
 
     fn check(&mut self, keys: &[String]) -> Result<bool> {
-        drop(self.refresh(FlockArg::LockShared)?);
-        Ok(keys.iter().all(|key| self.value(key).is_some()))
+        self.look()?;
+        Ok(keys.iter().all(|key| self.has(key)))
     }
 
     fn delete(&mut self, keys: &[String]) -> Result<()> {
-        drop(self.refresh(FlockArg::LockShared)?);
+        self.look()?;
         let there: Vec<Vec<u8>> = keys
             .iter()
-            .filter(|key| self.value(key).is_some())
+            .filter(|key| self.has(key))
             .map(|key| record(&format!("-/{key}"), b""))
             .collect();
         if there.is_empty() {
@@ -276,16 +331,15 @@ impl Store for FileStore {
     }
 
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
-        drop(self.refresh(FlockArg::LockShared)?);
+        self.look()?;
         Ok((0..keys.len())
-            .filter(|at| self.value(&keys[*at]).is_none())
+            .filter(|at| !self.has(&keys[*at]))
             .take(most)
             .collect())
     }
 
     fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
-        drop(self.refresh(FlockArg::LockShared)?);
-        Ok(keys.iter().map(|key| self.value(key).cloned()).collect())
+        self.values(keys)
     }
 }
 

@@ -2,7 +2,7 @@ use std::io::Read;
 
 use anyhow::Result;
 
-use crate::{MAX_KEY, MAX_VALUE, Value};
+use crate::MAX_KEY;
 
 /// The prefix of our keys. Other programs may keep theirs in the same file.
 const OURS: &[u8] = b"/rdmaprep/";
@@ -10,7 +10,9 @@ const OURS: &[u8] = b"/rdmaprep/";
 pub enum Next {
     Record {
         key: Vec<u8>,
-        value: Option<Value>,
+        /// Bytes of the value, which end the record.
+        value: u32,
+        is_ours: bool,
         length: u64,
     },
     End,
@@ -29,9 +31,8 @@ pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Decodes the record that begins here; `left` is the rest of the file in bytes. The value is kept
-/// only for our keys, and a value of more than [`MAX_VALUE`] bytes is read as empty, which no
-/// reader accepts.
+/// Decodes the record that begins here, but for its value, which is passed over; `left` is the rest
+/// of the file in bytes.
 pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     if left == 0 {
         return Ok(Next::End);
@@ -50,17 +51,14 @@ pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     if whole > left {
         return Ok(Next::Torn);
     }
-    let value = take(from, value_length, MAX_VALUE)?;
+    skip(from, value_length)?;
     let plain = key.strip_prefix(b"-").unwrap_or(&key);
     let ours = plain.starts_with(OURS) && key_length as usize == key.len();
-    let value = if value.len() as u64 == value_length {
-        value
-    } else {
-        Vec::new()
-    };
     Ok(Next::Record {
-        value: ours.then_some(value),
         key,
+        // It was read as one.
+        value: value_length as u32,
+        is_ours: ours,
         length: whole,
     })
 }
@@ -77,9 +75,11 @@ fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
 fn take(from: &mut (impl Read + ?Sized), length: u64, most: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(most as u64) as usize];
     from.read_exact(&mut bytes)?;
-    std::io::copy(
-        &mut from.take(length - bytes.len() as u64),
-        &mut std::io::sink(),
-    )?;
+    skip(from, length - bytes.len() as u64)?;
     Ok(bytes)
+}
+
+fn skip(from: &mut (impl Read + ?Sized), length: u64) -> Result<()> {
+    std::io::copy(&mut from.take(length), &mut std::io::sink())?;
+    Ok(())
 }
