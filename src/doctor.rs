@@ -387,7 +387,7 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         },
         not_checked: skipped.iter().map(|r| r.check).collect(),
         findings,
-        hint: nccl::hint(&context),
+        hint: nccl::hint(&context).or_else(|| plans::hint(&context)),
     })
 }
 

@@ -14,6 +14,17 @@ use crate::attach::plan_attach;
 use crate::plan::Plan;
 use crate::select::protected_ifaces::uplinks;
 
+/// A plan says which rails several nodes have, and no node alone whether they work.
+pub(super) fn hint(context: &CheckContext) -> Option<String> {
+    let mut plans = context.of.plans.iter().filter(|_| !context.is_inside());
+    let plan = plans.find(|plan| plan.agreement.as_ref().is_some_and(|all| all.nodes > 1))?;
+    Some(format!(
+        "plan {name} is one of several nodes: `rdmaprep test-rails --plan {name}` on all of them \
+        says whether their rails reach each other",
+        name = plan.name
+    ))
+}
+
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would
 /// refuse a plan for.
 pub(super) fn plans(context: &CheckContext, machine: &Machine) -> Vec<Finding> {

@@ -212,6 +212,32 @@ fn nothing_is_wrong_with_a_healthy_node() {
     )));
 }
 
+#[test]
+fn a_plan_of_several_nodes_has_the_rail_test_named() {
+    let hint = |nodes: u32| {
+        let digest = "0".repeat(64);
+        let agreement = json!({"run": "job.7", "rank": 0, "nodes": nodes, "nonces": digest,
+            "policy": {"match": "name", "family": "4"}, "digest": digest, "rails": []});
+        let stored = Stored {
+            ifaces: "rdma0,rdma1".to_owned(),
+            planted: BTreeMap::from([("/agreement".to_owned(), agreement)]),
+            ..Stored::default()
+        };
+        let planted = Planted {
+            plans: BTreeMap::from([("train".to_owned(), stored)]),
+            env: BTreeMap::from([("NCCL_CROSS_NIC".to_owned(), "0".to_owned())]),
+            ..Planted::default()
+        };
+        diagnosis(&planted, "", true).hint.unwrap_or_default()
+    };
+    assert!(
+        hint(2).contains("`rdmaprep test-rails --plan train`"),
+        "{}",
+        hint(2)
+    );
+    assert_eq!(hint(1), "");
+}
+
 /// A job runs: with its NICs go their routes, and in exclusive mode their HCAs.
 #[test]
 fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
