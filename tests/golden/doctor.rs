@@ -859,7 +859,7 @@ fn the_exit_code_is_by_the_worst() {
     );
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), broken.to_string()).unwrap();
-    run(file.path(), &[]).fails(11, &["1 of these findings break a job"]);
+    run(file.path(), &[]).fails(11, &["one of these findings breaks a job"]);
     let said = run(file.path(), &["--json"]).fails(11, &["nothing was changed"]);
     assert_eq!(
         serde_json::from_str::<Diagnosis>(&said.out).unwrap().breaks,
