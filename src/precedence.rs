@@ -13,6 +13,7 @@ mod moves;
 
 pub use drift::lines;
 
+use rdma_model::ipv6_legs::joins_others;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +110,16 @@ fn grouped<'a, T: 'a, K: Ord>(
 }
 
 fn routes_of(snapshot: &Snapshot) -> BTreeMap<Key, Vec<&Route>> {
-    grouped(snapshot.routes.iter().filter(|r| ranks(r)), key)
+    let mut groups = grouped(snapshot.routes.iter().filter(|r| ranks(r)), key);
+    groups.values_mut().for_each(without_legs_of_one);
+    groups
+}
+
+/// Several that join others are the legs of one route, in whose place each other one comes.
+fn without_legs_of_one(group: &mut Vec<&Route>) {
+    if group.iter().filter(|r| joins_others(r)).count() > 1 {
+        group.retain(|r| !joins_others(r));
+    }
 }
 
 fn rules_of(snapshot: &Snapshot) -> BTreeMap<Level, Vec<&Rule>> {

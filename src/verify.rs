@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 
 use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
 use rdma_model::ids::{IfName, Mac};
+use rdma_model::ipv6_legs::as_wanted;
 use rdma_model::manager::Managed;
-use rdma_model::snapshot::{Address, Netdev, RTA_EXPIRES, Rule, Snapshot, UNTOLD};
+use rdma_model::snapshot::{Address, Netdev, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
 use rdma_model::step::{
     NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router,
     of_generated,
@@ -74,15 +75,17 @@ pub fn normal(state: &NicState) -> NicState {
     n
 }
 
-/// Two states in normal form, to be compared. Link-local addresses of the kernel's count only where
-/// it has made another one than was recorded: it makes one some time after a link goes up, and none
-/// without a carrier.
-pub fn comparable(want: &NicState, have: &NicState) -> (NicState, NicState) {
+/// Two states in normal form, to be compared, where `all` routes are there. Link-local addresses of
+/// the kernel's count only where it has made another one than was recorded: it makes one some time
+/// after a link goes up, and none without a carrier.
+pub fn comparable(want: &NicState, have: &NicState, all: &[Route]) -> (NicState, NicState) {
     let (was, is) = (&want.netdev, &have.netdev);
     let recorded = was.addresses.iter().any(generated);
     let mut made = is.addresses.iter().filter(|a| generated(a));
     let is_strange = recorded && made.any(|a| !has_address(was, a));
     let (mut wanted, mut found) = (normal(want), normal(have));
+    found.routes = as_wanted(&was.name, &wanted.routes, &found.routes, all);
+    found.routes.sort();
     wanted.netdev.addresses = was
         .addresses
         .iter()
@@ -128,28 +131,7 @@ pub fn address(a: &Address) -> Address {
 /// How the observed namespace differs from what each NIC's state should be; sysctls that `expected`
 /// does not name, and queueing disciplines where it has none, are not compared.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
-    differences(expected, observed, apart)
-}
-
-/// IPv6 joins equal routes of two NICs to one with a leg over each (fib6_add_rt2node() in
-/// net/ipv6/ip6_fib.c): each NIC has its own.
-fn apart(want: &NicState, mut have: NicState) -> NicState {
-    let dev = Some(&want.netdev.name);
-    for route in &mut have.routes {
-        let is_v6 = route.destination.addr().is_ipv6();
-        let is_joined = is_v6 && route.hops.len() > 1 && route.nexthop().is_none();
-        if !is_joined || want.routes.contains(route) {
-            continue;
-        }
-        let mut own = route.hops.clone();
-        own.retain(|hop| hop.dev.as_ref() == dev);
-        let alone = route.with(own);
-        if alone.hops.len() == 1 && want.routes.contains(&alone) {
-            *route = alone;
-        }
-    }
-    have.routes.sort();
-    have
+    differences(expected, observed, |_, have| have)
 }
 
 /// What NICs lack in effect, and which of their settings differ: what other programs have added, or
@@ -245,7 +227,7 @@ fn differences(
         }
         all.extend(device_drift(&state.netdev, &now.netdev));
         now.netdev.device.clone_from(&state.netdev.device);
-        let (want, have) = comparable(state, &now);
+        let (want, have) = comparable(state, &now, &observed.routes);
         let have = counted(&want, have);
         if want == have {
             continue;

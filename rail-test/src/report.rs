@@ -88,7 +88,7 @@ impl Findings {
         };
         found.cross = found.crossed();
         for (rank, why) in refused {
-            let text = format!("what {} told cannot be used: {why}", found.node(*rank));
+            let text = format!("what {} reports cannot be used: {why}", found.node(*rank));
             found.blame(Some(Culprit::Node(*rank)), true, text);
         }
         for line in &asked.lost {

@@ -118,6 +118,11 @@ impl Kernel {
         })
     }
 
+    fn legs_add(&mut self, side: Side, route: &Route, deadline: Instant) -> Result<()> {
+        let mut legs = route.legs().into_iter();
+        legs.try_for_each(|leg| self.route_add(side, &leg, deadline))
+    }
+
     /// Linux refuses an IPv6 source whose duplicate address detection still runs, which takes a
     /// second or two after the address was added (ip6_route_info_create in net/ipv6/route.c).
     fn route_add(&mut self, side: Side, route: &Route, deadline: Instant) -> Result<()> {

@@ -1,14 +1,12 @@
 //! What makes NICs what they should be, out of what they are.
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
-
 use super::link_diff::{device_differences, link_differences, qdisc_differences};
 
 use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
+use rdma_model::ipv6_legs::{comes_by_legs, is_rest_of, joins_one_of, joins_others, rest_of};
 use rdma_model::manager::{Managed, is_daemon};
-use rdma_model::snapshot::{Address, Hop, Netdev, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::snapshot::{Address, Netdev, Route, Rule, Snapshot, SysctlValues};
 use rdma_model::step::{
     NicState, Side, Step, configure, connect, derived, generated, is_temporary, kernel_address,
     kernel_made, prefix_route,
@@ -37,8 +35,7 @@ impl<'a> Goal<'a> {
     }
 }
 
-/// The differences between what NICs are and what they should be, as steps: routes come when all
-/// NICs have their addresses, since a route may have legs over several.
+/// The differences between what NICs are and what they should be, as steps.
 pub(super) fn differences<'a>(
     side: Side,
     wanted: impl Iterator<Item = &'a NicState>,
@@ -48,12 +45,12 @@ pub(super) fn differences<'a>(
         .filter_map(|state| difference(side, state, observed, Goal::Exact))
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
-    steps.extend(connect(side, &missing.iter().collect::<Vec<_>>()));
+    steps.extend(connect_all(side, &missing, observed));
     steps
 }
 
 /// The difference between what a NIC is and what it should be: steps of its own, then what
-/// [`connect`] has to add; a NIC that is not there has none.
+/// [`connect_all`] has to add; a NIC that is not there has none.
 pub(super) fn difference(
     side: Side,
     wanted: &NicState,
@@ -61,7 +58,7 @@ pub(super) fn difference(
     goal: Goal,
 ) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
-    let (want, have) = verify::comparable(wanted, &now);
+    let (want, have) = verify::comparable(wanted, &now, &observed.routes);
     let (was, is) = (&wanted.netdev, &now.netdev);
     let dev = &was.name;
     let going = [extra_addresses(&want, &have, goal), out_of_turn(was, is)].concat();
@@ -97,12 +94,6 @@ pub(super) fn difference(
     }
     steps.extend(device_differences(side, was, is));
     steps.extend(removed(side, &want, &have, &going, goal));
-    // Those that the NIC itself has are deleted by `removed`.
-    let mut remnants = remnants(side, add.routes.iter(), observed);
-    remnants
-        .retain(|s| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route)));
-    steps.extend(remnants);
-
     add.nexthops = want.nexthops.clone();
     add.nexthops.retain(|n| !have.nexthops.contains(n));
     add.netdev
@@ -196,7 +187,7 @@ pub(super) fn additions(
     observed: &Snapshot,
 ) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
-    let (want, have) = verify::comparable(wanted, &now);
+    let (want, have) = verify::comparable(wanted, &now, &observed.routes);
     let goal = managed.map_or(Goal::Effect, Goal::Managed);
     let mut add = wanted.clone();
     add.netdev.addresses.retain(|address| {
@@ -230,7 +221,8 @@ fn removed(
     let mut steps: Vec<Step> = have
         .routes
         .iter()
-        .filter(|r| !want.routes.contains(r) && route_goes(r, have, going, goal))
+        .filter(|r| !want.routes.contains(r) && !is_rest_of_any(r, &want.routes))
+        .filter(|r| route_goes(r, have, going, goal))
         .map(|r| route_delete(side, r))
         .collect();
     if goal != Goal::Exact {
@@ -348,44 +340,70 @@ fn flushed(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> 
     flushed
 }
 
-/// When one leg of an IPv6 multipath route goes, the others stay, also those over a link that is
-/// down, and keep the whole route from being added again (fib6_ifdown and ip6_route_multipath_add
-/// in net/ipv6). IPv4 drops the whole route.
-pub(super) fn remnants<'a>(
-    side: Side,
-    wanted: impl Iterator<Item = &'a Route>,
-    observed: &Snapshot,
-) -> Vec<Step> {
-    let mut wanted: Vec<&Route> = wanted.collect();
-    wanted.retain(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none());
-    let mut steps = Vec::new();
-    if wanted.is_empty() {
-        return steps;
-    }
-    let down = observed.netdevs.iter().filter(|dev| !dev.up);
-    let down: BTreeSet<&IfName> = down.map(|dev| &dev.name).collect();
-    for route in &observed.routes {
-        let alive = alive(route, &down);
-        if wanted.iter().any(|w| is_in_the_way(&alive, w)) {
-            let route = route.clone();
-            steps.push(Step::RouteDelete { side, route });
-        }
-    }
+/// What comes when all NICs have their addresses, since a route may have legs over several. When
+/// one leg of an IPv6 multipath route goes, the others stay (fib6_ifdown() in net/ipv6/route.c):
+/// where these are all of the route they go before the whole comes, else its legs come beside them.
+/// IPv4 drops the whole route.
+pub(super) fn connect_all(side: Side, missing: &[NicState], observed: &Snapshot) -> Vec<Step> {
+    let rests = rests(missing, &observed.routes).into_iter();
+    let mut steps: Vec<Step> = rests.map(|rest| route_delete(side, rest)).collect();
+    let added = connect(side, &missing.iter().collect::<Vec<_>>());
+    let added: Vec<Step> = added
+        .into_iter()
+        .map(|step| beside_others(step, &observed.routes))
+        .collect();
+    steps.extend(behind_their_legs(added, &observed.routes));
     steps
 }
 
-/// Linux takes no route of which it has a leg, whatever its weight.
-fn is_in_the_way(left: &Route, whole: &Route) -> bool {
-    left.is_same_but_for_legs(whole) && left.hops.iter().all(|leg| whole.has_leg(leg))
+fn rests<'a>(missing: &'a [NicState], have: &'a [Route]) -> Vec<&'a Route> {
+    let mut rests: Vec<&Route> = Vec::new();
+    let wholes = missing.iter().flat_map(|state| &state.routes);
+    for whole in wholes.filter(|r| r.hops.len() > 1) {
+        let rest = rest_of(whole, have);
+        rests.extend(rest.filter(|rest| !rests.contains(rest)));
+    }
+    rests
 }
 
-/// A route without its dead legs.
-fn alive<'r>(route: &'r Route, down: &BTreeSet<&IfName>) -> Cow<'r, Route> {
-    let is_down = |hop: &Hop| hop.dev.as_ref().is_some_and(|dev| down.contains(dev));
-    if !route.hops.iter().any(is_down) {
-        return Cow::Borrowed(route);
+/// What goes before the whole comes.
+fn is_rest_of_any(left: &Route, wholes: &[Route]) -> bool {
+    let mut wholes = wholes.iter().filter(|whole| whole.hops.len() > 1);
+    wholes.any(|whole| is_rest_of(left, whole))
+}
+
+/// The kernel lists no route that stands between two legs of another one (fib6_dump_node() in
+/// net/ipv6/ip6_fib.c): others of a key come when its legs are there.
+fn behind_their_legs(steps: Vec<Step>, have: &[Route]) -> Vec<Step> {
+    let joining = steps.iter().filter_map(added_route);
+    let joining: Vec<Route> = joining.filter(|r| joins_one_of(r, have)).cloned().collect();
+    let (waiting, mut first): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| {
+        let route = added_route(step);
+        route.is_some_and(|r| !joins_others(r) && joining.iter().any(|j| has_its_place(r, j)))
+    });
+    let last = first.iter().rposition(|step| added_route(step).is_some());
+    let at = last.map_or(0, |at| at + 1);
+    first.splice(at..at, waiting);
+    first
+}
+
+fn added_route(step: &Step) -> Option<&Route> {
+    match step {
+        Step::RouteAdd { route, .. } | Step::LegsAdd { route, .. } => Some(route),
+        _ => None,
     }
-    let mut alive = route.clone();
-    alive.hops.retain(|hop| !is_down(hop));
-    Cow::Owned(alive)
+}
+
+fn has_its_place(r: &Route, other: &Route) -> bool {
+    (r.destination, r.source, r.table, r.metric)
+        == (other.destination, other.source, other.table, other.metric)
+}
+
+fn beside_others(step: Step, have: &[Route]) -> Step {
+    match step {
+        Step::RouteAdd { side, route } if comes_by_legs(&route, have) => {
+            Step::LegsAdd { side, route }
+        }
+        other => other,
+    }
 }

@@ -5,7 +5,6 @@
 mod deleted;
 mod gone;
 mod hand_over;
-mod joined;
 mod stand_ins;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -50,8 +49,6 @@ pub struct AbsentParts {
     rests: Vec<Route>,
     /// What stands in for routes of other records.
     stand_ins: Vec<Route>,
-    /// What the host has of the IPv6 routes.
-    joining: Vec<Route>,
     /// Legs over links without an address of theirs.
     unreachable: Vec<(Route, Hop)>,
     deleted_groups: HashSet<u32>,
@@ -178,8 +175,6 @@ impl AbsentParts {
             plain.other.remove(&RTA_NH_ID);
             return self.route(&plain).filter(|r| !r.hops.is_empty());
         }
-        let joined = self.joined(r);
-        let r = &joined;
         if !self.lacks(r) {
             return Some(r.clone());
         }
@@ -338,7 +333,6 @@ pub(super) fn absent_parts(
     let sysctls = gone::whether_ipv6(record);
     let host = world.observe(Side::Host, &Scope { sysctls, ..scope })?;
     let mut absent = AbsentParts::from_records(others.iter(), &host);
-    absent.joining = joined::joining(&host);
     let mut notes = absent.add_renumbered(record, others, &host);
     notes.extend(absent.add_mtus(record, &host));
     // Of one that cannot be read it is not known what is away with it.

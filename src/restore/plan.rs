@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
-use crate::restore::diff::{difference, differences, remnants};
+use crate::restore::diff::{connect_all, difference, differences};
 pub use crate::restore::legs::AbsentParts;
 use crate::restore::link_diff::{
     device_differences, foreign_programs, link_settings, lost_programs,
@@ -23,8 +23,7 @@ use crate::restore::remarks::notes;
 use crate::restore::to_put_back::{has_new_master, new_master};
 use rdma_model::ids::IfName;
 use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, configure, connect, is_temporary, leave_groups,
-    move_all,
+    Leaving, NicState, Side, Step, VirtualLink, configure, is_temporary, leave_groups, move_all,
 };
 use rdma_model::upper_lower;
 
@@ -191,14 +190,8 @@ pub fn plan_restore(
     }
     restore.steps.extend(move_all(&moved));
     restore.steps.append(&mut settings);
-    restore.steps.extend(remnants(
-        Side::Host,
-        connections.iter().flat_map(|s| &s.routes),
-        host,
-    ));
-    restore
-        .steps
-        .extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
+    let connections = connect_all(Side::Host, &connections, host);
+    restore.steps.extend(connections);
     restore
         .steps
         .extend(last_steps(held, &restore.stuck, inside));

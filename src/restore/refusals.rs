@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use rdma_model::drift::Drift;
+use rdma_model::ipv6_legs::is_rest_of;
 use rdma_model::snapshot::Route;
 use rdma_model::step::{Side, Step};
 
@@ -40,7 +41,7 @@ pub(super) fn carry_out(
         let Some(error) = failed else { return };
         done.refused
             .extend(added(step).filter(|_| is_refusal(error)));
-        if let Step::RouteAdd { route, .. } = step {
+        if let Step::RouteAdd { route, .. } | Step::LegsAdd { route, .. } = step {
             missing.push(route.clone());
         }
     });
@@ -54,7 +55,7 @@ pub(super) fn carry_out(
 
 fn added(step: &Step) -> Option<String> {
     match step {
-        Step::RouteAdd { route, .. } => Some(route.to_string()),
+        Step::RouteAdd { route, .. } | Step::LegsAdd { route, .. } => Some(route.to_string()),
         Step::NexthopAdd { nexthop, .. } => Some(nexthop.to_string()),
         _ => None,
     }
@@ -68,8 +69,10 @@ fn part_again(step: &Step, missing: &[Route]) -> Option<Step> {
     else {
         return None;
     };
-    let is_part_of_missing = missing.iter().any(|whole| route.is_part_of(whole));
-    is_part_of_missing.then(|| Step::RouteAdd {
+    let was_left_of_missing = missing
+        .iter()
+        .any(|whole| route.is_part_of(whole) || is_rest_of(route, whole));
+    was_left_of_missing.then(|| Step::RouteAdd {
         side: Side::Host,
         route: route.clone(),
     })

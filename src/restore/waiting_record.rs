@@ -10,9 +10,9 @@ use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
-use rdma_model::step::{NicState, Side, Step, chosen_by_manager, connect};
+use rdma_model::step::{NicState, Side, Step, chosen_by_manager};
 
-use super::diff::{additions, remnants};
+use super::diff::{additions, connect_all};
 use super::forget::close_record;
 use super::legs::{absent_parts, await_absent_parts, hand_over, other_records};
 use super::locate::is_same_nic;
@@ -207,9 +207,7 @@ fn plan_to_add(record: &Record, here: &[MovedNic], words: &Words, host: &Snapsho
         .filter_map(|(part, held)| additions(&part.before, held.managed.as_ref(), host))
         .unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
-    let routes = added.iter().flat_map(|state| &state.routes);
-    steps.extend(remnants(Side::Host, routes, host));
-    steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
+    steps.extend(connect_all(Side::Host, &added, host));
     steps.extend(
         here.iter()
             .flat_map(|held| delete_replaced(held, words, host)),

@@ -233,27 +233,54 @@ fn a_whole_route_over_a_nic_that_waits_comes_back() {
     });
 }
 
-/// Of IPv6 these are legs of one route, and the kernel names the protocol of the first one.
+const JOINED: &str = "fd53::/48";
+
+/// What the kernel says of one leg of an IPv6 route, with what is its own.
+fn ipv6_leg(dev: &str) -> String {
+    let text = sh(&format!(
+        "ip -6 route get fibmatch fd53::1 oif {dev} || true"
+    ));
+    let mut lines = text.lines().filter(|line| !line.contains("nexthop"));
+    let route = lines.next().unwrap_or_default();
+    let mut legs = text
+        .lines()
+        .filter(|line| line.contains(&format!("dev {dev} ")));
+    format!("{route}: {}", legs.next().unwrap_or_default().trim())
+}
+
+fn delete_all_legs() {
+    sh(&format!(
+        "while ip -6 route delete {JOINED} 2>/dev/null; do :; done"
+    ));
+}
+
+/// Legs that programs give one by one are one route for Linux, which names the protocol of the
+/// first one. What stayed on the host stays as it is.
 #[test]
 fn ipv6_legs_of_two_protocols_come_back() {
     alone(|host| {
         host.rails(2);
         host.ip("address add fd00::1/64 dev r0 nodad
-address add fd01::1/64 dev r1 nodad
-route append fd53::/48 via fd00::9 dev r0 proto static
-route append fd53::/48 via fd01::9 dev r1 proto boot");
-        let before = host.look();
+address add fd01::1/64 dev r1 nodad");
+        let bare = host.look();
+        host.ip(&format!(
+            "route append {JOINED} via fd00::9 dev r0 proto static
+route append {JOINED} via fd01::9 dev r1 proto boot mtu 1300"
+        ));
+        let before = ["r0", "r1"].map(ipv6_leg);
         let mut one = taken(host, "r0");
         one.stop(host).ok();
-        host.is_as(&before);
+        assert_eq!(["r0", "r1"].map(ipv6_leg), before);
         for order in [["r0", "r1"], ["r1", "r0"]] {
             let mut both = order.map(|nic| taken(host, nic));
             for c in &mut both {
                 c.stop(host).ok();
             }
             host.is_clean();
-            host.is_as(&before);
+            assert_eq!(["r0", "r1"].map(ipv6_leg), before, "{order:?}");
         }
+        delete_all_legs();
+        host.is_as(&bare);
     });
 }
 
@@ -310,32 +337,116 @@ dev r2");
     });
 }
 
-/// The kernel deletes the legs of one protocol at a time, where it is asked for one.
+/// A host with six uplinks.
+fn six_uplinks(host: &Host) {
+    for i in 0..6 {
+        host.ip(&format!(
+            "link add u{i} type veth peer name w{i}\nlink set w{i} up\nlink set u{i} up
+address add fd1{i}::1/64 dev u{i} nodad"
+        ));
+    }
+}
+
+/// The kernel tells what is the first leg's own alone: the others must not come again.
 #[test]
 fn ipv6_legs_of_many_protocols_survive_a_killed_stop() {
     alone(|host| {
         host.rails(1);
         host.ip("address add fd00::1/64 dev r0 nodad");
-        for i in 0..6 {
-            host.ip(&format!(
-                "link add u{i} type veth peer name w{i}\nlink set w{i} up\nlink set u{i} up
-address add fd1{i}::1/64 dev u{i} nodad"
-            ));
-        }
-        host.ip("route append fd53::/48 via fd00::9 dev r0 proto 4");
+        six_uplinks(host);
+        let bare = host.look();
+        host.ip(&format!("route append {JOINED} via fd00::9 dev r0 proto 4"));
         for (i, protocol) in [3, 16, 4, 9, 2, 17].into_iter().enumerate() {
-            let leg = format!("via fd1{i}::9 dev u{i} proto {protocol}");
-            host.ip(&format!("route append fd53::/48 {leg}"));
+            let leg = format!("via fd1{i}::9 dev u{i} proto {protocol} mtu 140{i}");
+            host.ip(&format!("route append {JOINED} {leg}"));
         }
-        let before = host.look();
+        let devs = ["r0", "u0", "u1", "u2", "u3", "u4", "u5"];
+        let before = devs.map(ipv6_leg);
         for point in (1..40).step_by(2) {
             let c = taken(host, "r0");
             let mut stop = host.command(&["hook", "poststop"]);
             stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
             testkit::run(&mut stop, &c.stopped());
+            assert_eq!(devs.map(ipv6_leg)[1..], before[1..], "killed at {point}");
             host.rdmaprep(&["restore", "--all"]).ok();
             host.is_clean();
-            host.is_as(&before);
+            assert_eq!(devs.map(ipv6_leg)[1..], before[1..], "killed at {point}");
+            assert!(
+                ipv6_leg("r0").contains("via fd00::9 dev r0"),
+                "killed at {point}"
+            );
+        }
+        delete_all_legs();
+        host.is_as(&bare);
+    });
+}
+
+/// A route of the record's own, to which another program adds a leg meanwhile.
+#[test]
+fn an_ipv6_leg_of_another_program_is_never_deleted() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad");
+        six_uplinks(host);
+        for point in (1..40).step_by(2) {
+            host.ip(&format!(
+                "route add {JOINED} nexthop via fd00::9 dev r0 nexthop via fd10::9 dev u0"
+            ));
+            let c = taken(host, "r0");
+            host.ip(&format!(
+                "route append {JOINED} via fd11::9 dev u1 src fd11::1"
+            ));
+            let stayed = ["u0", "u1"].map(ipv6_leg);
+            let mut stop = host.command(&["hook", "poststop"]);
+            stop.env("RDMAPREP_FAULT", format!("{point}:kill"));
+            testkit::run(&mut stop, &c.stopped());
+            assert_eq!(["u0", "u1"].map(ipv6_leg), stayed, "killed at {point}");
+            host.rdmaprep(&["restore", "--all"]).ok();
+            host.is_clean();
+            assert_eq!(["u0", "u1"].map(ipv6_leg), stayed, "killed at {point}");
+            assert!(
+                ipv6_leg("r0").contains("via fd00::9 dev r0"),
+                "killed at {point}"
+            );
+            delete_all_legs();
+        }
+    });
+}
+
+/// A lookup finds no leg in a table to which no rule leads: that says nothing of whose it is. The
+/// kernel lists no route that stands between two legs.
+#[test]
+fn ipv6_legs_beside_others_and_out_of_reach_stay() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad");
+        six_uplinks(host);
+        let bare = host.look();
+        let uplinks = [
+            "via fd10::9 dev u0 proto boot mtu 1300",
+            "via fd11::9 dev u1 proto 101",
+        ];
+        let beside = format!("route append {JOINED} dev r0 proto static");
+        for (table, beside) in [("table 77", String::new()), ("", beside)] {
+            let rail = "via fd00::9 dev r0 proto static".to_owned();
+            for leg in [uplinks[0].to_owned(), rail, uplinks[1].to_owned()] {
+                host.ip(&format!("route append {JOINED} {leg} {table}"));
+            }
+            host.ip(&beside);
+            let mut c = taken(host, "r0");
+            c.stop(host).ok();
+            host.is_clean();
+            let routes = || sh(&format!("ip -6 route show {JOINED} {table}"));
+            assert!(routes().contains("dev r0"), "{}", routes());
+            // The first leg shows what is its own.
+            sh(&format!(
+                "ip -6 route delete {JOINED} via fd10::9 dev u0 {table}"
+            ));
+            assert!(routes().contains("101"), "{}", routes());
+            sh(&format!(
+                "while ip -6 route delete {JOINED} {table} 2>/dev/null; do :; done"
+            ));
+            host.is_as(&bare);
         }
     });
 }
@@ -355,12 +466,16 @@ route append fd53::/48 via fd00::9 dev r0 proto 4
 route append fd53::/48 via fd01::9 dev r1 proto 4
 route append fd53::/48 via fd10::9 dev u0 proto 4
 route append fd53::/48 dev u0 proto 3");
-        let mut c = taken(host, "r0");
-        host.ip("route delete fd53::/48 via fd01::9 dev r1 proto 4");
-        c.stop(host).ok();
-        host.is_clean();
-        let routes = sh("ip -6 route show fd53::/48");
-        assert!(!routes.contains("dev r1"), "{routes}");
-        assert!(routes.contains("dev r0"), "{routes}");
+        for other in ["", "route append fd53::/48 via fd10::8 dev u0"] {
+            let mut c = taken(host, "r0");
+            host.ip("route delete fd53::/48 via fd01::9 dev r1 proto 4");
+            host.ip(other);
+            c.stop(host).ok();
+            host.is_clean();
+            let routes = sh("ip -6 route show fd53::/48");
+            assert!(!routes.contains("dev r1"), "{routes}");
+            assert!(routes.contains("dev r0"), "{routes}");
+            host.ip("route append fd53::/48 via fd01::9 dev r1 proto 4");
+        }
     });
 }

@@ -9,6 +9,7 @@ pub mod error_class;
 pub mod escape;
 pub mod host_objects;
 pub mod ids;
+pub mod ipv6_legs;
 pub mod link_kind;
 pub mod manager;
 pub mod moved_nic;

@@ -201,6 +201,11 @@ pub enum Step {
         side: Side,
         route: Route,
     },
+    /// Adds those legs of an IPv6 route that are not there.
+    LegsAdd {
+        side: Side,
+        route: Route,
+    },
     /// Adds an IPv4 route before equal ones.
     RoutePrepend {
         side: Side,

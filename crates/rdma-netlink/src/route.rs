@@ -234,7 +234,7 @@ pub fn route_message(
             all.retain(|kind, _| ![RTA_ENCAP_TYPE, RTA_ENCAP | NLA_F_NESTED].contains(kind))
         }
         [] => {}
-        [only] => {
+        [only] if only.weight == 0 => {
             flags = u32::from(only.flags);
             only.gateway
                 .into_iter()
@@ -273,6 +273,27 @@ pub fn lookup(to: IpAddr, from: IpAddr) -> Raw {
         header,
         attributes: Attributes::from([(RTA_DST, of_ip(to)), (RTA_SRC, of_ip(from))]),
     }
+}
+
+/// The question for the FIB entry by which packets to an address leave over one link, with what is
+/// this leg's own (RTM_F_FIB_MATCH, RTM_F_LOOKUP_TABLE in include/uapi/linux/rtnetlink.h);
+/// [`of_answer`] reads the answer.
+pub fn lookup_leg(to: Ipv6Addr, link: u32) -> Raw {
+    let flags = 0x3000u32.to_ne_bytes();
+    let header = [&[AF_INET6 as u8, 128, 0, 0, 0, 0, 0, 0], &flags[..]].concat();
+    let to = of_ip(IpAddr::V6(to));
+    Raw {
+        kind: RTM_GETROUTE,
+        header,
+        attributes: Attributes::from([(RTA_DST, to), (RTA_OIF, of_word(link))]),
+    }
+}
+
+pub fn of_answer(answer: &Raw, names: &Names) -> Option<Route> {
+    route(
+        &[&answer.header[..], &emitted(&answer.attributes)].concat(),
+        names,
+    )
 }
 
 pub fn out(answer: &Raw) -> Option<u32> {

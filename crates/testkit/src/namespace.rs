@@ -268,6 +268,20 @@ fn settled(line: &str) -> String {
     all.fold(line.to_owned(), |line, word| line.replace(word, ""))
 }
 
+/// A route without the order of its legs, and what `ip` says of the first one of IPv6 alone: where
+/// these are one program's the normal form has both.
+fn legs_in_order(line: String) -> String {
+    let mut parts = line.split("\\\tnexthop ");
+    let route = parts.next().unwrap_or_default();
+    let mut legs: Vec<&str> = parts.map(str::trim).collect();
+    if legs.is_empty() || !route.contains(" pref ") {
+        return line;
+    }
+    legs.sort_unstable();
+    let destination = route.split(' ').next().unwrap_or_default();
+    format!("{destination} legs {}", legs.join(", "))
+}
+
 /// The host: this network namespace, with a run folder, a state folder and a config file.
 pub struct Host {
     program: &'static str,
@@ -367,6 +381,7 @@ impl Host {
         // The kernel makes and settles these by itself, some time after the call.
         .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
         .map(settled)
+        .map(legs_in_order)
         .collect();
         lines.sort();
         lines.join("\n") + "\n"

@@ -3,6 +3,7 @@
 mod across_netns;
 mod change_links;
 mod change_routes;
+mod ipv6_legs;
 mod observe;
 pub(super) mod tcx;
 

@@ -160,8 +160,10 @@ impl RouteSocket {
             )?;
         }
         for (family, number) in [(AddressFamily::Inet, 4), (AddressFamily::Inet6, 6)] {
-            let mut listed = self.routes(family, wanted, &names)?;
-            network.routes.append(&mut listed.routes);
+            let listed = self.routes(family, wanted, &names)?;
+            network
+                .routes
+                .extend(self.with_legs_apart(listed.routes, &names));
             let is_cut = route::is_cut(number, &network.netdevs, listed.has_local);
             network.routes_cut.extend(is_cut.then_some(number));
             network.rules.append(&mut self.rules(family)?);

@@ -247,6 +247,7 @@ impl World for Kernel {
             ),
             Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
             Step::RouteAdd { side, route } => self.route_add(*side, route, deadline),
+            Step::LegsAdd { side, route } => self.legs_add(*side, route, deadline),
             Step::RoutePrepend { side, route } => self.space(*side)?.route.route_prepend(route),
             Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
             Step::NexthopAdd { side, nexthop } => self.nexthop_add(*side, nexthop, deadline),

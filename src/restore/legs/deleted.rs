@@ -5,11 +5,11 @@
 use std::collections::HashSet;
 
 use rdma_model::ids::IfName;
+use rdma_model::ipv6_legs::joins_others;
 use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Hop, Netdev, Nexthop, Route, Snapshot};
 
 use super::AbsentParts;
-use super::joined::joins_others;
 use crate::record::Record;
 
 /// A leg over a link that stayed, and what was left of its route.
@@ -149,6 +149,23 @@ fn is_of_one_route(r: &Route, whole: &Route) -> bool {
     r.is_same_but_for_legs(whole) && joins_others(r) == joins_others(whole)
 }
 
+/// What is left of a route; nothing is known where another one is beside it, or in its place by
+/// now. To those of IPv6 any program adds legs.
+fn rest_of<'h>(route: &Route, host: &'h Snapshot) -> Option<Vec<&'h Route>> {
+    let there = host.routes.iter().filter(|r| is_of_one_route(r, route));
+    let there: Vec<&Route> = there.collect();
+    let is_part = |r: &&&Route| match joins_others(route) {
+        true => r.hops.iter().any(|leg| route.has_leg(leg)),
+        false => r.is_part_of(route),
+    };
+    let parts: Vec<&Route> = there.iter().filter(is_part).copied().collect();
+    let is_known = match joins_others(route) {
+        true => there.is_empty() || !parts.is_empty(),
+        false => parts.len() == there.len(),
+    };
+    is_known.then_some(parts)
+}
+
 fn is_among(legs: &[(Route, Hop)], route: &Route, leg: &Hop) -> bool {
     let mut legs = legs.iter();
     legs.any(|(of, gone)| of.is_same_but_for_legs(route) && gone.is_same_leg(leg))
@@ -167,12 +184,9 @@ fn legs_that_stayed<'a>(
         if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
             continue;
         }
-        let rest = host.routes.iter().filter(|r| is_of_one_route(r, route));
-        let rest: Vec<&Route> = rest.collect();
-        // Else another route of that kind is beside it, or there is another one by now.
-        if rest.iter().any(|r| !r.is_part_of(route)) {
+        let Some(rest) = rest_of(route, host) else {
             continue;
-        }
+        };
         for leg in route
             .hops
             .iter()

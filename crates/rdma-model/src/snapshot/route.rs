@@ -54,6 +54,19 @@ impl Route {
         }
     }
 
+    /// Each leg as a route of its own. One with a weight keeps it, which the kernel takes of one of
+    /// several alone.
+    pub fn legs(&self) -> Vec<Route> {
+        let one = |leg: &Hop| match leg.weight {
+            0 => self.with(vec![leg.clone()]),
+            _ => Route {
+                hops: vec![leg.clone()],
+                ..self.clone()
+            },
+        };
+        self.hops.iter().map(one).collect()
+    }
+
     /// Whether it is what remains of another one whose other legs have gone.
     pub fn is_part_of(&self, whole: &Route) -> bool {
         self.is_same_but_for_legs(whole)

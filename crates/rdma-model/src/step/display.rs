@@ -123,6 +123,7 @@ impl fmt::Display for Step {
                 if *up { "up" } else { "down" }
             ),
             Step::RouteAdd { side, route } => write!(f, "adding route {route} {side}"),
+            Step::LegsAdd { side, route } => write!(f, "adding legs of route {route} {side}"),
             Step::RoutePrepend { side, route } => write!(f, "putting route {route} first {side}"),
             Step::RouteDelete { side, route } => write!(f, "deleting route {route} {side}"),
             Step::NexthopAdd { side, nexthop } => {

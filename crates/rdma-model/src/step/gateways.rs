@@ -40,7 +40,9 @@ pub fn links_to_gateways(step: &Step) -> Vec<(Side, Route)> {
         }
     };
     let side = match step {
-        Step::RouteAdd { side, route } | Step::RoutePrepend { side, route }
+        Step::RouteAdd { side, route }
+        | Step::LegsAdd { side, route }
+        | Step::RoutePrepend { side, route }
             if route.nexthop().is_none() =>
         {
             for hop in &route.hops {

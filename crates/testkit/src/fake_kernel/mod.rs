@@ -378,6 +378,7 @@ impl Kernel {
                 ..
             } => self.await_port(hca, dev, addresses),
             Step::RouteAdd { side, .. }
+            | Step::LegsAdd { side, .. }
             | Step::RoutePrepend { side, .. }
             | Step::RouteDelete { side, .. }
             | Step::NexthopAdd { side, .. }

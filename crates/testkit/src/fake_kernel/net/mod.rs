@@ -462,6 +462,9 @@ impl Space {
     pub fn connect(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::RouteAdd { route, .. } => return self.route_add(route),
+            Step::LegsAdd { route, .. } => {
+                return route.legs().iter().try_for_each(|leg| self.route_add(leg));
+            }
             Step::RoutePrepend { route, .. } => return self.route_prepend(route),
             Step::RouteDelete { route, .. } => return self.route_delete(route),
             Step::NexthopAdd { nexthop, .. } => return self.nexthop_add(nexthop),
