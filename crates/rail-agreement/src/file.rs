@@ -281,7 +281,7 @@ impl FileStore {
             .collect()
     }
 
-    fn has(&self, key: &String) -> bool {
+    fn has(&self, key: &str) -> bool {
         self.place(key).is_some()
     }
 }
