@@ -7,6 +7,7 @@ use crate::select::protected_ifaces::Guarded;
 use anyhow::Result;
 use rdma_model::effect::missing_addresses;
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ipv6_legs::joins_others;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::{Nic, identity, same_nic};
@@ -163,9 +164,11 @@ pub(super) fn check_legs(before: &NicState, host: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Whether a restore adds its legs, and no routing daemon or nexthop object does.
+/// Whether it is a route of several legs, or one of its legs, which a restore adds, and no routing
+/// daemon or nexthop object.
 fn is_restored(route: &Route) -> bool {
-    !is_daemon(route.protocol) && route.hops.len() > 1 && route.nexthop().is_none()
+    let has_legs = route.hops.len() > 1 || joins_others(route);
+    !is_daemon(route.protocol) && has_legs && route.nexthop().is_none()
 }
 
 /// Why the kernel would not take a leg of that route over this netdev, and what cures it.

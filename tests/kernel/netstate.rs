@@ -1064,7 +1064,7 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             attempt(
                 "r0,r1",
                 &[
-                    "a leg of the route fd21::/32 nexthop via",
+                    "a leg of the route fd21::/32 via fd01::9 dev r1",
                     "is over r1, which is without IPv6",
                     "disable_ipv6=0",
                 ],
