@@ -529,6 +529,12 @@ class Ended:
         self.code, self.text, self.seconds = code, text, seconds
 
 
+def nics_in_status():
+    """What status says of containers and waiting NICs, without what has returned lately."""
+    lines = rdmaprep("status").text.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("returned:"))
+
+
 def rdmaprep(*arguments, given=b"", kill_after=None):
     started = time.monotonic()
     process = subprocess.Popen(

@@ -18,7 +18,7 @@ from collections import Counter
 
 import cases
 import state
-from host import Container, Ended, Failure, Host, rdmaprep, sh, wait_for
+from host import Container, Ended, Failure, Host, nics_in_status, rdmaprep, sh, wait_for
 
 # Until everything is as it was. For what never happens; `timer` may be needed meanwhile.
 BACK_LIMIT = 40
@@ -192,7 +192,7 @@ class Judge:
     def until_nothing_is_left(self):
         """The timer has seen every NIC's manager done, and rdmaprep forgets what was there."""
         end = time.monotonic() + BACK_LIMIT
-        while any(nic in (status := rdmaprep("status").text) for nic in self.host.rails):
+        while any(nic in (status := nics_in_status()) for nic in self.host.rails):
             if time.monotonic() > end:
                 raise Failure(f"timer: after {BACK_LIMIT} s status still says: {status[:300]}")
             self.timer()

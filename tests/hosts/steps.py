@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from host import Container, Failure, rdmaprep, sh, wait_for
+from host import Container, Failure, nics_in_status, rdmaprep, sh, wait_for
 
 # A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
 # of one.
@@ -24,7 +24,7 @@ def unfinished_then(judge, step, spoil, repair):
     lines = judge.differences()
     is_tried = any(" tentative " in str(line) for line in lines)
     if lines and not is_tried and not judge.by_hand:
-        status = rdmaprep("status").text
+        status = nics_in_status()
         if judge.host.rails[0] not in status:
             raise Failure(f"{step}: r0 is not complete, and status does not say so: {status[:300]}")
     judge.timer(step)
@@ -66,7 +66,7 @@ def networking_off(judge):
         judge.expect_code(container.stop(), 0, step)
         judge.timer(step)
         judge.expect_code(rdmaprep("restore", "--all"), 0, f"{step}: restore --all")
-        if "r0" not in rdmaprep("status").text:
+        if "r0" not in nics_in_status():
             raise Failure(f"{step}: networking is off, and status does not say that r0 waits")
         sh("nmcli networking on")
         judge.expect_back(step, LEASE_LIMIT)
@@ -84,7 +84,7 @@ def ended_while_a_nic_waits(judge):
             raise Failure(f"{step}: restore --dry-run tells half of it: {foretold}")
         judge.host.dhcp.stop()
         judge.expect_code(container.stop(), 0, step)
-        if "r0" not in rdmaprep("status").text:
+        if "r0" not in nics_in_status():
             raise Failure(f"{step}: there is no lease, and status does not say that r0 waits")
         sh("nmcli device disconnect r0")
         judge.host.dhcp.start()
@@ -272,7 +272,7 @@ def deleted_while_a_nic_waits(judge):
         container = attach_noticed(judge, step)
         judge.host.carrier("r0", False)
         judge.expect_code(container.stop(), 0, step)
-        if "r0" not in rdmaprep("status").text:
+        if "r0" not in nics_in_status():
             raise Failure(f"{step}: r0 has no carrier, and status does not say that it waits")
         sh(f"ip rule del {rule}")
         judge.timer(step)
