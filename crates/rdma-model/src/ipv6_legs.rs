@@ -57,12 +57,16 @@ pub fn joins_one_of(r: &Route, have: &[Route]) -> bool {
 /// A NIC's routes, of `all` that are there, with each wanted one whose legs are all there in the
 /// place of these legs.
 pub fn as_wanted(dev: &IfName, wanted: &[Route], have: &[Route], all: &[Route]) -> Vec<Route> {
+    let mut there: Vec<&Route> = wanted.iter().filter(|w| joins_others(w)).collect();
+    there.retain(|whole| !have.contains(whole) && is_there_by_legs(whole, all));
     let mut routes = have.to_vec();
-    for whole in wanted.iter().filter(|w| joins_others(w)) {
-        if !have.contains(whole) && is_there_by_legs(whole, all) {
-            take_legs(whole, &mut routes);
-            routes.push(whole.clone());
-        }
+    // A container may have thousands.
+    if there.is_empty() {
+        return routes;
+    }
+    for whole in there {
+        take_legs(whole, &mut routes);
+        routes.push(whole.clone());
     }
     routes.retain(|r| have.contains(r) || r.devs().any(|of| of == dev));
     routes
