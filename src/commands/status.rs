@@ -45,7 +45,6 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     }
     let now = now().unwrap_or_default();
     let returned = Returned::recent(&reports, now);
-    reports.retain(|(_, report)| !is_settled(report, &records));
     let mut failures = Failed::recent(&reports, now);
     for failed in &mut failures {
         let id = failed.container.as_ref();

@@ -86,9 +86,12 @@ impl Failed {
                 report: file.clone(),
             });
         }
-        failures.sort_by_key(|f| (f.solved, std::cmp::Reverse(f.time)));
-        failures.truncate(MAX_FAILURES);
-        failures
+        failures.sort_by_key(|f| std::cmp::Reverse(f.time));
+        let (solved, mut open): (Vec<Failed>, Vec<Failed>) =
+            failures.into_iter().partition(|f| f.solved);
+        open.truncate(MAX_FAILURES);
+        open.extend(solved);
+        open
     }
 }
 

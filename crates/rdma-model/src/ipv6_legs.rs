@@ -1,8 +1,8 @@
 //! Linux makes one IPv6 route of all that are equal but for their next hops, if these have
 //! gateways, whatever program adds them (rt6_qualify_for_ecmp() in include/net/ip6_route.h,
 //! fib6_add_rt2node() in net/ipv6/ip6_fib.c). Each leg keeps a protocol, a source and metrics of
-//! its own, and the kernel tells those of the first one alone: what another program has added must
-//! stay as it is.
+//! its own, and the kernel reports those of the first one alone: what another program has added
+//! must stay as it is.
 
 use crate::ids::IfName;
 use crate::snapshot::{Hop, RTA_EXPIRES, Route};
@@ -15,22 +15,27 @@ pub fn joins_others(r: &Route) -> bool {
 }
 
 /// What is left of a route, or that one in another order, where no other program has a leg: it can
-/// go, and the whole comes as it was. Several are legs that are not known to be alike.
+/// be deleted before the whole is added. Where several routes are left, their legs are not known to
+/// be alike, and all of them stay.
 pub fn rest_of<'h>(whole: &Route, have: &'h [Route]) -> Option<&'h Route> {
     let mut there = have.iter().filter(|r| are_of_one_key(r, whole));
     let first = there.next().filter(|left| is_rest_of(left, whole));
     first.filter(|_| there.next().is_none())
 }
 
-/// A preferred source goes with its address (fib6_remove_prefsrc() in net/ipv6/route.c).
+/// Whether all of its legs are the other one's, and nothing else differs. A preferred source goes
+/// with its address (fib6_remove_prefsrc() in net/ipv6/route.c).
 pub fn is_rest_of(left: &Route, whole: &Route) -> bool {
+    if !are_of_one_key(left, whole) {
+        return false;
+    }
     let legs = left.hops.iter().map(|leg| leg_of(whole, leg));
     let Some(legs) = legs.collect::<Option<Vec<Hop>>>() else {
         return false;
     };
     let mut expected = whole.with(legs);
     expected.prefsrc = expected.prefsrc.filter(|_| left.prefsrc.is_some());
-    are_of_one_key(left, whole) && without_changing(left) == without_changing(&expected)
+    without_expiry(left) == without_expiry(&expected)
 }
 
 /// The legs that are not there, whatever program added those that are.
@@ -80,21 +85,14 @@ fn is_there_by_legs(whole: &Route, have: &[Route]) -> bool {
     are_several && rest_of(whole, have).is_none() && missing_legs(whole, have).is_empty()
 }
 
-/// Whose the legs are that are left, the kernel does not tell.
 fn take_legs(whole: &Route, routes: &mut Vec<Route>) {
     for route in routes.iter_mut().filter(|r| are_of_one_key(r, whole)) {
         let mut hops = route.hops.clone();
         hops.retain(|leg| !whole.has_leg(leg));
-        if hops.first() != route.hops.first() {
-            route.protocol = UNSPECIFIED;
-        }
         *route = route.with(hops);
     }
     routes.retain(|r| !r.hops.is_empty() || !r.is_ipv6());
 }
-
-/// RTPROT_UNSPEC: a deletion takes a leg of any protocol.
-const UNSPECIFIED: u8 = 0;
 
 fn are_of_one_key(r: &Route, whole: &Route) -> bool {
     r.is_same_but_for_legs(whole) && joins_others(r) && joins_others(whole)
@@ -110,7 +108,7 @@ fn leg_of(whole: &Route, same: &Hop) -> Option<Hop> {
     })
 }
 
-fn without_changing(r: &Route) -> Route {
+fn without_expiry(r: &Route) -> Route {
     let mut plain = r.clone();
     plain.other.remove(&RTA_EXPIRES);
     plain

@@ -149,9 +149,9 @@ fn is_of_one_route(r: &Route, whole: &Route) -> bool {
     r.is_same_but_for_legs(whole) && joins_others(r) == joins_others(whole)
 }
 
-/// What is left of a route; nothing is known where another one is beside it, or in its place by
-/// now. To those of IPv6 any program adds legs.
-fn rest_of<'h>(route: &Route, host: &'h Snapshot) -> Option<Vec<&'h Route>> {
+/// What is left of a route; unknown where another one is beside it, or in its place by now. Any
+/// program may have added legs to one of IPv6.
+fn parts_left<'h>(route: &Route, host: &'h Snapshot) -> Option<Vec<&'h Route>> {
     let there = host.routes.iter().filter(|r| is_of_one_route(r, route));
     let there: Vec<&Route> = there.collect();
     let is_part = |r: &&&Route| match joins_others(route) {
@@ -184,7 +184,7 @@ fn legs_that_stayed<'a>(
         if !is_divided || is_daemon(route.protocol) || all.iter().any(|s| s.route == route) {
             continue;
         }
-        let Some(rest) = rest_of(route, host) else {
+        let Some(rest) = parts_left(route, host) else {
             continue;
         };
         for leg in route
