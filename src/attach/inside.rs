@@ -1,7 +1,9 @@
 //! What a NIC has inside, of what it has on the host.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use ipnet::IpNet;
+use rdma_model::ipv6_legs::{joins_others, missing_legs};
 use rdma_model::snapshot::{
     Address, Hop, Netdev, RTA_EXPIRES, RTA_METRICS, RTA_NH_ID, Route, Snapshot,
 };
@@ -67,12 +69,7 @@ pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapsho
     let own = NetdevAddresses::new(&before.netdev);
     // What was parted may have no leg over this NIC any more: it is another one's.
     let parts = carried.flat_map(parted).filter(|r| own.loses(r));
-    // Without the legs that stay, two may be one.
-    let mut seen = BTreeSet::new();
-    state.routes = parts
-        .map(plain)
-        .filter(|r| seen.insert(r.clone()))
-        .collect();
+    state.routes = each_once(parts.map(plain));
     state.nexthops.clear();
     state.netdev.sysctls = sysctl_carry::sysctls(&before.netdev, host);
     state.routes.retain(|r| !of_generated(r, &before.netdev));
@@ -123,6 +120,26 @@ fn parted(route: Route) -> Vec<Route> {
         .map(|h| vec![h])
         .chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
     parts.map(|hops| route.with(hops)).collect()
+}
+
+/// Without the legs that stay, and without nexthop objects, two may be one: Linux refuses an IPv6
+/// route whose legs are there, whatever else differs (rt6_duplicate_nexthop() in
+/// include/net/ip6_route.h).
+fn each_once(routes: impl Iterator<Item = Route>) -> Vec<Route> {
+    let mut seen = BTreeSet::new();
+    let mut joined: HashMap<IpNet, Vec<Route>> = HashMap::new();
+    let mut kept = Vec::new();
+    for route in routes.filter(|r| seen.insert(r.clone())) {
+        if joins_others(&route) {
+            let others = joined.entry(route.destination).or_default();
+            if missing_legs(&route, others).is_empty() {
+                continue;
+            }
+            others.push(route.clone());
+        }
+        kept.push(route);
+    }
+    kept
 }
 
 /// A route without what it had on the host alone: the nexthop object, whose legs it has itself now,

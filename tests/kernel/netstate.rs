@@ -232,6 +232,38 @@ fn nexthop_objects_and_their_groups() {
     });
 }
 
+/// Without the object it is a route that Linux refuses beside the other one.
+#[test]
+fn an_ipv6_object_beside_a_route_to_its_gateway() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad\nnexthop add id 6 via fd00::9 dev r0");
+        let object = "nhid 6";
+        let leg = "via fd00::9 dev r0 proto static mtu 1400";
+        let direct = "dev r0 proto boot";
+        for routes in [
+            [object, leg, direct],
+            [object, direct, leg],
+            [leg, object, direct],
+            [leg, direct, object],
+            [direct, object, leg],
+            [direct, leg, object],
+        ] {
+            for route in routes {
+                host.ip(&format!("route append fd53::/48 {route}"));
+            }
+            journey(host, "r0", |c| {
+                let inside = c.sh("ip -6 route show fd53::/48");
+                assert_eq!(inside.lines().count(), 2, "{routes:?}: {inside}");
+                assert_eq!(inside.matches("via fd00::9").count(), 1, "{inside}");
+            });
+            for route in routes {
+                host.ip(&format!("route delete fd53::/48 {route}"));
+            }
+        }
+    });
+}
+
 /// An administrator, or the kernel where none is asked for, gives a free number.
 #[test]
 fn a_nexthop_object_whose_number_was_taken() {
