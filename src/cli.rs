@@ -19,6 +19,7 @@ mod metrics;
 mod nccl;
 mod nccl_settings;
 mod plan;
+mod prepare;
 mod restore;
 mod snapshot;
 mod sysfs;
@@ -49,6 +50,7 @@ pub use metrics::MetricsArgs;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use nccl_settings::NcclSettingsArgs;
 pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
+pub use prepare::PrepareArgs;
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use snapshot::SnapshotArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
@@ -85,6 +87,7 @@ pub enum Command {
   rdmaprep prepare --dry-run
   rdmaprep prepare --plan train --ifaces \"rdma0 rdma1\"
   rdmaprep prepare --plan train --bundle /run/bundle
+  rdmaprep prepare --configured
   rdmaprep prepare --rendezvous c10d://192.0.2.1:29400 --rank 0 --nodes 2 --run-id 1")]
     Prepare(Box<PrepareArgs>),
     /// Print the settings that a plan's containers get for NCCL and other libraries
@@ -236,62 +239,6 @@ pub enum Command {
   rdmaprep completion bash
   rdmaprep completion fish")]
     Completion(CompletionArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct PrepareArgs {
-    /// Name of the plan
-    #[arg(
-        long,
-        env = "RDMAPREP_PLAN",
-        value_name = "NAME",
-        default_value = "default"
-    )]
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
-    pub plan: String,
-    /// Edit the config.json of this bundle
-    #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
-    pub bundle: Option<PathBuf>,
-    /// The runtime: a command line, or a name
-    ///
-    /// For gVisor: `runsc --rdmaproxy`, or the name of a runtime in Docker's or containerd's
-    /// configuration, such as `runsc`. It decides what `--sysfs auto` means.
-    #[arg(long, env = "RDMAPREP_RUNTIME", value_name = "COMMAND")]
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
-    pub runtime: Option<String>,
-    /// Timeout of each hook [default: 60 or more]
-    // More for more than 225 NICs.
-    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub hook_timeout: Option<u32>,
-    /// Store nothing; show the diff (all nodes or none)
-    #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
-    pub dry_run: bool,
-    /// Print JSON
-    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
-    pub json: bool,
-    /// Decide from a file of `snapshot --json`
-    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
-    pub snapshot: Option<PathBuf>,
-    #[command(flatten)]
-    pub select: SelectArgs,
-    #[command(flatten)]
-    pub rendezvous: RendezvousArgs,
-    /// Test rails first [=failed, strict]
-    ///
-    /// Sends traffic over them before all nodes agree, as `test-rails` does. A rail that fails
-    /// anywhere is left out on all nodes; with strict no plan is stored then. All nodes give it
-    /// alike.
-    #[arg(
-        long,
-        env = "RDMAPREP_TEST_RAILS",
-        value_name = "HOW",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "failed",
-        hide_possible_values = true
-    )]
-    pub test_rails: Option<LeaveOut>,
 }
 
 #[derive(Debug, Args)]

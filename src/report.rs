@@ -12,6 +12,7 @@ mod plans;
 mod safe_json;
 mod status;
 mod tables;
+mod unstored;
 
 use rdma_model::escape::count;
 use std::time::Instant;
@@ -43,6 +44,7 @@ pub use status::{
     status_table,
 };
 pub use tables::{error_text, selection_table, snapshot_table};
+pub use unstored::Unstored;
 
 pub const SCHEMA: u32 = 1;
 

@@ -158,9 +158,10 @@ struct Done {
     next: Vec<String>,
 }
 
-/// Puts the program on the node, registers it with the node's engine, stores the plan unless there
-/// is one, and describes its rails. A second call changes nothing but what is newer in the image:
-/// containers keep their NICs, since the path of their hooks stays.
+/// Puts the program on the node, registers it with the node's engine, stores the plans of the
+/// config file and that plan, unless they are stored, and describes its rails. A second call
+/// changes nothing but what is newer in the image: containers keep their NICs, since the path of
+/// their hooks stays.
 pub fn install(image: &Image, plan: &str, log: fn(&str)) -> Result<()> {
     let is_packaged = Path::new(PACKAGED).exists();
     ensure!(
@@ -192,8 +193,11 @@ pub fn install(image: &Image, plan: &str, log: fn(&str)) -> Result<()> {
     words.extend(targets);
     let done: Done = asked(&words)?;
     mark.run_all(done, log)?;
-    // One that is stored stays: NICs that containers hold would be missing in a new one.
+    // Those that are stored stay: NICs that containers hold would be missing in new ones. After a
+    // boot a unit of systemd runs the same.
+    run(PROGRAM, &["prepare", "--configured", "--keep"])?;
     let stored = quietly(&["plan", "show", plan])?;
+    // The node's own config file may name none.
     if !stored {
         run(PROGRAM, &["prepare", "--plan", plan])?;
     }

@@ -178,7 +178,8 @@ fn the_config_of_the_installation_is_read() {
     let all = read("install.yaml");
     let data = &of_kind(&all, "ConfigMap")["data"];
     let config = data["config.toml"].as_str().unwrap();
-    rdmaprep::config::file::ConfigFile::new(config);
+    let config = rdmaprep::config::file::ConfigFile::new(config).config();
+    assert_eq!(config.unwrap().plans[0].name.as_str(), "default");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("device-plugin.toml");
     std::fs::write(&path, data["device-plugin.toml"].as_str().unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! `rdmaprep prepare`: before the runtime reads config.json, the plan, what its container sees of
 //! /sys, and the edit.
 
+mod configured;
 mod draft;
 mod runtime;
 mod tested;
@@ -34,6 +35,9 @@ struct Prepared<'a> {
 }
 
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
+    if args.configured {
+        return configured::prepare(global, args);
+    }
     let asked = peers::peer_options(&args.rendezvous)?;
     tested::check(args, asked.as_ref())?;
     let meet = asked

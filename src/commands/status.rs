@@ -13,13 +13,13 @@ use super::config_file::{config_to_look, warned};
 use super::unrestorable::unrecorded;
 use super::{container_id, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
-use crate::config::host::Host;
+use crate::config::host::{Config, Host};
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
 use crate::link_managers::timer::Timer;
 use crate::record::{Hold, Member, Phase, Record, short_id};
-use crate::report::{self, Failed, Holder, Keeping, Report, Returned, Status};
+use crate::report::{self, Failed, Holder, Keeping, Report, Returned, Status, Unstored};
 use crate::restore::plan::Purpose;
 use crate::restore::run;
 use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
@@ -27,8 +27,8 @@ use crate::store::Store;
 use crate::store::records::Records;
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
-    let host = Host::new(global, &warned(config_to_look(global)?));
-    let store = store(&host);
+    let config = warned(config_to_look(global)?);
+    let store = store(&Host::new(global, &config));
     let machine = ThisMachine::new()?;
     let (records, at_work) = at_work::records(&store, &machine)?;
     let mut holders = Vec::new();
@@ -53,6 +53,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let status = Status {
         claims: store.prepared(&records, machine.boot_id())?,
         holders,
+        unstored: unstored(&config, &store)?,
         failures,
         returned,
         unread: records.damaged().count(),
@@ -62,6 +63,19 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     } else {
         report::status_table(&status)
     })
+}
+
+/// Plans of the config file that are not stored.
+fn unstored(config: &Config, store: &Store) -> Result<Vec<Unstored>> {
+    let (stored, mut known) = (store.all_plans()?, store.unstored());
+    let names = config.plans.iter().map(|plan| plan.name.to_string());
+    let missing = names.filter(|name| !stored.contains(name));
+    Ok(missing
+        .map(|plan| {
+            let why = known.remove(&plan);
+            Unstored { plan, why }
+        })
+        .collect())
 }
 
 /// Whether what a stop left has been restored since: no record has its container any more.

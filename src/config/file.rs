@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use crate::config::host::{Config, HOOK_LOG};
+use crate::config::plans::{Wrong, plans};
 
 pub struct ConfigFile<'t> {
     text: &'t str,
@@ -47,8 +48,15 @@ impl<'t> ConfigFile<'t> {
 
     /// [`ErrorClass::Usage`] with the line: no TOML, a key that is unknown, a bad value.
     pub fn config(&self) -> Result<Config> {
-        let table = self.table.clone().map_err(|e| self.at_line(&e))?;
-        Config::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))
+        let mut table = self.table.clone().map_err(|e| self.at_line(e))?;
+        let of = table.get_mut().remove("plans");
+        let select = table.get_ref().get("select").cloned();
+        let mut config =
+            Config::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(e))?;
+        if let Some(of) = of {
+            config.plans = plans(of, select.as_ref()).map_err(|e| self.at_line(e))?;
+        }
+        Ok(config)
     }
 
     /// Of a text that cannot be used, what says where records are: each key that can be read by
@@ -79,9 +87,9 @@ impl<'t> ConfigFile<'t> {
         struct Runtime {
             runtime: Option<String>,
         }
-        let table = self.table.clone().map_err(|e| self.at_line(&e))?;
+        let table = self.table.clone().map_err(|e| self.at_line(e))?;
         let Runtime { runtime } =
-            Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))?;
+            Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(e))?;
         let log = self
             .value("hook_log")
             .map_or(Some(HOOK_LOG), DeValue::as_str);
@@ -106,12 +114,13 @@ impl<'t> ConfigFile<'t> {
             .map(Spanned::get_ref)
     }
 
-    fn at_line(&self, e: &Error) -> anyhow::Error {
-        let before = e.span().and_then(|s| self.text.get(..s.start));
+    fn at_line(&self, e: impl Into<Wrong>) -> anyhow::Error {
+        let Wrong { span, text } = e.into();
+        let before = span.and_then(|s| self.text.get(..s.start));
         let line = before.map_or(1, |before| before.matches('\n').count() + 1);
         ErrorClass::Usage.error(format!(
             "config file, line {line}: {}",
-            e.message().replace('\n', ", ")
+            text.replace('\n', ", ")
         ))
     }
 }

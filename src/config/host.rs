@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::config::options::{Global, SelectOptions};
 use crate::config::pattern::Pattern;
+use crate::config::plans::ConfiguredPlan;
 use crate::config::policy::{Ask, Lists, Policy};
 
 /// The config file that is read unless `--config` names another; this one may be absent.
@@ -78,6 +79,9 @@ pub struct Config {
     pub runtime: Option<String>,
     /// Defaults of the flags of these names, for hooks whose environment was cleared.
     pub select: SelectOptions,
+    /// The plans that are stored after each boot; read by [`crate::config::file`].
+    #[serde(skip)]
+    pub plans: Vec<ConfiguredPlan>,
 }
 
 impl Policy {

@@ -6,6 +6,7 @@ pub mod libraries;
 pub mod network_mode;
 pub mod options;
 pub mod pattern;
+pub mod plans;
 pub mod policy;
 pub mod recipe;
 pub mod request;

@@ -13,15 +13,34 @@ pub struct Recipe {
     env: BTreeMap<String, String>,
     /// `--name=value`.
     flags: Vec<String>,
+    /// Whether the config file says how.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    configured: bool,
 }
 
 impl Recipe {
+    /// Of a plan that the config file describes.
+    pub fn configured() -> Recipe {
+        Recipe {
+            configured: true,
+            ..Recipe::default()
+        }
+    }
+
+    pub fn is_configured(&self) -> bool {
+        self.configured
+    }
+
     pub fn new(env: BTreeMap<String, String>, mut flags: Vec<String>, of: &Besides) -> Recipe {
         let bundle = of.bundle.map(|path| format!("--bundle={}", path.display()));
         let runtime = of.runtime.map(|line| format!("--runtime={line}"));
         let timeout = of.hook_timeout.map(|s| format!("--hook-timeout={s}"));
         flags.extend(bundle.into_iter().chain(runtime).chain(timeout));
-        Recipe { env, flags }
+        Recipe {
+            env,
+            flags,
+            configured: false,
+        }
     }
 
     /// With a variable that was found out after it.
@@ -32,6 +51,9 @@ impl Recipe {
 
     /// The command that makes that plan again; with just these netdevs, where any are given.
     pub fn command(&self, plan: &str, ifaces: Option<&str>) -> String {
+        if self.configured {
+            return "rdmaprep prepare --configured".to_owned();
+        }
         let mut words: Vec<String> = self.env.iter().map(|(k, v)| assigned(k, v)).collect();
         words.push(format!("rdmaprep prepare --plan {plan}"));
         words.extend(ifaces.map(|names| format!("--ifaces \"{names}\"")));

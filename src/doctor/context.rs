@@ -227,6 +227,8 @@ impl<'a> CheckContext<'a> {
                 .any(|dev| dev.name.as_str() == n)
         });
         let recipe = plan.recipe.as_ref().filter(|_| plan.agreement.is_none());
+        // Which NICs it has, the config file says.
+        let recipe = recipe.filter(|recipe| !recipe.is_configured());
         let recipe = recipe.filter(|_| here && !names.is_empty());
         Some(recipe?.command(&plan.name, Some(names)))
     }

@@ -1,5 +1,5 @@
-//! systemd: the timer, and what keeps the file of devices as the rails are;
-//! enabled as `systemctl enable` would.
+//! systemd: the timer, what stores the plans of the config file after a boot, and what keeps the
+//! file of devices as the rails are; enabled as `systemctl enable` would.
 
 use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
 use crate::cdi;
@@ -11,7 +11,7 @@ const PACKAGED: [&str; 2] = ["/usr/lib/systemd/system", "/usr/local/lib/systemd/
 /// A unit: its name, its text, and who wants it.
 type Unit = (&'static str, &'static str, Option<&'static str>);
 
-const UNITS: [Unit; 2] = [
+const UNITS: [Unit; 4] = [
     (
         "rdmaprep-stale.service",
         include_str!("../../hooks/systemd/rdmaprep-stale.service"),
@@ -22,9 +22,21 @@ const UNITS: [Unit; 2] = [
         include_str!("../../hooks/systemd/rdmaprep-stale.timer"),
         Some("timers.target"),
     ),
+    (
+        "rdmaprep-plans.path",
+        include_str!("../../hooks/systemd/rdmaprep-plans.path"),
+        Some("multi-user.target"),
+    ),
+    (
+        "rdmaprep-plans.service",
+        include_str!("../../hooks/systemd/rdmaprep-plans.service"),
+        Some("multi-user.target"),
+    ),
 ];
 /// Started at once.
-const TIMER: &str = "rdmaprep-stale.timer";
+const STARTED: &str = "rdmaprep-stale.timer rdmaprep-plans.path";
+/// Stopped before their files go.
+const STOPPED: &str = "rdmaprep-stale.timer rdmaprep-plans.path rdmaprep-plans.service";
 
 const DEVICES: [Unit; 2] = [
     (
@@ -81,7 +93,7 @@ pub(super) fn starts(changes: &[Change]) -> Vec<String> {
         commands.push(format!("systemctl stop {}", devices()));
     }
     if touched(changes, |_| true, stays) {
-        commands.push(format!("systemctl start {TIMER}"));
+        commands.push(format!("systemctl start {STARTED}"));
     }
     if touched(changes, is_device, stays) {
         commands.push(format!("systemctl start {}", devices()));
@@ -91,9 +103,9 @@ pub(super) fn starts(changes: &[Change]) -> Vec<String> {
 
 /// The commands that stop units whose files are removed.
 pub(super) fn stops(changes: &[Change]) -> Vec<String> {
-    let timer = touched(changes, |path| !is_device(path), |_| true).then(|| TIMER.to_owned());
+    let ours = touched(changes, |path| !is_device(path), |_| true).then(|| STOPPED.to_owned());
     let devices = touched(changes, is_device, |_| true).then(devices);
-    [timer, devices]
+    [ours, devices]
         .into_iter()
         .flatten()
         .map(|units| format!("systemctl stop {units}"))

@@ -7,7 +7,8 @@ use rdma_model::escape::count;
 use rdma_model::ids::IfName;
 use serde::Serialize;
 
-use super::tables::bare;
+use super::tables::wrapped;
+use super::unstored::{self, Unstored};
 use super::{Report, claims, printable, printable_lines};
 use crate::handle::Handle;
 use crate::record;
@@ -24,6 +25,9 @@ pub struct Status {
     /// Prepared claims of Kubernetes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<BoundClaim>,
+    /// Plans of the config file that are not stored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unstored: Vec<Unstored>,
     /// Those that are solved come last, and the newest first.
     pub failures: Vec<Failed>,
     /// What came back in the last hour, the newest first.
@@ -208,6 +212,7 @@ pub fn status_table(status: &Status) -> String {
         .into_iter()
         .chain(status.holders.iter().map(holder))
         .chain(unused.map(claims::claim))
+        .chain(status.unstored.iter().map(unstored::unstored))
         .chain(status.failures.iter().filter(|f| !f.solved).map(failed))
         .chain(solved(&status.failures))
         .chain(status.returned.iter().map(came_back));
@@ -380,18 +385,6 @@ fn failed(f: &Failed) -> String {
 }
 
 /// `  LABEL   TEXT`, in as many lines as it takes.
-fn wrapped(label: &str, text: &str) -> String {
-    const COLUMN: u16 = 14;
-    let mut line = bare();
-    let label = format!("  {label}");
-    let gap = COLUMN.saturating_sub(u16::try_from(label.len()).unwrap_or(COLUMN));
-    line.add_row(vec![label, printable(text)]);
-    for (column, padding) in line.column_iter_mut().zip([gap, 0]) {
-        column.set_padding((0, padding));
-    }
-    line.trim_fmt()
-}
-
 fn unwrapped(label: &str, text: &str) -> String {
     format!("  {label:11} {}", printable(text))
 }

@@ -122,6 +122,19 @@ pub fn selection_table(selection: &Selection) -> String {
     }
 }
 
+/// A labelled text of `status`, in a column of its own.
+pub(super) fn wrapped(label: &str, text: &str) -> String {
+    const COLUMN: u16 = 14;
+    let mut line = bare();
+    let label = format!("  {label}");
+    let gap = COLUMN.saturating_sub(u16::try_from(label.len()).unwrap_or(COLUMN));
+    line.add_row(vec![label, printable(text)]);
+    for (column, padding) in line.column_iter_mut().zip([gap, 0]) {
+        column.set_padding((0, padding));
+    }
+    line.trim_fmt()
+}
+
 /// An error as a person reads it: one line; under it the reasons of [`LeftOut`].
 pub fn error_text(error: &anyhow::Error) -> String {
     match error.downcast_ref::<LeftOut>() {

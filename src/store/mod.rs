@@ -9,6 +9,7 @@ mod damaged;
 mod late_conf;
 pub mod records;
 pub mod settings_files;
+mod unstored;
 
 use rdma_model::escape::is_plain;
 use std::collections::BTreeMap;

@@ -120,6 +120,9 @@ fn units_call_what_exists_and_allow_what_it_needs() {
             Command::Restore(parsed) if parsed.all => {
                 KEPT.iter().map(|(_, name, _)| *name).collect()
             }
+            Command::Prepare(parsed) if parsed.configured && parsed.keep => {
+                vec!["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]
+            }
             // It looks as a hook does, and writes a file into a folder that systemd makes.
             Command::Cdi(CdiCommand::Generate(parsed)) if parsed.keep => {
                 vec!["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]

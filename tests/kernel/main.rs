@@ -15,6 +15,7 @@ mod bpf;
 mod claim_lives;
 mod claims;
 mod cni;
+mod configured;
 mod container_setup;
 mod deleted;
 mod device;

@@ -29,7 +29,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Write the program and its configuration, run `install`, store the plan, describe its rails
+    /// Write the program and its configuration, run `install`, store the plans, describe the rails
     Install {
         /// The program
         #[arg(long, value_name = "FILE", default_value = "/usr/bin/rdmaprep")]
@@ -37,7 +37,7 @@ enum Action {
         /// Files for /etc/rdmaprep
         #[arg(long, value_name = "FOLDER", default_value = "/config")]
         config: PathBuf,
-        /// The plan that is stored unless there is one
+        /// The plan of the rails; stored with the others of config.toml, or else without options
         #[arg(long, value_name = "NAME", default_value = "default")]
         plan: String,
         #[command(flatten)]

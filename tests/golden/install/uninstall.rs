@@ -363,7 +363,8 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
         let _ = fs::remove_file(at("units"));
         said
     };
-    const OURS: &str = "rdmaprep-stale.timer rdmaprep-cdi.path rdmaprep-cdi.service\n";
+    const OURS: &str = "rdmaprep-stale.timer rdmaprep-plans.path rdmaprep-plans.service \
+        rdmaprep-cdi.path rdmaprep-cdi.service\n";
     let removal = |code: i32, booted: bool, word: &str| {
         let _ = fs::remove_file(at("ran"));
         let _ = fs::remove_dir(at("booted"));
