@@ -29,6 +29,8 @@ const MOST: usize = 1 << 22;
 const LONGEST: u64 = 1 << 30;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 const LOCK: Duration = Duration::from_secs(20);
+/// Between the end of a torn record and what comes in its place.
+const SETTLE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub struct FileStore {
@@ -44,6 +46,9 @@ pub struct FileStore {
 
 /// Of a key, by two hashers with keys of their own: no one can choose two keys that are alike.
 type Hash = (u64, u64);
+
+/// What is done with the locked file.
+type Read<T> = fn(&mut FileStore, Flock<File>) -> Result<T>;
 
 /// Where a value is in the file.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +89,7 @@ impl FileStore {
             limit,
             read_only,
         };
-        store.refresh(FlockArg::LockShared)?;
+        store.look()?;
         Ok(store)
     }
 
@@ -117,7 +122,7 @@ impl FileStore {
     /// Opens the file, locks it and reads what is new in it; `None` if it does not exist and is not
     /// to be created. ESTALE, with which an NFS server answers for a file that it has forgotten, is
     /// tried again.
-    fn refresh(&mut self, how: FlockArg) -> Result<Option<Flock<File>>> {
+    fn refresh<T>(&mut self, how: FlockArg, read: Read<T>) -> Result<Option<T>> {
         let errno = |e: &anyhow::Error| {
             let io = e.root_cause().downcast_ref::<std::io::Error>();
             io.and_then(std::io::Error::raw_os_error)
@@ -127,7 +132,7 @@ impl FileStore {
             match self
                 .file()
                 .and_then(|file| lock(file, how, &self.path, deadline))
-                .and_then(|f| self.catch_up(f))
+                .and_then(|file| read(self, file))
             {
                 Err(e) if errno(&e) == Some(nix::libc::ESTALE) && Instant::now() < deadline => {
                     std::thread::sleep(PAUSE.0)
@@ -150,23 +155,30 @@ impl FileStore {
                 return Ok(Some(file));
             }
         }
-        let Some(held) = self.refresh(FlockArg::LockShared)? else {
-            return Ok(None);
-        };
-        let file = held.unlock().map_err(|(_, e)| std::io::Error::from(e))?;
-        Ok(Some(file))
+        self.refresh(FlockArg::LockShared, FileStore::read_after)
     }
 
-    /// Reads from the last offset. A file that was replaced or truncated meanwhile is read from its
-    /// beginning.
-    fn catch_up(&mut self, file: Flock<File>) -> Result<Flock<File>> {
+    /// The lock says how far the file is written, and is let go of before that is read: what is
+    /// written does not change.
+    fn read_after(&mut self, file: Flock<File>) -> Result<File> {
+        let end = self.end(&file)?;
+        let file = file.unlock().map_err(|(_, e)| std::io::Error::from(e))?;
+        self.catch_up(&file, end)?;
+        Ok(file)
+    }
+
+    fn read_locked(&mut self, file: Flock<File>) -> Result<Flock<File>> {
+        let end = self.end(&file)?;
+        self.catch_up(&file, end)?;
+        Ok(file)
+    }
+
+    /// Where the file ends. One that was replaced or truncated meanwhile is read from the start.
+    fn end(&mut self, file: &File) -> Result<u64> {
         let meta = file.metadata()?;
         if meta.ino() != self.inode || meta.len() < self.read {
             (self.inode, self.read) = (meta.ino(), 0);
             self.known.clear();
-        }
-        if meta.len() == self.read {
-            return Ok(file);
         }
         let longest = "a store of c10d that is used for one job is shorter";
         ensure!(
@@ -175,16 +187,23 @@ impl FileStore {
             self.path.display(),
             meta.len()
         );
-        let mut reader = BufReader::with_capacity(1 << 16, &*file);
+        Ok(meta.len())
+    }
+
+    /// Reads from the last offset.
+    fn catch_up(&mut self, file: &File, end: u64) -> Result<()> {
+        if end == self.read {
+            return Ok(());
+        }
+        let mut reader = BufReader::with_capacity(1 << 16, file);
         reader.seek(SeekFrom::Start(self.read))?;
         let doing = format!("reading {}", self.path.display());
         loop {
             ensure!(
                 Instant::now() < self.limit,
-                "{doing} takes longer than there is time: {} bytes",
-                meta.len()
+                "{doing} takes longer than there is time: {end} bytes"
             );
-            match next(&mut reader, meta.len() - self.read).with_context(|| doing.clone())? {
+            match next(&mut reader, end - self.read).with_context(|| doing.clone())? {
                 Next::Record {
                     key,
                     value,
@@ -204,7 +223,7 @@ impl FileStore {
                 Next::Torn if self.read == 0 => {
                     bail!("{} is no store of c10d", self.path.display())
                 }
-                Next::End | Next::Torn => return Ok(file),
+                Next::End | Next::Torn => return Ok(()),
             }
         }
     }
@@ -234,11 +253,15 @@ impl FileStore {
     /// readers would wait for its end.
     fn append(&mut self, records: impl Iterator<Item = Vec<u8>>) -> Result<()> {
         let doing = format!("writing {}", self.path.display());
+        // So that there is little to read while all others wait.
+        self.look()?;
         let mut file = self
-            .refresh(FlockArg::LockExclusive)?
+            .refresh(FlockArg::LockExclusive, FileStore::read_locked)?
             .with_context(|| doing.clone())?;
         if file.metadata()?.len() > self.read {
             file.set_len(self.read).context(doing.clone())?;
+            // Who has just seen how long it was reads to its end, and no other bytes.
+            std::thread::sleep(SETTLE);
         }
         file.seek(SeekFrom::End(0))?;
         for record in records {

@@ -168,8 +168,13 @@ pub trait Store {
     }
 }
 
+/// Of the time of an answer, before the next question.
+#[cfg(any(feature = "file", feature = "etcd"))]
+const IDLE: u32 = 4;
+
 /// Asks until there is an answer, at `until` for the last time; the first and the longest pause
-/// between two questions, which doubles, are given.
+/// between two questions, which doubles, are given. A store that takes long to answer has many who
+/// ask, and is asked less.
 #[cfg(any(feature = "file", feature = "etcd"))]
 fn poll<T>(
     (mut pause, longest): (std::time::Duration, std::time::Duration),
@@ -177,14 +182,37 @@ fn poll<T>(
     mut ask: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask()? {
             return Ok(Some(answer));
         }
+        let took = asked.elapsed();
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(None);
         }
-        std::thread::sleep(pause.min(left));
+        std::thread::sleep(pause.max(took * IDLE).min(left));
         pause = (pause * 2).min(longest);
+    }
+}
+
+#[cfg(all(test, feature = "file"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_store_is_asked_less() {
+        use std::time::Duration;
+        let pause = Duration::from_millis(1);
+        let mut asked = 0;
+        let answer: Option<()> = poll((pause, pause), Instant::now() + pause * 1000, || {
+            asked += 1;
+            std::thread::sleep(pause * 20);
+            Ok(None)
+        })
+        .unwrap();
+        assert_eq!(answer, None);
+        // 20 ms of each 100.
+        assert!((2..=11).contains(&asked), "{asked}");
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{Flock, FlockArg};
 use rail_agreement::file::FileStore;
 use rail_agreement::node::Agreement;
 use rail_agreement::{Store, agree};
@@ -141,6 +142,32 @@ fn what_is_no_store_is_left_as_it_is() {
     assert!(open(&folder.path().join("link")).is_err());
 }
 
+/// Among a thousand readers no writer would get the lock otherwise.
+#[test]
+fn who_reads_for_long_keeps_no_writer_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = at(&folder);
+    let many: Vec<Vec<u8>> = (0..300_000)
+        .map(|n| raw(format!("/rdmaprep/v1/x/{n}").as_bytes(), b"1"))
+        .collect();
+    fs::write(&path, many.concat()).unwrap();
+    let held = Flock::lock(fs::File::open(&path).unwrap(), FlockArg::LockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| open(&path).unwrap());
+        drop(held);
+        // Until it has begun.
+        std::thread::sleep(Duration::from_millis(30));
+        let mut written = 0;
+        while !reader.is_finished() {
+            let file = fs::File::open(&path).unwrap();
+            let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+            written += u32::from(lock.is_ok() && !reader.is_finished());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(written > 0);
+    });
+}
+
 #[test]
 fn endless_and_locked_files_fail_by_the_deadline() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +221,7 @@ fn endless_and_locked_files_fail_by_the_deadline() {
         start.elapsed()
     );
     let file = OpenOptions::new().write(true).open(at(&folder)).unwrap();
-    let _held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let _held = Flock::lock(file, FlockArg::LockExclusive).unwrap();
     let start = Instant::now();
     let e = FileStore::open(&at(&folder), start + Duration::from_millis(300)).unwrap_err();
     assert!(format!("{e:#}").contains("another process holds"), "{e:#}");
@@ -366,7 +393,7 @@ fn a_writer_waits_for_the_lock() {
     let path = at(&folder);
     let store = open(&path).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let held = Flock::lock(file, FlockArg::LockExclusive).unwrap();
     let (mut store, start) = (store, Instant::now());
     let waiting = std::thread::spawn(move || store.put(&one(KEY, b"x")));
     std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use anyhow::Result;
 
@@ -32,11 +32,23 @@ pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 /// Decodes the record that begins here, but for its value, which is passed over; `left` is the rest
-/// of the file in bytes.
+/// of the file in bytes. Where that is cut off meanwhile, it was torn.
 pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     if left == 0 {
         return Ok(Next::End);
     }
+    match decoded(from, left) {
+        Err(e) if is_cut(&e) => Ok(Next::Torn),
+        found => found,
+    }
+}
+
+fn is_cut(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|e| e.kind() == ErrorKind::UnexpectedEof)
+}
+
+fn decoded(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     let Some(key_length) = length(from, left)? else {
         return Ok(Next::Torn);
     };
