@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use ipnet::IpNet;
 use rail_agreement::Rail as AgreedRail;
+use rail_agreement::options::Options;
 use rail_test::addresses::Own;
 use rail_test::draw;
 use rail_test::look::{Host, Place};
@@ -18,9 +19,10 @@ use rail_test::verbs::{Rail, Settings, Verbs};
 use rail_test::verdict::Verdict;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_verbs::Device;
-use rdmaprep::cli::{self, CrossRounds, RailTest};
+use rdmaprep::cli::{self, Cli, CrossRounds, RailTest, TestRailsArgs};
 use rdmaprep::commands;
 use rdmaprep::commands::test_rails::fix;
+use rdmaprep::commands::test_rails::inside::{self, Inside};
 use rdmaprep::commands::test_rails::unstored::{self, Tested};
 use rdmaprep::commands::test_rails::{self, Target, Targets};
 use rdmaprep::report;
@@ -32,6 +34,17 @@ const ROUND: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
+    // What looks into a container starts its own program for what may never answer there.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "try-nodes")
+    {
+        return match Cli::read(std::env::args_os()).map(commands::run) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(e)) => fail(&e, false),
+            Err(e) => e.exit(),
+        };
+    }
     let cli = match RailTest::read(std::env::args_os()) {
         Ok(cli) => cli,
         // Help and version are no errors.
@@ -67,26 +80,49 @@ fn run(cli: &RailTest) -> Result<()> {
     let args = &cli.args;
     let pattern: Pattern = args.pattern.parse().class(ErrorClass::Usage, "--pattern")?;
     let asked = test_rails::options(&args.rendezvous)?;
-    let targets = match args.unstored {
-        true => unstored::targets(&asked),
-        false => test_rails::targets(&cli.global, args, &asked),
+    let Some(name) = &args.container else {
+        let targets = match args.unstored {
+            true => unstored::targets(&asked),
+            false => test_rails::targets(&cli.global, args, &asked),
+        };
+        return match targets {
+            Ok(targets) => test(cli, pattern, asked, targets, None),
+            Err(e) => Err(test_rails::refuse(asked, e)),
+        };
     };
-    let opened = targets.and_then(|targets| {
-        let rails = open(&targets)?;
-        Ok((targets, rails))
-    });
-    // The others would wait for this node until their deadline.
-    let (targets, rails) = match opened {
-        Ok(opened) => opened,
-        Err(e) => return Err(test_rails::refuse(asked, e)),
+    match inside::find(&cli.global, name).and_then(|seen| seen.rails(&asked)) {
+        Ok((targets, inside)) => inside.run(|| test(cli, pattern, asked, targets, Some(&inside))),
+        Err(e) => Err(test_rails::refuse(asked, e)),
+    }
+}
+
+/// On this thread, which is where the rails are: on this host, or `inside`.
+fn test(
+    cli: &RailTest,
+    pattern: Pattern,
+    asked: Options,
+    targets: Targets,
+    inside: Option<&Inside>,
+) -> Result<()> {
+    let args = &cli.args;
+    let rails = match open(&targets) {
+        Ok(rails) => rails,
+        // The others would wait for this node until their deadline.
+        Err(e) => return on_host(inside, || Err(test_rails::refuse(asked, e))),
     };
     let (rank, nodes) = (asked.rank, asked.nodes);
     let settings = settings(cli, &targets);
-    let round = settings.limit * 3 + settings.flow + ROUND;
+    // Of a node that NCCL's settings make more patient than this one, too.
+    let round = patience(args) * 3 + settings.flow + ROUND;
     let longest = Schedule::new(pattern, nodes, 0).rounds().max(6) + 2;
     let run = asked.run.clone();
-    let met = test_rails::meet(asked, &targets, round * longest + END)?;
-    let mut store = met.store;
+    let met = on_host(inside, || {
+        test_rails::meet(asked, &targets, round * longest + END)
+    })?;
+    let mut store = match inside {
+        Some(inside) => inside.store(met.store)?,
+        None => met.store,
+    };
     let keys = Keys::new(&run, &met.agreement.digest);
     let own = Wish {
         pattern: pattern.to_string(),
@@ -129,7 +165,10 @@ fn run(cli: &RailTest) -> Result<()> {
     let mut transport = Verbs::new(rails, settings, &look, u32::from_ne_bytes([a, b, c, d]));
     let ended = meet::test(store.as_mut(), &asked, &mut transport, &mut |text| {
         test_rails::progress(begun, text);
-    })?;
+    });
+    // What it found would say that its ports are down.
+    inside.map_or(Ok(()), Inside::still_runs)?;
+    let ended = ended?;
     if args.unstored {
         return answer(&targets, &ended.verdict);
     }
@@ -140,9 +179,22 @@ fn run(cli: &RailTest) -> Result<()> {
     ended.verdict.error().map_or(Ok(()), Err)
 }
 
+/// Where the store is reached from.
+fn on_host<T>(inside: Option<&Inside>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match inside {
+        Some(inside) => inside.on_host(work),
+        None => work(),
+    }
+}
+
+/// The same on all nodes.
+fn patience(args: &TestRailsArgs) -> Duration {
+    Duration::from_secs(args.timeout.into())
+}
+
 fn settings(cli: &RailTest, targets: &Targets) -> Settings {
     let pair = targets.queue_pair;
-    let own = Duration::from_secs(cli.args.timeout.into());
+    let own = patience(&cli.args);
     Settings {
         traffic_class: pair.traffic_class,
         service_level: pair.service_level,

@@ -17,6 +17,14 @@ pub struct TestRailsArgs {
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: Option<String>,
+    /// Test a container's rails: id, name, or init's pid
+    ///
+    /// Of a container that has its NICs, or of a `hold`: in its network namespace, with the
+    /// settings that NCCL finds in it. The store is reached from here.
+    #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    #[arg(conflicts_with_all = ["plan", "unstored"])]
+    pub container: Option<String>,
     /// Pairs: ring, all, random:K
     ///
     /// ring: each node with the next one, and with the one half of all nodes on. random:K: with K

@@ -91,29 +91,8 @@ struct Inside {
 /// open.
 fn inside(global: &Global, id: &str, asked: Option<Version>) -> Result<Inside> {
     let running = Running::find(&Host::new(global, &config(global)?), id)?;
-    let found = running.settings(asked).map_err(|why| {
-        ErrorClass::State.error(format!(
-            "NCCL's settings in container {:?} are unknown: {why}",
-            running.id
-        ))
-    })?;
-    let nodes: Vec<CharDevice> = running
-        .snapshot
-        .hcas
-        .iter()
-        .filter_map(|hca| hca.uverbs.clone())
-        .collect();
-    let (snapshot, shut) = running.opened(&nodes, &collect::limits(running.pid)?.user);
-    if !shut.is_empty() {
-        let names = shut
-            .iter()
-            .map(HcaName::as_str)
-            .collect::<Vec<_>>()
-            .join(", ");
-        warn(&[format!(
-            "left out, as NCCL does: {names}, whose verbs node does not open in the container"
-        )]);
-    }
+    let found = settings_of(&running, asked)?;
+    let snapshot = opened(&running)?;
     let userspace = running.userspace(&snapshot).unwrap_or_else(|e| {
         let unknown = "the libraries of the container are unknown";
         warn(&[format!("{unknown}: {e:#}")]);
@@ -126,6 +105,31 @@ fn inside(global: &Global, id: &str, asked: Option<Version>) -> Result<Inside> {
         planned: running.planned(),
         snapshot,
     })
+}
+
+pub(super) fn settings_of(running: &Running, asked: Option<Version>) -> Result<FoundSettings> {
+    running.settings(asked).map_err(|why| {
+        ErrorClass::State.error(format!(
+            "NCCL's settings in container {:?} are unknown: {why}",
+            running.id
+        ))
+    })
+}
+
+/// A container's snapshot without the HCAs whose verbs nodes do not open in it, and a word about
+/// these.
+pub(super) fn opened(running: &Running) -> Result<Snapshot> {
+    let hcas = running.snapshot.hcas.iter();
+    let nodes: Vec<CharDevice> = hcas.filter_map(|hca| hca.uverbs.clone()).collect();
+    let (snapshot, shut) = running.opened(&nodes, &collect::limits(running.pid)?.user);
+    if !shut.is_empty() {
+        let names: Vec<&str> = shut.iter().map(HcaName::as_str).collect();
+        warn(&[format!(
+            "left out, as NCCL does: {}, whose verbs node does not open in the container",
+            names.join(", ")
+        )]);
+    }
+    Ok(snapshot)
 }
 
 /// The environment in question, and the config files that NCCL adds to it: by default those of the

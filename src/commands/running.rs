@@ -31,7 +31,7 @@ use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
 use crate::nccl_env::libraries::is_of_table;
-use crate::record::Record;
+use crate::record::{Hold, Record};
 use crate::store::Store;
 use crate::store::records::Records;
 use sandbox::SandboxedContainer;
@@ -56,20 +56,19 @@ impl Running {
         // What is read from here on is written by others.
         capabilities::shed()?;
         let namespaces = ThisMachine::new()?;
-        let Found { id, pid, record } = find(&namespaces, &store(host), asked)?;
-        let keeps = |r: &Record| {
-            let keeper = r
-                .hold
-                .as_ref()
-                .and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
-            keeper.is_some_and(|m| m.id == id)
-        };
+        let found = find(&namespaces, &store(host), asked)?;
         ensure!(
-            !record.as_ref().is_some_and(keeps),
+            found.hold().is_none(),
             ErrorClass::Usage.error(format!(
-                "{id:?} is `rdmaprep hold`: name a container that has joined the namespace"
+                "{:?} is `rdmaprep hold`: name a container that has joined the namespace",
+                found.id
             ))
         );
+        Running::open(namespaces, found)
+    }
+
+    pub(super) fn open(namespaces: ThisMachine, found: Found) -> Result<Running> {
+        let Found { id, pid, record } = found;
         let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
         let host = Netns::current()?;
         let inside = Netns::of_process(pid)?;
@@ -166,14 +165,25 @@ impl Running {
     }
 }
 
-struct Found {
-    id: String,
-    pid: i32,
-    record: Option<Record>,
+pub(super) struct Found {
+    pub(super) id: String,
+    pub(super) pid: i32,
+    pub(super) record: Option<Record>,
 }
 
-/// A container that holds NICs; else any process by its pid.
-fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
+impl Found {
+    /// Set where it is `rdmaprep hold`, which is no container.
+    pub(super) fn hold(&self) -> Option<(&Record, &Hold)> {
+        let record = self.record.as_ref()?;
+        let hold = record.hold.as_ref()?;
+        let mut members = record.members.iter();
+        let keeper = members.find(|m| Path::new(&m.bundle) == hold.path)?;
+        (keeper.id == self.id).then_some((record, hold))
+    }
+}
+
+/// A container that holds NICs, or `rdmaprep hold`; else any process by its pid.
+pub(super) fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
     let records = Records::read(store, namespaces.boot_id())?;
     let pid = asked
         .parse()

@@ -2,6 +2,7 @@
 //! asks of this library: which rails there are, and where the nodes meet.
 
 pub mod fix;
+pub mod inside;
 pub mod unstored;
 
 use std::ffi::OsString;
@@ -137,21 +138,29 @@ pub fn targets(global: &Global, args: &TestRailsArgs, asked: &Options) -> Result
         None => (found.settings, None),
     };
     let explained = explained(&settings, &snapshot, named);
+    let found = taken(asked, &settings, &explained, snapshot)?;
+    let why = "NCCL would take no HCA here: `rdmaprep nccl explain` says why";
+    ensure!(!found.rails.is_empty(), ErrorClass::Nothing.error(why));
+    Ok(found)
+}
+
+fn taken(
+    asked: &Options,
+    settings: &Settings,
+    explained: &Explanation,
+    snapshot: Snapshot,
+) -> Result<Targets> {
     let mut rails = Vec::new();
     for name in &explained.hcas {
         if let Some((hca, port)) = port_of(&snapshot, name) {
-            let nccl = (&settings, explained.version);
+            let nccl = (settings, explained.version);
             rails.push(target(asked, rails.len(), (&snapshot, hca, port), nccl)?);
         }
-    }
-    if rails.is_empty() {
-        let text = "NCCL would take no HCA here: `rdmaprep nccl explain` says why";
-        return Err(ErrorClass::Nothing.error(text));
     }
     Ok(Targets {
         down: down(asked, &snapshot)?,
         rails,
-        ..Targets::new(&settings, explained.version, snapshot)
+        ..Targets::new(settings, explained.version, snapshot)
     })
 }
 

@@ -43,6 +43,7 @@ mod plans;
 mod race;
 mod rails;
 mod rails_at_random;
+mod rails_inside;
 mod random_rules;
 mod records;
 mod restless;

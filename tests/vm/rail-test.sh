@@ -62,12 +62,12 @@ on_node() {
     --rank "$k" --timeout "${patience:-3}" --rendezvous-timeout "${meeting:-60}" "$@" > "$rt/out$k" 2> "$rt/err$k" < /dev/null
 }
 
-# all_nodes ARGUMENT...: on all of them, and $meanwhile beside them; their exit codes are in $codes.
+# all_nodes ARGUMENT...: on all of them, by $one_node, and $meanwhile beside them; their exit codes are in $codes.
 all_nodes() {
   local k pids=()
   rm -f $rt/store
   for k in 0 1 2; do
-    on_node "$k" "$@" &
+    "${one_node:-on_node}" "$k" "$@" &
     pids+=($!)
   done
   if [ -n "${meanwhile:-}" ]; then $meanwhile; fi

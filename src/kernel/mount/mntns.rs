@@ -13,6 +13,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, umask};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+use super::fsmount;
+use crate::kernel::netns::Netns;
+
 #[derive(Debug)]
 pub struct Mntns {
     file: File,
@@ -63,21 +66,39 @@ impl Mntns {
 /// host mounts and unmounts meanwhile still comes in: the copy must not keep a file system busy.
 pub fn workshop<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     apart(|| {
-        unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
-        let receive_only = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-        mount_change("/", receive_only).context("closing the mount namespace")?;
+        copy_mounts()?;
         // The thread's own, since a new mount namespace comes with unshared file system attributes.
         umask(Mode::empty());
         work()
     })
 }
 
-fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Runs `work` on a new thread in that network namespace, where /sys is one of it and all other
+/// mounts are this namespace's.
+pub fn with_sys_of<T: Send>(netns: &Netns, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    apart(|| {
+        copy_mounts()?;
+        netns.enter()?;
+        let sys = fsmount::create("sysfs", &[], fsmount::PLAIN).context("making a /sys")?;
+        let over = File::open("/sys").context("opening /sys")?;
+        fsmount::attach(sys, over).context("mounting a /sys")?;
+        work()
+    })
+}
+
+fn copy_mounts() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
+    let receive_only = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", receive_only).context("closing the mount namespace")
+}
+
+/// Runs `work` on a new thread, which ends then.
+pub fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = Builder::new().spawn_scoped(scope, work);
         let thread = thread.context("starting a thread")?;
         thread
             .join()
-            .map_err(|_| anyhow!("a thread inside a mount namespace panicked"))?
+            .map_err(|_| anyhow!("a thread that was started for it panicked"))?
     })
 }

@@ -124,7 +124,8 @@ impl Netns {
         visit()
     }
 
-    fn enter(&self) -> Result<()> {
+    /// For a thread that ends there.
+    pub fn enter(&self) -> Result<()> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).or_else(|e| {
             capabilities::require()?;
             Err(e).context("entering the network namespace")
