@@ -14,9 +14,14 @@ const GONE: &str = "#8c959f";
 const MARGIN: usize = 16;
 const LINE: usize = 20;
 const LABEL: usize = 150;
+/// The least width, and the height.
 const CELL: (usize, usize) = (64, 22);
-/// The most nodes that have a row with a name; more have thin rows without.
+/// Characters of a rail's name: a subnet's, and more; and of a node's.
+const NAME: usize = 24;
+const HOST: usize = 20;
+/// The most nodes that have a row with a name. Of more, in thin rows, one in so many has it.
 const NAMED: usize = 64;
+const EACH: usize = 16;
 /// Causes that stand above the picture.
 const CAUSES: usize = 12;
 /// Characters of a line of text.
@@ -75,15 +80,16 @@ pub fn svg(found: &Findings) -> String {
         .take(CAUSES)
         .collect();
     let top = MARGIN + LINE * (causes.len().max(1) + 2);
-    let width = (2 * MARGIN + LABEL + rails * CELL.0).max(2 * MARGIN + WIDE * 7);
+    let longest = found.rails.iter().map(|name| name.chars().count()).max();
+    let wide = CELL.0.max(longest.unwrap_or(0).min(NAME) * 8);
+    let width = (2 * MARGIN + LABEL + rails * wide).max(2 * MARGIN + WIDE * 7);
     let height = top + LINE + nodes * tall + MARGIN + LINE * 2;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
         font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" \
         fill=\"#ffffff\"/>\n"
     );
-    let heading = format!("{nodes} nodes, {rails} rails, pattern {}", found.pattern);
-    text(&mut out, (MARGIN, MARGIN + 12), "#1f2328", &heading);
+    text(&mut out, (MARGIN, MARGIN + 12), "#1f2328", &found.what());
     let none = ["every rail works"];
     let lines = if causes.is_empty() {
         &none[..]
@@ -100,16 +106,17 @@ pub fn svg(found: &Findings) -> String {
         text(&mut out, (MARGIN, MARGIN + 12 + LINE * (n + 1)), fill, line);
     }
     for (n, name) in found.rails.iter().enumerate() {
-        let at = (MARGIN + LABEL + n * CELL.0, top + 12);
-        let short: String = name.chars().take(8).collect();
+        let at = (MARGIN + LABEL + n * wide, top + 12);
+        let short: String = name.chars().take(NAME).collect();
         text(&mut out, at, "#1f2328", &short);
     }
     for row in 0..nodes {
         let rank = row as u32;
         let y = top + LINE + row * tall;
-        if nodes <= NAMED {
-            let name: String = found.node(rank).chars().take(20).collect();
-            text(&mut out, (MARGIN, y + 15), "#1f2328", &name);
+        if nodes <= NAMED || row % EACH == 0 {
+            let name = label(found, rank);
+            let below = if nodes <= NAMED { 15 } else { 10 };
+            text(&mut out, (MARGIN, y + below), "#1f2328", &name);
         }
         for rail in 0..rails {
             let fill = colour(found, (rank, rail as u8)).fill();
@@ -118,8 +125,8 @@ pub fn svg(found: &Findings) -> String {
                 out,
                 "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{}\" fill=\"{fill}\"><title>{}: \
                 {}</title></rect>",
-                MARGIN + LABEL + rail * CELL.0,
-                CELL.0 - 3,
+                MARGIN + LABEL + rail * wide,
+                wide - 3,
                 tall - gap,
                 escaped(&found.node(rank)),
                 escaped(found.rail(rail as u8)),
@@ -129,6 +136,18 @@ pub fn svg(found: &Findings) -> String {
     legend(&mut out, found, top + LINE + nodes * tall + MARGIN);
     out.push_str("</svg>\n");
     out
+}
+
+/// The name of a node in [`LABEL`]: of a long one, the beginning, and its rank.
+fn label(found: &Findings, rank: u32) -> String {
+    let (name, number) = (found.node(rank), format!(" (rank {rank})"));
+    match name.strip_suffix(&number) {
+        Some(host) => {
+            let room = HOST.saturating_sub(number.len());
+            host.chars().take(room).chain(number.chars()).collect()
+        }
+        None => name,
+    }
 }
 
 /// Those colours that the picture has.

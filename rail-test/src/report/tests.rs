@@ -225,6 +225,29 @@ fn the_picture_has_a_cell_for_each_nic_and_is_well_formed() {
     );
 }
 
+/// Rails that differ at the end of their names, and rows too thin for a name each.
+#[test]
+fn the_picture_of_many_nodes_says_which_they_are() {
+    let mut asked = asked(100, 2);
+    asked.rails = vec!["192.168.10.0/24".to_owned(), "192.168.11.0/24".to_owned()];
+    let mut told = told_by(&asked, &|from, to, lane| match (from, lane.0) {
+        (33, 1) => Err(Fault::of(Why::NoAnswer)),
+        _ => good(from, to, lane),
+    });
+    let host = HostName::sanitized("a-name-that-is-longer-than-the-label");
+    told.get_mut(&32).unwrap().host = host;
+    let svg = svg(&Findings::new(&asked, told, &[], &BTreeMap::new()));
+    for text in [
+        ">192.168.10.0/24</text>",
+        ">192.168.11.0/24</text>",
+        ">node-16 (rank 16)</text>",
+        ">a-name-tha (rank 32)</text>",
+    ] {
+        assert!(svg.contains(text), "no {text} in {svg}");
+    }
+    assert_eq!(svg.matches("<title>").count(), 200);
+}
+
 #[test]
 fn a_rail_that_a_node_lacks_breaks_jobs() {
     let mut asked = asked(3, 2);

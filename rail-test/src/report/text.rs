@@ -95,6 +95,15 @@ impl Findings {
         format!("{name}: the active MTUs differ: {}", said.join(", "))
     }
 
+    /// What was tested.
+    pub fn what(&self) -> String {
+        let rails = match self.rails.len() {
+            1 => "1 rail".to_owned(),
+            many => format!("{many} rails"),
+        };
+        format!("{} nodes, {rails}, pattern {}", self.nodes, self.pattern)
+    }
+
     /// The causes, the failed pairs, and a line for each rail.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -105,10 +114,8 @@ impl Findings {
         if self.causes.iter().all(|cause| !cause.breaks) {
             let _ = writeln!(
                 out,
-                "all rails work: {} nodes, {} rails, pattern {}, {} pairs",
-                self.nodes,
-                self.rails.len(),
-                self.pattern,
+                "all rails work: {}, {} pairs",
+                self.what(),
                 self.tested.len()
             );
         }
