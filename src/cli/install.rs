@@ -33,6 +33,11 @@ pub struct InstallArgs {
     // They do so without this flag, too, if that file exists.
     #[arg(long, env = "RDMAPREP_CDI", value_parser = BoolishValueParser::new())]
     pub cdi: bool,
+    /// systemd: a timer that writes metrics to this file
+    ///
+    /// node_exporter reads a file whose name ends with .prom.
+    #[arg(long, env = "RDMAPREP_METRICS_FILE", value_name = "FILE")]
+    pub textfile: Option<PathBuf>,
     #[command(flatten)]
     pub tree: TreeArgs,
     // The last: its heading would be that of the options after it.

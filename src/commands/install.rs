@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::escape::is_plain;
 use rdma_model::snapshot::Netdev;
 
 use super::{host_for_return, say, store};
@@ -43,13 +44,14 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let nics = nics.map(|name| nic(name, site.is_host));
     let root = args.tree.root.as_deref().unwrap_or(Path::new("/"));
     let wanted = InstallRequest {
-        targets,
         program,
         default_runtime: args.default_runtime,
         nics: nics.collect::<Result<_>>()?,
         command: command(args)?,
         cdi: args.cdi,
+        textfile: textfile(args.textfile.as_deref(), &targets)?,
         rule_without_priority: networkd_config::rule_without_priority(root),
+        targets,
     };
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         have_no_manager(&wanted.nics)?;
@@ -288,6 +290,27 @@ fn command(args: &InstallArgs) -> Result<Option<Command>> {
         regex: regex.clone(),
         plan: plan.to_string(),
     }))
+}
+
+/// The file for metrics, which stands in a unit's command.
+fn textfile(file: Option<&Path>, targets: &[Target]) -> Result<Option<String>> {
+    let Some(file) = file else { return Ok(None) };
+    let wrong = |why: &str| ErrorClass::Usage.error(format!("--textfile: {why}"));
+    ensure!(
+        targets.contains(&Target::Systemd),
+        wrong("its timer is systemd's: add --systemd")
+    );
+    let name = file.to_str().filter(|name| is_plain(name, b"/-_.+"));
+    let name = name.filter(|_| file.is_absolute());
+    let name = name.filter(|name| name.ends_with(".prom"));
+    let name = name.ok_or_else(|| {
+        let shown = file.display();
+        wrong(&format!(
+            "{shown}: node_exporter reads a file whose absolute path ends with .prom, and has \
+            letters, digits and -_.+ alone"
+        ))
+    })?;
+    Ok(Some(name.to_owned()))
 }
 
 /// A NIC of `--ifaces`; by its place, too, where nothing else is there.

@@ -61,6 +61,8 @@ pub struct InstallRequest {
     pub command: Option<Command>,
     /// Whether systemd keeps the file of devices ([`crate::cdi::FILE`]) as the rails are.
     pub cdi: bool,
+    /// Where systemd has metrics written, if anywhere.
+    pub textfile: Option<String>,
     /// A file of systemd-networkd's with a rule whose priority the kernel chooses.
     pub rule_without_priority: Option<std::path::PathBuf>,
 }

@@ -76,3 +76,49 @@ fn a_file_of_devices_that_was_there_first_stays() {
         assert_eq!(before, all(root.path()));
     }
 }
+
+const PROM: &str = "/var/lib/node_exporter/rdmaprep.prom";
+
+/// The file that a package's unit names is its own; another one needs a unit that comes before it.
+#[test]
+fn a_timer_for_metrics_comes_if_asked_and_goes_to_the_byte() {
+    let root = TempDir::new().unwrap();
+    let packaged = "usr/lib/systemd/system/rdmaprep-metrics.service";
+    put(root.path(), packaged, "[Unit]\n");
+    let before = all(root.path());
+    let install = |more: &[&str]| {
+        let words = [&["--systemd"], more].concat();
+        rdmaprep("install", root.path(), &words).ok().out
+    };
+    let said = install(&["--textfile", PROM]);
+    assert!(
+        said.contains("then: systemctl start rdmaprep-metrics.timer"),
+        "{said}"
+    );
+    let unit = root
+        .path()
+        .join("etc/systemd/system/rdmaprep-metrics.service");
+    let text = fs::read_to_string(&unit).unwrap();
+    assert!(
+        text.contains(&format!("metrics --textfile {PROM}\n")),
+        "{text}"
+    );
+    assert!(install(&["--textfile", PROM]).contains("nothing to change"));
+    // Where Debian's node_exporter reads, the package's unit is used.
+    install(&[
+        "--textfile",
+        "/var/lib/prometheus/node-exporter/rdmaprep.prom",
+    ]);
+    assert!(!unit.exists());
+    install(&["--textfile", PROM]);
+    // Not asked for any more, it goes, and what it wrote with it.
+    let removal = format!(
+        "then: systemctl stop rdmaprep-metrics.service rdmaprep-metrics.timer\nthen: rm -f {PROM}"
+    );
+    let said = install(&[]);
+    assert!(said.contains(&removal), "{said}");
+    install(&["--textfile", PROM]);
+    let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
+    assert!(said.contains(&removal), "{said}");
+    assert_eq!(before, all(root.path()));
+}

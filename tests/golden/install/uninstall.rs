@@ -364,7 +364,7 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
         said
     };
     const OURS: &str = "rdmaprep-stale.timer rdmaprep-plans.path rdmaprep-plans.service \
-        rdmaprep-cdi.path rdmaprep-cdi.service\n";
+        rdmaprep-cdi.path rdmaprep-cdi.service rdmaprep-metrics.timer\n";
     let removal = |code: i32, booted: bool, word: &str| {
         let _ = fs::remove_file(at("ran"));
         let _ = fs::remove_dir(at("booted"));

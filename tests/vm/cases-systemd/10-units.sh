@@ -52,7 +52,7 @@ case_the_timer_restores_what_a_killed_runtime_left() {
 
 case_units_may_do_little_more_than_their_work() {
   local unit
-  for unit in rdmaprep-stale rdmaprep-plans rdmaprep-cdi; do
+  for unit in rdmaprep-stale rdmaprep-plans rdmaprep-cdi rdmaprep-metrics; do
     said=$(systemd-analyze security --no-pager --offline=true --threshold=55 "/repo/hooks/systemd/$unit.service") || die "$said"
   done
 }
