@@ -7,6 +7,7 @@ mod channels;
 pub mod collect;
 mod context;
 pub mod facts;
+mod flow_control;
 mod left_out;
 mod libraries;
 mod memory;
@@ -191,7 +192,11 @@ const RULES: [Rule; 25] = [
     rule(Check::Plans, false, Live(plans::plans)),
     rule(Check::Mtu, true, Network(network::mtu)),
     rule(Check::Arp, true, Network(arp::profiles)),
-    rule(Check::FlowControl, true, Network(network::flow_control)),
+    rule(
+        Check::FlowControl,
+        true,
+        Network(flow_control::flow_control),
+    ),
     rule(Check::Uplink, false, Routes(network::uplink)),
     rule(Check::AsymmetricRails, true, Network(network::asymmetric)),
     rule(Check::Channels, false, Devices(channels::many)),
@@ -240,7 +245,9 @@ impl Check {
                 "whether the MTU has room for a RoCE packet, and is the same on all rails"
             }
             Check::Arp => "the effective ARP profile and reverse path filter",
-            Check::FlowControl => "PFC and ECN",
+            Check::FlowControl => {
+                "PFC, as the NICs tell it by DCB, and the priority of NCCL's packets"
+            }
             Check::Uplink => "whether one of the NICs is the host's uplink",
             Check::AsymmetricRails => "rails of different speed",
             Check::Channels => "NICs with so many channels that a move takes long",

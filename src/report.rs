@@ -28,7 +28,7 @@ use crate::nccl_env::libraries::at_start;
 use crate::oci::edit::Injected;
 use crate::plan::{Plan, rdma_mode};
 use crate::restore::Restored;
-use crate::select::Selection;
+use crate::select::{LeftOut, Selection, Verdict};
 pub use cdi::{DeviceLine, device_table};
 pub use claims::{ReleasedClaim, claim_table, released_claim};
 pub use doctor::diagnosis_table;
@@ -263,15 +263,28 @@ fn quoted(value: &str) -> String {
 /// Chosen when a container starts, as its namespace decides.
 const SOCKETS: &str = "the default route's interface, else a rail";
 
+#[derive(Serialize)]
+struct JsonError<'a> {
+    schema: u32,
+    outcome: &'static str,
+    exit_code: u8,
+    message: String,
+    /// Why each NIC is left out, where that is the error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdicts: Option<&'a [Verdict]>,
+}
+
 /// An error for programs.
 pub fn json_error(error: &anyhow::Error) -> anyhow::Result<String> {
     let class = ErrorClass::of(error);
-    json(&serde_json::json!({
-        "schema": SCHEMA,
-        "outcome": class.name(),
-        "exit_code": class.code(),
-        "message": format!("{error:#}"),
-    }))
+    let left_out = error.downcast_ref::<LeftOut>();
+    json(&JsonError {
+        schema: SCHEMA,
+        outcome: class.name(),
+        exit_code: class.code(),
+        message: format!("{error:#}"),
+        verdicts: left_out.map(|LeftOut(verdicts)| verdicts.as_slice()),
+    })
 }
 
 /// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the

@@ -15,7 +15,9 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
 use crate::cdi;
-use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
+use crate::doctor::facts::{Lossless, Machine, Managing, Nvidia, Starter, acs_control};
+use crate::kernel::counters;
+use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities::{has_in_first_user, is_first_user, shares_user};
@@ -47,11 +49,10 @@ pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
             any: true,
         },
     };
-    Ok(machine(
-        snapshot,
-        devnode_probe::here(&nodes(snapshot)),
-        &limits,
-    ))
+    Ok(Machine {
+        lossless: lossless(&Netns::current()?, snapshot),
+        ..machine(snapshot, devnode_probe::here(&nodes(snapshot)), &limits)
+    })
 }
 
 /// A container, by its init, with what became of its device nodes.
@@ -61,6 +62,27 @@ pub fn of_container(
     limits: &Limits,
 ) -> Machine {
     machine(snapshot, tried, limits)
+}
+
+/// What the drivers of its netdevs tell of PFC, where these are in that namespace.
+pub fn lossless(netns: &Netns, snapshot: &Snapshot) -> BTreeMap<IfName, Lossless> {
+    let names: Vec<IfName> = snapshot
+        .netdevs
+        .iter()
+        .map(|dev| dev.name.clone())
+        .collect();
+    let known = counters::lossless(netns, &names).into_iter();
+    let facts = known.map(|(name, known)| {
+        let (priorities, by_dscp) = (known.priorities, known.by_dscp);
+        (
+            name,
+            Lossless {
+                priorities,
+                by_dscp,
+            },
+        )
+    });
+    facts.collect()
 }
 
 pub fn nodes(snapshot: &Snapshot) -> Vec<CharDevice> {
@@ -94,6 +116,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         gdrdrv: is_any_there(&["/dev/gdrdrv"]),
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
+        lossless: BTreeMap::new(),
         starters: starters(),
         timer: Path::new("/run/systemd/system").exists()
             && Timer::of(Path::new("/")) == Timer::Runs,

@@ -1,6 +1,6 @@
 //! What a snapshot does not have, and the checks need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,9 @@ pub struct Machine {
     pub acs: BTreeMap<BusId, Option<u16>>,
     /// Programs that configure links here, and which links they leave alone.
     pub managers: Vec<Managing>,
+    /// How netdevs keep from losing packets, as far as their drivers tell it by DCB.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lossless: BTreeMap<IfName, Lossless>,
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
     pub starters: Vec<Starter>,
@@ -97,6 +100,16 @@ pub enum Unread {
     Userspace(String),
     /// A file that says whether an engine knows rdmaprep: why, with its path.
     Engines(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lossless {
+    /// The priorities that pause (PFC).
+    pub priorities: BTreeSet<u8>,
+    /// The priority of a packet by its DSCP, where the NIC has such a table.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_dscp: BTreeMap<u8, u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

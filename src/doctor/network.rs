@@ -1,4 +1,4 @@
-//! What is between the rails and their peers: packet size, flow control, the uplink, and what they
+//! What is between the rails and their peers: packet size, the uplink, and what they
 //! have in common.
 
 use std::collections::BTreeMap;
@@ -113,31 +113,6 @@ fn too_small(mtu: u32, names: &[&IfName], wanted: u32) -> Finding {
         run: commands,
         ..Finding::new(Check::Mtu, severity, seen, why, fix)
     }
-}
-
-/// The switch decides: what this host has set is half of it.
-pub(super) fn flow_control(context: &CheckContext) -> Vec<Finding> {
-    let kept = context.meant();
-    let hard = kept
-        .iter()
-        .filter(|r| !r.is_software() && r.port.is_ethernet());
-    let names: Vec<&IfName> = hard.map(|r| &r.netdev.name).collect();
-    if names.is_empty() {
-        return Vec::new();
-    }
-    let why = "without PFC or ECN on every hop, RoCE loses packets under load and slows to a \
-        crawl; neither the switch nor the NIC's firmware is asked here";
-    let fix = "dcb pfc show dev NIC, dcb app show dev NIC (or mlnx_qos -i NIC), and the counters \
-        below ports/*/hw_counters; compare with the switch ports, and NCCL_IB_TC with the class \
-        that has it";
-    let seen = format!("PFC and ECN of {} are not known", join(names));
-    vec![Finding::new(
-        Check::FlowControl,
-        Severity::Unknown,
-        seen,
-        why,
-        fix,
-    )]
 }
 
 /// Takes out of what was asked what would end the selection, since what is to be guarded is

@@ -1,12 +1,13 @@
 //! What NICs and their ports have counted, in whatever namespace they are. Only reads: nothing of
 //! the namespace changes, and no module is loaded. A driver may keep an answer back for seconds.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_netlink::counters::{self, LinkCounters, Pauses};
-use rdma_netlink::dcb;
+use rdma_netlink::dcb::{self, Lossless};
 use rdma_netlink::generic::Genl;
 use rdma_netlink::socket::KernelSocket;
 
@@ -47,6 +48,19 @@ pub fn of_link(netns: &Netns, ifindex: u32, name: &IfName) -> Result<Option<Coun
             .and_then(|genl| counters::pauses(genl, ifindex)),
         priority_pauses: dcb::pauses(&mut route, name),
     }))
+}
+
+/// Which of these netdevs of that namespace tell how they keep from losing packets.
+pub fn lossless(netns: &Netns, names: &[IfName]) -> BTreeMap<IfName, Lossless> {
+    let socket = netns.visit(|| KernelSocket::open(NETLINK_ROUTE).context("asking for DCB"));
+    let Ok(mut socket) = socket else {
+        return BTreeMap::new();
+    };
+    let known = names.iter().filter_map(|name| {
+        let lossless = dcb::lossless(&mut socket, name)?;
+        Some((name.clone(), lossless))
+    });
+    known.collect()
 }
 
 /// A port, as that namespace's /sys has it; its counters are in ours where HCAs are shared.

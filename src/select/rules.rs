@@ -249,18 +249,20 @@ fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
             .get(&n.name)
             .or(context.bootstrap.get(&n.name))
     });
+    let kind = candidate.netdev.and_then(Netdev::virtual_kind);
     let fix = match guarded {
         _ if !context.blind() => {
             "nothing to do for a NIC without RDMA; else load its RDMA driver".to_owned()
         }
         Some(why) => format!("this host needs a second NIC, with RDMA: this one {why}"),
+        None if kind.is_some() => {
+            "nothing to do; for a test without RDMA, name it in --ifaces".to_owned()
+        }
         None => "load its RDMA driver; for a test without RDMA, name it in --ifaces".to_owned(),
     };
-    because(
-        DropCode::NotRdma,
-        format!("{} has no RDMA device", candidate.label()),
-        &fix,
-    )
+    let kind = kind.map_or_else(String::new, |kind| format!(": it is virtual ({kind})"));
+    let why = format!("{} has no RDMA device{kind}", candidate.label());
+    because(DropCode::NotRdma, why, &fix)
 }
 
 fn no_netdev(context: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -559,7 +559,8 @@ fn selections_that_say_nothing_sensible_are_refused() {
         let said = host.rdmaprep(&["prepare"]);
         assert_eq!(said.code, Some(4), "{said:?}");
         assert!(
-            said.err.contains("r0") && said.err.contains("not_rdma"),
+            said.err
+                .contains("not_rdma  r0: r0 has no RDMA device: it is virtual (veth)"),
             "{said:?}"
         );
         fs::remove_dir_all(&host.run).unwrap();
@@ -728,6 +729,9 @@ fn an_error_is_json_where_that_is_asked_for() {
         assert_eq!(error["exit_code"], code);
         let message = error["message"].as_str().unwrap();
         assert!(!message.is_empty() && !message.contains(" | "), "{message}");
+        // None is left: the verdicts say why, as they do of a plan.
+        let verdicts = error["verdicts"].as_array().map(Vec::len);
+        assert_eq!(verdicts, (code == 4).then_some(2), "{}", said.out);
     }
     let said = rdmaprep(&["status", "--no-such-flag"]);
     said.fails(2, &["there is no "]);

@@ -38,6 +38,8 @@ const ETS: u16 = 1;
 const PFC: u16 = 2;
 const APP_TABLE: u16 = 3;
 const MAXRATE: u16 = 7;
+/// IEEE_8021QAZ_APP_SEL_DSCP.
+const BY_DSCP: u8 = 5;
 /// DCB_CAP_DCBX_HOST: the card leaves DCBX to the host, and what is set stays.
 const BY_HOST: u8 = 1;
 /// `struct ieee_pfc`: what is set begins behind pfc_cap and ends before the counters.
@@ -82,6 +84,44 @@ pub fn pauses(socket: &mut KernelSocket, dev: &IfName) -> Option<[Pauses; PRIORI
     let answer = socket.transact(RTM_GETDCB, &message(IEEE_GET, dev, &[]));
     let answer = answer.ok()?.into_iter().next()?;
     counted(answer.get(HEADER..)?)
+}
+
+/// What a netdev does so that no packet is lost, whether the host has set it, or the card has it
+/// from the switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lossless {
+    /// The priorities that pause.
+    pub priorities: BTreeSet<u8>,
+    /// The priority of a packet by its DSCP, where the table of applications says so.
+    pub by_dscp: BTreeMap<u8, u8>,
+}
+
+/// Nothing where the driver has no DCB, or does not tell of PFC.
+pub fn lossless(socket: &mut KernelSocket, dev: &IfName) -> Option<Lossless> {
+    let answer = socket.transact(RTM_GETDCB, &message(IEEE_GET, dev, &[]));
+    let answer = answer.ok()?.into_iter().next()?;
+    pausing(answer.get(HEADER..)?)
+}
+
+fn pausing(answer: &[u8]) -> Option<Lossless> {
+    let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
+    let ieee: BTreeMap<u16, &[u8]> = attributes(all.get(&IEEE)?).flatten().collect();
+    let enabled = *ieee.get(&PFC)?.get(PFC_SET)?.first()?;
+    let table = ieee.get(&APP_TABLE).copied().unwrap_or_default();
+    let apps = attributes(table).flatten().map(|(_, app)| app);
+    Some(Lossless {
+        priorities: (0..8).filter(|bit| enabled & (1 << bit) != 0).collect(),
+        by_dscp: apps.filter_map(dscp).collect(),
+    })
+}
+
+/// `struct dcb_app`: selector, priority, and the protocol in the order of this machine.
+fn dscp(app: &[u8]) -> Option<(u8, u8)> {
+    let &[BY_DSCP, priority, first, second] = app else {
+        return None;
+    };
+    let value = u16::from_ne_bytes([first, second]);
+    Some((u8::try_from(value).ok()?, priority))
 }
 
 fn counted(answer: &[u8]) -> Option<[Pauses; PRIORITIES]> {
@@ -273,6 +313,22 @@ mod tests {
         assert_eq!((all[3].sent, all[3].received), (5, 6));
         assert_eq!(all[4], Pauses::default());
         assert_eq!(counted(&[]), None);
+    }
+
+    #[test]
+    fn what_pauses_is_told_whoever_decides() {
+        let app = |selector: u8, priority: u8, protocol: u16| {
+            let [first, second] = protocol.to_ne_bytes();
+            [selector, priority, first, second]
+        };
+        let apps = [app(5, 3, 26), app(1, 4, 0x8906), app(5, 0, 300)];
+        let known = pausing(&answer(0x0a, [8, 0x18, 0, 0, 1, 2], 0, &apps)).unwrap();
+        assert_eq!(known.priorities, [3, 4].into());
+        assert_eq!(known.by_dscp, [(26, 3)].into());
+        let none = pausing(&answer(0x09, [8, 0, 0, 0, 1, 2], 0, &[])).unwrap();
+        assert_eq!(none, Lossless::default());
+        assert_eq!(pausing(&[]), None);
+        assert_eq!(pausing(&attribute(IEEE, &attribute(PFC, &[8]))), None);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What a running container is, and what it may use, for the checks.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Result;
+use rdma_model::ids::IfName;
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::values::Family;
 
@@ -13,8 +15,9 @@ use crate::commands::store;
 use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
 use crate::doctor::collect::Limits;
-use crate::doctor::facts::{Machine, Unread};
+use crate::doctor::facts::{Lossless, Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
+use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
 use crate::plan::Plan;
@@ -58,6 +61,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let machine = Machine {
         unread,
         userspace,
+        lossless: lossless(pid, snapshot),
         ..collect::of_container(snapshot, tried, &limits)
     };
     let machine = sandbox
@@ -78,6 +82,15 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
             .map_err(String::as_str),
         container: Some(id),
     })
+}
+
+fn lossless(pid: i32, snapshot: &Snapshot) -> BTreeMap<IfName, Lossless> {
+    let path = format!("/proc/{pid}/ns/net");
+    let netns = Netns::open(Path::new(&path));
+    netns.map_or_else(
+        |_| BTreeMap::new(),
+        |netns| collect::lossless(&netns, snapshot),
+    )
 }
 
 /// What is there, without the HCAs that it was not given and cannot open.

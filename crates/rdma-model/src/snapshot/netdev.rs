@@ -147,6 +147,15 @@ impl Netdev {
         }
     }
 
+    /// Its kind, where it has no hardware, and none below it.
+    pub fn virtual_kind(&self) -> Option<&str> {
+        const ABOVE: [&str; 7] = [
+            "vlan", "bond", "team", "ipoib", "macvlan", "ipvlan", "macsec",
+        ];
+        let kind = self.kind.as_deref()?;
+        (self.pci.is_none() && !ABOVE.contains(&kind)).then_some(kind)
+    }
+
     /// Whether its kind is a known one that is like that.
     pub fn has_kind(&self, like: fn(&LinkKind) -> bool) -> bool {
         self.kind
