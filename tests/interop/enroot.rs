@@ -6,6 +6,7 @@
 //! (tests/vm/cases/46-enroot.sh).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -195,6 +196,45 @@ fn an_image_a_user_and_a_job_ask_and_the_last_word_counts() {
         publish(host, &["--withdraw", "slurm-7"]).ok();
         assert!(job("7", &[]).starts_with(ALL));
     });
+}
+
+/// The prolog, with stand-ins for Slurm's programs and ours, which note how they are called.
+#[test]
+fn a_comment_in_other_letters_ends_its_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let called = folder.path().join("called");
+    for name in ["rdmaprep", "scontrol", "scancel"] {
+        let text = format!("#!/bin/sh\necho \"{name} $*\" >> {}\n", called.display());
+        let place = folder.path().join(name);
+        fs::write(&place, text).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let prolog = concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/slurm/prolog");
+    let job = |comment: &str| {
+        let _ = fs::remove_file(&called);
+        let mut command = Command::new("/bin/sh");
+        command.arg(prolog).env_clear().env("PATH", folder.path());
+        command
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURMD_NODENAME", "n0");
+        command.env("SLURM_JOB_COMMENT", comment);
+        command.env("RDMAPREP_RUN_DIR", folder.path());
+        run(&mut command, "").ok();
+        fs::read_to_string(&called).unwrap_or_default()
+    };
+    assert_eq!(job("other"), "");
+    assert_eq!(job("rdmaprep-not"), "");
+    assert_eq!(job("a rdmaprep b"), "rdmaprep prepare --plan slurm-7\n");
+    for comment in ["RDMAPREP", "x Rdmaprep"] {
+        let said = job(comment);
+        assert!(
+            said.starts_with("scontrol update JobId=7 AdminComment=n0: "),
+            "{said}"
+        );
+        assert!(said.contains("not in small letters"), "{said}");
+        assert!(said.ends_with("scancel 7\n"), "{said}");
+        assert!(!said.contains("prepare"), "{said}");
+    }
 }
 
 trait Fails {
