@@ -826,7 +826,10 @@ fn an_address_that_manages_temporary_ones_comes_back_alone() {
     alone(|host| {
         host.rails(1);
         host.ip("address add fd00:4::1/64 dev r0 nodad mngtmpaddr");
-        ipv6::settled(sh);
+        // The link-local one has an anycast address as well, when it is not tentative any more.
+        until("no address is tentative", || {
+            ipv6::unfinished(sh, true).is_empty()
+        });
         sh("echo 1 > /proc/sys/net/ipv6/conf/r0/forwarding; echo 1 > \
             /proc/sys/net/ipv6/conf/r0/use_tempaddr");
         let anycast = || sh("ip -6 route show table local type anycast dev r0 | sort");
