@@ -131,7 +131,7 @@ impl FileStore {
         loop {
             match self
                 .file()
-                .and_then(|file| lock(file, how, &self.path, deadline))
+                .and_then(|file| lock(file, how, &self.path, (LOCK, self.limit)))
                 .and_then(|file| read(self, file))
             {
                 Err(e) if errno(&e) == Some(nix::libc::ESTALE) && Instant::now() < deadline => {
@@ -366,17 +366,30 @@ impl Store for FileStore {
     }
 }
 
-fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flock<File>> {
+/// Gives up when the file has not grown for that long, and at `limit`: among many writers one may
+/// wait for longer.
+fn lock(
+    file: File,
+    how: FlockArg,
+    path: &Path,
+    (patience, limit): (Duration, Instant),
+) -> Result<Flock<File>> {
     let how = match how {
         FlockArg::LockExclusive => FlockArg::LockExclusiveNonblock,
         _ => FlockArg::LockSharedNonblock,
     };
     let (mut file, mut pause, start) = (file, Duration::from_micros(100), Instant::now());
+    let (mut length, mut deadline) = (file.metadata()?.len(), limit.min(start + patience));
     loop {
         match Flock::lock(file, how) {
             Ok(held) => return Ok(held),
             Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => {
                 file = back
+            }
+            Err((back, Errno::EWOULDBLOCK)) if deadline < limit && is_longer(&back, length)? => {
+                length = back.metadata()?.len();
+                file = back;
+                deadline = limit.min(Instant::now() + patience);
             }
             Err((_, Errno::EWOULDBLOCK)) => {
                 bail!(
@@ -397,5 +410,47 @@ fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flo
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+fn is_longer(file: &File, length: u64) -> std::io::Result<bool> {
+    Ok(file.metadata()?.len() > length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(300);
+
+    /// How long a writer waits for another one, which keeps the lock and writes or not.
+    fn waits(writes: bool) -> (bool, Duration) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = &folder.path().join("store");
+        let mut options = File::options();
+        options.append(true).create(true);
+        let file = options.open(path).unwrap();
+        let mut held = Flock::lock(file, FlockArg::LockExclusive).unwrap();
+        let file = options.open(path).unwrap();
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let times = (SHORT, begun + 50 * SHORT);
+            let waits = scope.spawn(move || lock(file, FlockArg::LockExclusive, path, times));
+            while begun.elapsed() < 4 * SHORT && !waits.is_finished() {
+                if writes {
+                    held.write_all(b"x").unwrap();
+                }
+                std::thread::sleep(SHORT / 20);
+            }
+            drop(held);
+            (waits.join().unwrap().is_ok(), begun.elapsed())
+        })
+    }
+
+    #[test]
+    fn only_a_writer_that_does_nothing_is_given_up() {
+        let (got_it, after) = waits(true);
+        assert!(got_it && after >= 4 * SHORT, "{after:?}");
+        assert!(!waits(false).0);
     }
 }
