@@ -348,11 +348,7 @@ fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
     }
     let text = match &ended.findings {
         Some(found) => found.text(),
-        None if ended.verdict.lines.is_empty() => "all rails work: rank 0 has the table".to_owned(),
-        None => {
-            let lines = ended.verdict.lines.iter().map(|line| line.text.clone());
-            lines.collect::<Vec<String>>().join("\n")
-        }
+        None => ended.verdict.text(),
     };
     commands::say(&report::printable_lines(&text))
 }

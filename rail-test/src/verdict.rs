@@ -38,6 +38,14 @@ pub struct Line {
     pub failed: u64,
 }
 
+/// What stands before a cause.
+pub fn mark(breaks: bool) -> &'static str {
+    match breaks {
+        true => "FAIL",
+        false => "warning",
+    }
+}
+
 impl Verdict {
     pub fn encode(&self) -> Result<Value> {
         let mut verdict = self.clone();
@@ -90,6 +98,18 @@ impl Verdict {
         lines.map(|line| &line.text)
     }
 
+    /// What a node says that has no table.
+    pub fn text(&self) -> String {
+        let mut lines = Vec::new();
+        for line in &self.lines {
+            lines.push(format!("{}: {}", mark(line.breaks), line.text));
+        }
+        if !self.broken && self.missing.is_empty() {
+            lines.push("all rails work: rank 0 has the table".to_owned());
+        }
+        lines.join("\n")
+    }
+
     /// The error with which a command ends, if it ends with one.
     pub fn error(&self) -> Option<anyhow::Error> {
         if !self.missing.is_empty() {
@@ -98,5 +118,32 @@ impl Verdict {
         }
         let first = self.lines.first().map_or("", |line| &line.text);
         self.broken.then(|| ErrorClass::Sick.error(first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(breaks: bool) -> Verdict {
+        Verdict {
+            missing: Vec::new(),
+            broken: breaks,
+            lines: vec![Line {
+                breaks,
+                text: "rail0 is x".to_owned(),
+                failed: breaks.into(),
+            }],
+            failed: breaks.into(),
+            apart: false,
+        }
+    }
+
+    #[test]
+    fn where_only_warnings_are_all_rails_work() {
+        let works = "all rails work: rank 0 has the table";
+        let text = verdict(false).text();
+        assert_eq!(text, format!("warning: rail0 is x\n{works}"));
+        assert_eq!(verdict(true).text(), "FAIL: rail0 is x");
     }
 }

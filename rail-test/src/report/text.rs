@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Findings, median};
 use crate::cause::Culprit;
 use crate::transport::{Fault, Measured, Why, mtu_bytes};
+use crate::verdict::mark;
 
 /// Failed pairs that the table has.
 const ROWS: usize = 40;
@@ -108,8 +109,7 @@ impl Findings {
     pub fn text(&self) -> String {
         let mut out = String::new();
         for cause in &self.causes {
-            let mark = if cause.breaks { "FAIL" } else { "warning" };
-            let _ = writeln!(out, "{mark}: {}", cause.text);
+            let _ = writeln!(out, "{}: {}", mark(cause.breaks), cause.text);
         }
         if self.causes.iter().all(|cause| !cause.breaks) {
             let _ = writeln!(
