@@ -168,9 +168,11 @@ pub trait Store {
     }
 }
 
-/// Of the time of an answer, before the next question.
+/// Of the time of an answer, before the next question, up to so many times the longest pause.
 #[cfg(any(feature = "file", feature = "etcd"))]
 const IDLE: u32 = 4;
+#[cfg(any(feature = "file", feature = "etcd"))]
+const MOST_IDLE: u32 = 10;
 
 /// Asks until there is an answer, at `until` for the last time; the first and the longest pause
 /// between two questions, which doubles, are given. A store that takes long to answer has many who
@@ -191,7 +193,8 @@ fn poll<T>(
         if left.is_zero() {
             return Ok(None);
         }
-        std::thread::sleep(pause.max(took * IDLE).min(left));
+        let idle = (took * IDLE).min(longest * MOST_IDLE);
+        std::thread::sleep(pause.max(idle).min(left));
         pause = (pause * 2).min(longest);
     }
 }
@@ -204,15 +207,21 @@ mod tests {
     fn a_slow_store_is_asked_less() {
         use std::time::Duration;
         let pause = Duration::from_millis(1);
-        let mut asked = 0;
-        let answer: Option<()> = poll((pause, pause), Instant::now() + pause * 1000, || {
-            asked += 1;
-            std::thread::sleep(pause * 20);
-            Ok(None)
-        })
-        .unwrap();
-        assert_eq!(answer, None);
-        // 20 ms of each 100.
-        assert!((2..=11).contains(&asked), "{asked}");
+        // 20 ms of each 100; and 100 of each 110, where the pause would be too long.
+        for (longest, takes, asks) in [(10, 20, 2..=11), (1, 100, 4..=11)] {
+            let mut asked = 0;
+            let answer: Option<()> = poll(
+                (pause, pause * longest),
+                Instant::now() + pause * 1000,
+                || {
+                    asked += 1;
+                    std::thread::sleep(pause * takes);
+                    Ok(None)
+                },
+            )
+            .unwrap();
+            assert_eq!(answer, None);
+            assert!(asks.contains(&asked), "{asked}");
+        }
     }
 }
