@@ -28,7 +28,7 @@ use rdma_model::upper_lower;
 pub struct AttachPlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
-    /// What goes into the record before the first step.
+    /// What the record's NICs begin as.
     pub held: Vec<MovedNic>,
     /// Remarks for the report: what was asked for and is not done.
     pub notes: Vec<String>,

@@ -41,9 +41,10 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     if let Some(what) = stays_for(hook.machine, &others, AskedBy::Hook(hook.store, None)) {
         report.notes.push(keeps_nics(&what));
         let mut members = others.members.iter();
-        // The last one stays in the record: commands name it by that one's id.
         return match members.any(|m| hook.machine.is_alive(&others, m)) {
             true => records.save(&others),
+            // No other container lives. This one stays in the record, since commands find the
+            // record by its id.
             false => Ok(()),
         };
     }

@@ -68,8 +68,8 @@ impl Kernel {
         }
     }
 
-    /// What was held until the NICs had moved, since it makes moves slower to let it go, ends
-    /// beside the first step behind them: threads, and a mount.
+    /// Ending threads and closing a mount slows moves down. So both are kept until the first step
+    /// after the moves, and end while that step runs.
     fn let_go(&mut self, step: &Step) {
         match step {
             Step::Move { from, .. } => self.left = Some(*from),
@@ -118,6 +118,8 @@ impl Kernel {
         })
     }
 
+    /// All legs: the kernel answers EEXIST for those that are there, which `route_add` in
+    /// change_routes.rs takes for done.
     fn legs_add(&mut self, side: Side, route: &Route, deadline: Instant) -> Result<()> {
         let mut legs = route.legs().into_iter();
         legs.try_for_each(|leg| self.route_add(side, &leg, deadline))

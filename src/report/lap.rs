@@ -27,6 +27,6 @@ pub enum Lap {
     /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is
     /// done beside the moves.
     Setup,
-    /// Taking back after a failure.
+    /// Bringing NICs back: a stop, a restore, and what a create that failed takes back.
     Undo,
 }

@@ -172,7 +172,7 @@ pub struct Holder {
     pub last: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
-    /// What the restore did that held them back.
+    /// What the last try found and did besides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// What is still awaited of NICs that are back on the host.

@@ -46,8 +46,8 @@ pub(super) fn bring_back(
     patience: Duration,
 ) -> Result<Restored> {
     let mut back = BringBack::begin(machine, world, records, record, patience)?;
-    // Beside: on the device below a NIC that is no hardware. On: on the NICs themselves. Both by
-    // the container, wherever they are now.
+    // The container may have made links on its NICs (`on`), or on the device below a virtual NIC
+    // (`beside`), and may have moved them to any namespace.
     let mut beside = back.delete_links_beside()?;
     let planned = back.find_and_plan(patience)?;
     let mut ran = back.run_steps(&planned.plan, patience);

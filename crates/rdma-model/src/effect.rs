@@ -107,8 +107,8 @@ fn may_choose_route(managed: Option<&Managed>, route: &Route) -> bool {
     managed.is_none_or(|managed| managed.may_choose_route(route))
 }
 
-/// Rules that do what one of `foreign` does that is there, too, from a place where the order
-/// matters: a script made them while it was not. Those that were there `before` stay.
+/// Duplicates of a `foreign` rule that is back: a script added them while it was missing. Only
+/// those whose place in the order makes a difference; rules in `before` stay.
 pub fn doubled_since<'a>(foreign: &[Rule], have: &'a [Rule], before: &[Rule]) -> Vec<&'a Rule> {
     let all: Vec<&Rule> = have.iter().collect();
     let came = have

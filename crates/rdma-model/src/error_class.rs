@@ -68,12 +68,12 @@ impl ErrorClass {
             ErrorClass::Timeout => "the deadline passed; all changes were rolled back",
             ErrorClass::Incomplete => "undo or restore is incomplete; the message says what to run",
             ErrorClass::Locked => {
-                "another rdmaprep holds the lock, another container a NIC, or a manager is at work"
+                "another rdmaprep has the lock, another container or claim a NIC, or a manager is busy"
             }
             ErrorClass::Disagreed => {
                 "the nodes did not agree on their rails, or lost their store; nothing changed"
             }
-            ErrorClass::Sick => "doctor found a failure that breaks jobs",
+            ErrorClass::Sick => "doctor or the rail test found a failure that breaks jobs",
         }
     }
 
