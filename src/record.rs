@@ -7,13 +7,14 @@ mod salvage;
 
 use rdma_model::host_objects::HostObjects;
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::is_same_netdev;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Nexthop, Route, Rule, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
@@ -147,8 +148,8 @@ pub struct Record {
     /// to ask when they return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub static_rules: Vec<Rule>,
-    /// What the host had before NICs returned that does what rules of theirs do which no manager
-    /// makes; none where they have no such rules.
+    /// Rules that the host had before the NICs returned and that have the same effect as one of
+    /// the NICs' own rules. Only rules that no manager makes count; absent if the NICs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_beside: Option<Vec<Rule>>,
     /// The order that the host's equal routes and rules had.
@@ -258,11 +259,11 @@ impl Record {
 
     /// Those of its NICs that are on the host.
     pub fn on_host(&self, host: &Snapshot) -> Vec<&IfName> {
-        fn is_same(was: &Netdev, dev: &Netdev) -> bool {
-            (&was.kind, was.pci, &was.permanent_mac) == (&dev.kind, dev.pci, &dev.permanent_mac)
-        }
         let all = self.held.iter().map(|h| &h.before.netdev);
-        let here = all.filter(|was| host.netdev(&was.name).is_some_and(|dev| is_same(was, dev)));
+        let here = all.filter(|was| {
+            let now = host.netdev(&was.name);
+            now.is_some_and(|now| is_same_netdev(was, now))
+        });
         here.map(|was| &was.name).collect()
     }
 

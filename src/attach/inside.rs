@@ -8,16 +8,11 @@ use rdma_model::snapshot::{
     Address, Hop, Netdev, RTA_EXPIRES, RTA_METRICS, RTA_NH_ID, Route, Snapshot,
 };
 use rdma_model::step::{
-    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac,
-    of_generated, prefix_route,
+    DADFAILED, IFA_F_NOPREFIXROUTE, NODAD, NetdevAddresses, NicState, OPTIMISTIC, generated,
+    kernel_address, makes_by_mac, of_generated, prefix_route,
 };
 
 use crate::plan::sysctl_carry;
-
-/// include/uapi/linux/if_addr.h.
-const IFA_F_NODAD: u32 = 0x02;
-const IFA_F_OPTIMISTIC: u32 = 0x04;
-const IFA_F_DADFAILED: u32 = 0x08;
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: the
 /// administrator deleted it, and it must not appear inside.
@@ -55,10 +50,10 @@ pub(super) fn inside_state(before: &NicState, leaving: &[Netdev], host: &Snapsho
         .netdev
         .addresses
         .iter_mut()
-        .filter(|a| a.address.is_ipv6() && a.flags & IFA_F_DADFAILED == 0)
+        .filter(|a| a.address.is_ipv6() && a.flags & DADFAILED == 0)
     {
         // Linux takes no address that is both (inet6_rtm_newaddr() in net/ipv6/addrconf.c).
-        address.flags = address.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
+        address.flags = address.flags & !OPTIMISTIC | NODAD;
     }
     // No router or DHCP client renews them inside; a finite lifetime gets here only by
     // --freeze-lifetimes.

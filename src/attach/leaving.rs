@@ -12,7 +12,9 @@ use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::{Nic, identity, same_nic};
 use rdma_model::snapshot::{Address, Gid, Hca, Netdev, Route, Snapshot};
-use rdma_model::step::{NicState, chosen_by_manager, generated, hears_routers, kernel_address};
+use rdma_model::step::{
+    NicState, chosen_by_manager, generated, hears_routers, kernel_address, lacks_ipv6,
+};
 use rdma_model::upper_lower;
 use std::collections::BTreeMap;
 
@@ -39,6 +41,7 @@ pub(super) fn leaving_nic(
         )));
     }
     check_stands_alone(plan, nic, host, &before.netdev, guarded)?;
+    check_move_loses_nothing(&before.netdev)?;
     // A move takes the altnames along, and the kernel wants each name once.
     let names = [name.to_string()];
     for wanted in names.iter().chain(&before.netdev.altnames) {
@@ -173,12 +176,10 @@ fn is_restored(route: &Route) -> bool {
 
 /// Why the kernel would not take a leg of that route over this netdev, and what cures it.
 fn dead_end(route: &Route, dev: &Netdev) -> Option<(&'static str, String)> {
-    let off = dev.sysctls.get("ipv6/conf/disable_ipv6");
     if !dev.up {
         return Some(("down", format!("ip link set {} up", dev.name)));
     }
-    let is_off = route.destination.addr().is_ipv6() && off.is_some_and(|v| v == "1");
-    is_off.then(|| {
+    (route.destination.addr().is_ipv6() && lacks_ipv6(dev)).then(|| {
         let fix = format!("sysctl net/ipv6/conf/{}/disable_ipv6=0", dev.name);
         ("without IPv6", fix)
     })
@@ -195,11 +196,9 @@ fn check_stands_alone(
 ) -> Result<()> {
     let name = nic.name();
     // Its VFs' links hang on it, and one of them may have become an uplink.
-    let mut guarded = host
-        .netdevs
-        .iter()
-        .filter(|d| guarded.contains_key(&d.name));
-    let vf = guarded.find(|d| d.pci.is_some_and(|vf| nic.vfs.contains(&vf)));
+    let links = host.netdevs.iter();
+    let mut uplinks = links.filter(|d| guarded.contains_key(&d.name));
+    let vf = uplinks.find(|d| d.pci.is_some_and(|vf| nic.vfs.contains(&vf)));
     if let Some(vf) = vf.filter(|_| !plan.allow_bootstrap) {
         return Err(ErrorClass::Refused.error(format!(
             "{} is a VF of {name}: the host would lose its network",
@@ -228,29 +227,6 @@ fn check_stands_alone(
         );
         return Err(ErrorClass::Refused.error(text));
     }
-    if has_stale_token(now) {
-        return Err(ErrorClass::Refused.error(format!(
-            "the kernel would not take the IPv6 token of {name} again, since accept_ra or \
-            router_solicitations is off: `ip token del dev {name}`, or turn them on"
-        )));
-    }
-    // What is no hardware is made again, without them.
-    if let Some(program) = now
-        .programs
-        .iter()
-        .flatten()
-        .next()
-        .filter(|_| now.made.is_some())
-    {
-        return Err(ErrorClass::Refused.error(format!(
-            "a move would take the {program} from {name}; take it off first"
-        )));
-    }
-    if let Some(lost) = &now.qdisc_lost {
-        return Err(ErrorClass::Refused.error(format!(
-            "a move would take {lost} from {name}; delete it first"
-        )));
-    }
     let bonds = plan.nics.iter().filter(|n| n.members.contains(name));
     let mut bonds = bonds.map(|n| n.name());
     if let Some(master) = now.master.as_ref().filter(|m| bonds.all(|bond| bond != *m)) {
@@ -261,4 +237,28 @@ fn check_stands_alone(
         return refuse(plan, format!("{name} has other members now"));
     }
     Ok(())
+}
+
+/// What the kernel would not give a NIC again: an IPv6 token, a program, a queueing discipline.
+fn check_move_loses_nothing(now: &Netdev) -> Result<()> {
+    let name = &now.name;
+    if has_stale_token(now) {
+        return Err(ErrorClass::Refused.error(format!(
+            "the kernel would not take the IPv6 token of {name} again, since accept_ra or \
+            router_solicitations is off: `ip token del dev {name}`, or turn them on"
+        )));
+    }
+    // What is no hardware is made again, without them.
+    let mut programs = now.programs.iter().flatten();
+    if let Some(program) = programs.next().filter(|_| now.made.is_some()) {
+        return Err(ErrorClass::Refused.error(format!(
+            "a move would take the {program} from {name}; take it off first"
+        )));
+    }
+    match &now.qdisc_lost {
+        Some(lost) => Err(ErrorClass::Refused.error(format!(
+            "a move would take {lost} from {name}; delete it first"
+        ))),
+        None => Ok(()),
+    }
 }

@@ -72,6 +72,11 @@ impl Word {
     pub fn has_begun(self) -> bool {
         !matches!(self, Word::NotBegun | Word::DoneBefore | Word::Idle)
     }
+
+    /// Whether all that it makes at once is there.
+    pub fn has_configured(self) -> bool {
+        matches!(self, Word::Done | Word::Changed | Word::Begun)
+    }
 }
 
 /// The managers of a host, asked by their files and on its bus.

@@ -8,8 +8,8 @@ use rdma_model::ipv6_legs::{comes_by_legs, is_rest_of, joins_one_of, joins_other
 use rdma_model::manager::{Managed, is_daemon};
 use rdma_model::snapshot::{Address, Netdev, Route, Rule, Snapshot, SysctlValues};
 use rdma_model::step::{
-    NicState, Side, Step, configure, connect, derived, generated, is_temporary, kernel_address,
-    kernel_made, prefix_route,
+    DISABLE_IPV6, NicState, Side, Step, configure, connect, derived, generated, is_temporary,
+    kernel_address, kernel_made, prefix_route,
 };
 
 use crate::{precedence, verify};
@@ -71,15 +71,8 @@ pub(super) fn difference(
     steps.extend(flushed.iter().map(|r| route_delete(side, r)));
     steps.extend(going.iter().map(|a| address_delete(side, dev, a)));
 
-    let mut add = wanted.clone();
-    add.netdev.addresses.retain(|address| {
-        let plain = verify::address(address);
-        let stays = is_there(&plain, &have.netdev, is, goal) && !going.contains(&plain);
-        want.netdev.addresses.contains(&plain) && !stays
-    });
-    // Before `configure`: an address that a missing route prefers is added without a wait for
-    // duplicate address detection.
-    add.routes = missing_of(&want, &have, &flushed, goal);
+    let leaving = (going.as_slice(), flushed.as_slice());
+    let mut add = missing_state(wanted, (&want, &have), is, leaving, goal);
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing_qdiscs;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
@@ -94,11 +87,6 @@ pub(super) fn difference(
     }
     steps.extend(device_differences(side, was, is));
     steps.extend(removed(side, &want, &have, &going, goal));
-    add.nexthops = want.nexthops.clone();
-    add.nexthops.retain(|n| !have.nexthops.contains(n));
-    add.netdev
-        .neighbours
-        .retain(|n| !have.netdev.neighbours.contains(n));
     if side == Side::Host {
         let rules = compare_rules(
             &want.rules,
@@ -113,6 +101,31 @@ pub(super) fn difference(
         add.rules.retain(|r| !observed.rules.contains(r));
     }
     Some((steps, add))
+}
+
+/// What a NIC lacks of addresses, routes, nexthop objects and neighbours, with what is `leaving`:
+/// addresses and routes. `want` and `have` are [`verify::comparable`]; rules are as `wanted`.
+fn missing_state(
+    wanted: &NicState,
+    (want, have): (&NicState, &NicState),
+    is: &Netdev,
+    (going, flushed): (&[Address], &[Route]),
+    goal: Goal,
+) -> NicState {
+    let mut missing = wanted.clone();
+    missing.netdev.addresses.retain(|address| {
+        let plain = verify::address(address);
+        let stays = is_there(&plain, &have.netdev, is, goal) && !going.contains(&plain);
+        want.netdev.addresses.contains(&plain) && !stays
+    });
+    // `configure` needs them: an address that a missing route prefers is added without a wait for
+    // duplicate address detection.
+    missing.routes = missing_of(want, have, flushed, goal);
+    missing.nexthops.clone_from(&want.nexthops);
+    missing.nexthops.retain(|n| !have.nexthops.contains(n));
+    let neighbours = &mut missing.netdev.neighbours;
+    neighbours.retain(|n| !have.netdev.neighbours.contains(n));
+    missing
 }
 
 pub(super) fn route_delete(side: Side, route: &Route) -> Step {
@@ -189,23 +202,13 @@ pub(super) fn additions(
     let now = NicState::of(observed, &wanted.netdev.name)?;
     let (want, have) = verify::comparable(wanted, &now, &observed.routes);
     let goal = managed.map_or(Goal::Effect, Goal::Managed);
-    let mut add = wanted.clone();
-    add.netdev.addresses.retain(|address| {
-        let plain = verify::address(address);
-        let counts = want.netdev.addresses.contains(&plain);
-        counts && !is_there(&plain, &have.netdev, &now.netdev, goal)
-    });
-    add.routes = missing_of(&want, &have, &[], goal);
-    add.nexthops.retain(|n| !have.nexthops.contains(n));
+    let mut add = missing_state(wanted, (&want, &have), &now.netdev, (&[], &[]), goal);
     let rules = compare_rules(&want.rules, &observed.rules, MadeAgainBy::of(managed));
     add.rules = rules.missing.into_iter().cloned().collect();
-    add.netdev
-        .neighbours
-        .retain(|n| !have.netdev.neighbours.contains(n));
     (add.netdev.up, add.netdev.qdiscs, add.netdev.token) = (false, None, None);
     // The one sysctl that an earlier restore may have left to the manager.
     let mut sysctls = differing_sysctls(&wanted.netdev, &now.netdev);
-    sysctls.retain(|key, _| key == "ipv6/conf/disable_ipv6");
+    sysctls.retain(|key, _| key == DISABLE_IPV6);
     Some((configure(Side::Host, &add, sysctls), add))
 }
 

@@ -19,6 +19,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Nexthop, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{NicState, Side};
 
+use super::MOMENT;
 use crate::kernel::{Depth, RoutesOf, Scope, World};
 use crate::record::{Phase, Record};
 use crate::store::records::Records;
@@ -350,7 +351,6 @@ pub(super) fn absent_parts(
 /// How long a link that is down or without addresses is waited for: one that is set up again, or
 /// whose card is reset, would lose its legs of routes for good.
 const DOWN: Duration = Duration::from_secs(3);
-const MOMENT: Duration = Duration::from_millis(50);
 
 /// [`absent_parts`], once links that are down for a moment are up again.
 pub(super) fn await_absent_parts(

@@ -50,7 +50,8 @@ pub(super) fn double<'a>(
     inside_of(held, all, inside).filter(|_| is_made(held))
 }
 
-pub(super) fn inside_of<'a>(
+/// The NIC in its container, under whatever name.
+pub fn inside_of<'a>(
     held: &MovedNic,
     all: &[MovedNic],
     inside: &'a Snapshot,
@@ -309,9 +310,4 @@ pub(super) fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
     for h in hops.filter(|h| h.dev.as_ref() == Some(old)) {
         h.dev = Some(new.clone());
     }
-}
-
-/// Whether a link may be the NIC that one was.
-pub(super) fn is_same_nic(was: &Netdev, dev: &Netdev) -> bool {
-    was.permanent_mac == dev.permanent_mac && was.kind == dev.kind && was.pci == dev.pci
 }

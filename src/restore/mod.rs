@@ -9,7 +9,7 @@ mod legs;
 mod link_diff;
 mod links_beside;
 mod links_on;
-mod locate;
+pub mod locate;
 mod look_inside;
 pub mod of_host;
 pub mod order;
@@ -33,6 +33,9 @@ use rdma_model::moved_nic::MovedNic;
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to
 /// settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
+
+/// Between two looks at what a manager or a card may be about to change.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// How long steps may wait for the kernel. Without patience other hooks wait for the lock, and what
 /// was not there at the first try will hardly come now.

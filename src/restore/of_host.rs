@@ -7,19 +7,16 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use rdma_model::effect::same_rule;
 use rdma_model::host_objects::{HostObjects, RouteKey, is_deviceless, is_linkless};
-use rdma_model::manager::{Manager, is_daemon};
+use rdma_model::manager::{KERNEL, Manager, is_daemon};
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::is_same_netdev;
 use rdma_model::snapshot::{Nexthop, Route, Rule, Snapshot};
 use rdma_model::step::Side;
 
-use super::locate::is_same_nic;
 use super::nic_names;
 use crate::kernel::{RoutesOf, Scope, World};
 use crate::link_managers::Managers;
 use crate::record::Record;
-
-/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
-const KERNEL: u8 = 2;
 
 pub fn is_networkds(held: &MovedNic) -> bool {
     held.managed
@@ -93,7 +90,7 @@ fn has_returned(record: &Record, host: &Snapshot) -> bool {
         record.keep_objects_until_back.contains(h.name())
             && links.any(|dev| {
                 let may_be = dev.name == was.name || was.permanent_mac.is_some();
-                may_be && is_same_nic(was, dev)
+                may_be && is_same_netdev(was, dev)
             })
     })
 }

@@ -1,12 +1,11 @@
 //! A restore is a plan, too: made from the record and fresh snapshots, whatever happened since.
 
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::Nic;
+
 use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
 use crate::restore::diff::{connect_all, difference, differences};
@@ -102,7 +101,8 @@ fn is_stuck(stuck: &[StuckNic], held: &MovedNic) -> bool {
 /// The host, and the container's namespace if it is still there.
 type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
-/// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has
+/// Plans a restore of NICs, which are in the order of their moves (`sort_for_moves` in attach.rs).
+/// `inside` is absent when the NICs' namespace has ended: then the kernel has
 /// returned the physical ones to the initial namespace, down and naked, and destroyed the virtual
 /// ones. The goal is for NICs that are on the host already and that have no manager.
 pub fn plan_restore(
@@ -113,7 +113,7 @@ pub fn plan_restore(
 ) -> RestorePlan {
     let mut restore = RestorePlan::default();
     let mut placed: Vec<(&MovedNic, Option<Place>)> = Vec::new();
-    for h in in_order(held) {
+    for h in held {
         let found = place(h, held, host, inside)
             .or_else(|| upper_lower::virtual_link(h, held, host).map(Place::Recreated));
         placed.push((h, found));
@@ -168,6 +168,7 @@ pub fn plan_restore(
                 settings.extend(add_lost_rxe_link(h, host));
                 connections.push(h.before.clone());
             }
+            // Another device has taken it as its member since: it stays as that one needs it.
             (Some(Place::Host(dev)), None) if new_master(h, dev).is_some() => {}
             (Some(Place::Host(dev)), None) => {
                 let there = inside
@@ -215,29 +216,6 @@ fn last_steps(held: &[MovedNic], stuck: &[StuckNic], inside: Option<&Snapshot>) 
     orphans.into_iter().chain(given_back).collect()
 }
 
-/// The order in which NICs are moved: what others sit on or are members of comes where they need
-/// it.
-fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
-    let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
-    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (h.name(), minor(h))).collect();
-    let mut order: Vec<&MovedNic> = held.iter().collect();
-    order.sort_by_key(|h| {
-        (
-            minors
-                .get(&upper_lower::moved_root(&h.nic, &nics).identity.name)
-                .copied(),
-            upper_lower::move_rank(&h.nic, &nics),
-        )
-    });
-    order
-}
-
-/// Re-created soft-RoCE links take the lowest free device node, on the way in as well.
-fn minor(held: &MovedNic) -> u32 {
-    let node = held.uverbs_before.as_ref().filter(|_| held.nic.rxe);
-    node.and_then(uverbs_number).unwrap_or(u32::MAX)
-}
-
 /// What was put in place of routes while a leg of theirs was away, but for what stands in for
 /// routes that are `missing` yet.
 pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) -> Vec<Route> {
@@ -245,15 +223,15 @@ pub(super) fn superseded(held: &[MovedNic], host: &Snapshot, missing: &[Route]) 
     let back = held.iter().filter(|h| !has_new_master(h, host));
     let stand_ins: Vec<&Route> = back.flat_map(|h| &h.stand_ins).collect();
     let wanted = || held.iter().flat_map(|h| &h.before.routes);
-    let mut gone = host.routes.clone();
-    gone.retain(|r| {
+    let mut superseded = host.routes.clone();
+    superseded.retain(|r| {
         stand_ins.contains(&r)
             && !wanted().any(|own| own == r)
             && !missing.iter().any(|whole| r.is_part_of(whole))
             // A manager may have the whole, and not bring it.
             && wanted().chain(&host.routes).any(|whole| r.is_part_of(whole))
     });
-    gone
+    superseded
 }
 
 pub(super) fn delete_on_host(route: &Route) -> Step {
@@ -266,8 +244,8 @@ pub(super) fn delete_on_host(route: &Route) -> Step {
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives
 /// on go, too.
 fn orphans(held: &[MovedNic], stuck: &[StuckNic], inside: Option<&Snapshot>) -> Vec<Step> {
-    let gone = held.iter().filter(|h| !is_stuck(stuck, h));
-    let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
+    let left = held.iter().filter(|h| !is_stuck(stuck, h));
+    let ours: Vec<&Rule> = left.flat_map(|h| &h.inside.rules).collect();
     let remaining = inside
         .into_iter()
         .flat_map(|i| &i.rules)

@@ -16,7 +16,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
 use super::to_put_back::{Words, is_configured_as_before, note_if_no_longer_ours};
-use super::{SETTLE, nic_names};
+use super::{MOMENT, SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::{Defaults, Routes, RoutesOf, Scope, World};
 use crate::link_managers::advice::{Outcome, Present, sentence};
@@ -29,9 +29,6 @@ pub use returned::{
 };
 use returned::{ends_the_wait, has_carrier};
 
-/// Between two observations that must be equal, where a link manager may be about to change what
-/// was restored. A restore that none disturbs takes this much longer there.
-const MOMENT: Duration = Duration::from_millis(50);
 /// Between observations where only the kernel may still be busy.
 const PAUSE: Duration = Duration::from_millis(20);
 /// udev's events may be of anything: what it does to our NICs comes first.
@@ -389,7 +386,7 @@ impl Settling<'_> {
             .find(|h| h.name().as_str() == drift.dev);
         let is_done = |h: &&MovedNic| {
             let word = words.get(h.name());
-            matches!(word, Some(Word::Done | Word::Changed | Word::Begun))
+            word.is_some_and(|word| word.has_configured())
         };
         drift.field.starts_with("route ")
             && held

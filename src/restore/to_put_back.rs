@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Nexthop, Route, Snapshot};
-use rdma_model::step::{NicState, chosen_by_manager, kernel_address};
+use rdma_model::step::{DISABLE_IPV6, NicState, chosen_by_manager, kernel_address};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -132,7 +132,7 @@ fn leave_to_manager(
     host: &Snapshot,
 ) {
     let before = &mut part.before;
-    let is_done = matches!(word, Word::Done | Word::Changed | Word::Begun);
+    let is_done = word.has_configured();
     // Of those that are not done, two delete nothing any more: networkd that has begun, where it is
     // known what was its own; and one that no one can ask.
     let is_known_networkd = managed.by == Manager::Networkd && managed.was_asked();
@@ -143,10 +143,7 @@ fn leave_to_manager(
     let has_ipv6 =
         addresses.any(|a| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local()));
     if !is_done || has_ipv6 {
-        before
-            .netdev
-            .sysctls
-            .retain(|key, _| key != "ipv6/conf/disable_ipv6");
+        before.netdev.sysctls.retain(|key, _| key != DISABLE_IPV6);
     }
     let is_same = word != Word::Changed && has_its_addresses(held, managed, now);
     // Another profile has another MTU.

@@ -9,27 +9,25 @@ use anyhow::Result;
 use rdma_model::effect::same_address;
 use rdma_model::ids::IfName;
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::is_same_netdev;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 use rdma_model::step::{NicState, Side, Step, chosen_by_manager};
 
 use super::diff::{additions, connect_all};
 use super::forget::close_record;
 use super::legs::{absent_parts, await_absent_parts, hand_over, other_records};
-use super::locate::is_same_nic;
+
 use super::of_host::is_networkds;
 use super::plan::{Purpose, RestorePlan, superseded};
 use super::settle::{
     WaitingNic, activate, assume_managers_done, final_words, why_waiting, words_of_earlier,
 };
 use super::to_put_back::{Words, is_strange, no_longer_ours, to_put_back};
-use super::{Restored, nic_names, refusals, time_for_steps};
+use super::{MOMENT, Restored, nic_names, refusals, time_for_steps};
 use crate::kernel::{Namespaces, RoutesOf, Scope, World};
 use crate::link_managers::{Managers, Word};
 use crate::record::Record;
 use crate::store::records::Records;
-
-/// Between two looks at a manager that is not done.
-const MOMENT: Duration = Duration::from_millis(50);
 
 /// A manager that has more to do takes no longer to notice that a NIC was away.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -268,7 +266,10 @@ fn waiting_still(
 /// Why a NIC is no matter of the record any more.
 fn why_no_longer_ours(held: &MovedNic, host: &Snapshot, managers: &mut Managers) -> Option<String> {
     let was = &held.before.netdev;
-    let Some(dev) = host.netdev(&was.name).filter(|dev| is_same_nic(was, dev)) else {
+    let Some(dev) = host
+        .netdev(&was.name)
+        .filter(|dev| is_same_netdev(was, dev))
+    else {
         return Some("is not on the host any more".to_owned());
     };
     if let Some(master) = dev.master.as_ref().filter(|_| dev.master != was.master) {

@@ -68,7 +68,8 @@ impl ErrorClass {
             ErrorClass::Timeout => "the deadline passed; all changes were rolled back",
             ErrorClass::Incomplete => "undo or restore is incomplete; the message says what to run",
             ErrorClass::Locked => {
-                "another rdmaprep has the lock, another container or claim a NIC, or a manager is busy"
+                "another rdmaprep has the lock, another container or claim a NIC, or a manager \
+                is busy"
             }
             ErrorClass::Disagreed => {
                 "the nodes did not agree on their rails, or lost their store; nothing changed"

@@ -1,4 +1,4 @@
-use crate::snapshot::Hca;
+use crate::snapshot::{Hca, Netdev};
 use crate::step::NicState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -79,6 +79,11 @@ pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
         permanent_mac: state.netdev.permanent_mac.clone(),
         node_guid: hca.and_then(|h| h.node_guid),
     }
+}
+
+/// Whether a netdev may be the NIC that one was.
+pub fn is_same_netdev(was: &Netdev, now: &Netdev) -> bool {
+    was.permanent_mac == now.permanent_mac && was.kind == now.kind && was.pci == now.pci
 }
 
 /// Whether two identities are of one NIC: what both sources know of the hardware must agree, and

@@ -19,12 +19,14 @@ use crate::snapshot::{
 };
 pub use gateways::{ONLINK, is_temporary, links_to_gateways};
 pub use implicit::{
-    chosen_by_manager, derived, generated, hears_routers, is_made, kernel_address, kernel_made,
-    learned_from_router, lost_link_local, makes_by_mac, makes_by_secret, of_generated,
-    prefix_route,
+    DISABLE_IPV6, chosen_by_manager, derived, generated, hears_routers, is_made, kernel_address,
+    kernel_made, lacks_ipv6, learned_from_router, lost_link_local, makes_by_mac, makes_by_secret,
+    of_generated, prefix_route,
 };
 pub use nic_state::{NetdevAddresses, NicState};
-pub use order::{Leaving, configure, connect, leave_groups, move_all};
+pub use order::{
+    DADFAILED, Leaving, NODAD, OPTIMISTIC, configure, connect, leave_groups, move_all,
+};
 pub use settings::Settings;
 
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::nic::{Identity, same_nic};
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::Side;
 
@@ -20,6 +19,7 @@ use crate::kernel::netns::Netns;
 use crate::kernel::{Depth, Kernel, Namespaces, Scope, ThisMachine, World};
 use crate::metrics::{Fault, LinkState, Owner, Place, Rail};
 use crate::record::Record;
+use crate::restore::locate::inside_of;
 use crate::store::Store;
 use crate::store::records::Records;
 
@@ -132,7 +132,8 @@ impl Found<'_> {
                 continue;
             }
             let mut rail = of_record(held, record, owner.clone());
-            let dev = inside.as_ref().and_then(|inside| inside_of(held, inside));
+            let inside_of_it = |inside| inside_of(held, &record.held, inside);
+            let dev = inside.as_ref().and_then(inside_of_it);
             match (&netns, &inside, dev) {
                 (Some(netns), _, Some(dev)) => self.read(&mut rail, netns.again(), dev),
                 (Some(_), None, _) => drop(rail.faults.insert(Fault::Unread)),
@@ -281,28 +282,4 @@ fn port_of<'s>(host: &'s Snapshot, netdev: &IfName) -> Option<(&'s HcaName, u32)
     });
     let (name, port) = all.find(|(_, port)| port.netdev.as_ref() == Some(netdev))?;
     Some((name, port.number))
-}
-
-/// Root of the container may have changed its name. Hardware keeps what identifies it, and all
-/// other NICs the index that they got there.
-fn inside_of<'s>(held: &MovedNic, inside: &'s Snapshot) -> Option<&'s Netdev> {
-    let (was, there) = (&held.before.netdev, &held.inside.netdev);
-    let is_hardware = was.pci.is_some() || was.permanent_mac.is_some();
-    let mut alike = inside.netdevs.iter().filter(|dev| dev.kind == was.kind);
-    if is_hardware && held.nic.over.is_none() {
-        return alike.find(|dev| is_same(held, dev));
-    }
-    let by_index = alike.clone().find(|dev| dev.ifindex == there.ifindex);
-    by_index.or_else(|| alike.find(|dev| dev.name == there.name))
-}
-
-fn is_same(held: &MovedNic, dev: &Netdev) -> bool {
-    let was = &held.nic.identity;
-    let seen = Identity {
-        name: dev.name.clone(),
-        pci: dev.pci,
-        permanent_mac: dev.permanent_mac.clone(),
-        ..was.clone()
-    };
-    same_nic(&seen, was)
 }

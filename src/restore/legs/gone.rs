@@ -8,7 +8,8 @@ use rdma_model::ids::IfName;
 use rdma_model::link_kind::LinkKind;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Hop, Member, Netdev, Nexthop, Route, Snapshot};
+use rdma_model::snapshot::{Hop, Member, Nexthop, Route, Snapshot};
+use rdma_model::step::{DISABLE_IPV6, lacks_ipv6};
 use rdma_model::upper_lower::is_ipoib;
 
 use super::AbsentParts;
@@ -164,20 +165,13 @@ fn has_leg(record: &Record, group: u32, leg: &Hop) -> bool {
     through.all(|r| r.has_leg(leg))
 }
 
-const DISABLED: &str = "ipv6/conf/disable_ipv6";
-
-/// fib6_nh_init() in net/ipv6/route.c takes no leg over such a link.
-fn lacks_ipv6(dev: &Netdev) -> bool {
-    dev.sysctls.get(DISABLED).is_some_and(|value| value == "1")
-}
-
 /// What says of links that are not the record's whether its IPv6 routes can lead over them.
 pub(super) fn whether_ipv6(record: &Record) -> Sysctls {
     let routes = record.routes();
     let legs = routes.filter(|r| r.is_ipv6()).flat_map(|r| &r.hops);
     let others = legs.filter_map(|hop| hop.dev.as_ref());
     let others = others.filter(|dev| !record.names().any(|name| name == *dev));
-    let named = others.map(|dev| (dev.clone(), vec![DISABLED.to_owned()]));
+    let named = others.map(|dev| (dev.clone(), vec![DISABLE_IPV6.to_owned()]));
     Sysctls::Named(named.collect())
 }
 

@@ -24,8 +24,8 @@ impl AbsentParts {
     }
 
     /// What stands in for routes of a NIC besides what is recorded, which was changed. What is left
-    /// of an IPv6 route goes before the whole comes (`rests` in diff.rs): by then Linux would take its legs
-    /// out of that one (ip6_route_del() in net/ipv6/route.c).
+    /// of an IPv6 route goes before the whole comes (`rests` in diff.rs): by then Linux would take
+    /// its legs out of that one (ip6_route_del() in net/ipv6/route.c).
     pub(super) fn rests_of(&self, state: &NicState) -> Vec<Route> {
         let mut rests: Vec<Route> = self.rests.clone();
         rests.retain(|rest| !rest.is_ipv6() && state.routes.iter().any(|r| rest.is_part_of(r)));

@@ -6,9 +6,8 @@ use crate::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, Route, TABLE_LOCAL, TAB
 use ipnet::IpNet;
 
 use super::IFA_F_NOPREFIXROUTE;
+use crate::manager::KERNEL;
 
-/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
-const RTPROT_KERNEL: u8 = 2;
 /// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address
 /// has none.
 const IP6_RT_PRIO_ADDRCONF: u32 = 256;
@@ -29,9 +28,8 @@ pub fn kernel_made(route: &Route, dev: &Netdev) -> bool {
     let [only] = route.hops.as_slice() else {
         return false;
     };
-    let direct = route.protocol == RTPROT_KERNEL
-        && only.gateway.is_none()
-        && only.dev.as_ref() == Some(&dev.name);
+    let direct =
+        route.protocol == KERNEL && only.gateway.is_none() && only.dev.as_ref() == Some(&dev.name);
     direct
         && (derived(route)
             || route.table == TABLE_MAIN && dev.addresses.iter().any(|a| prefix_route(route, a)))
@@ -68,14 +66,14 @@ pub fn derived(route: &Route) -> bool {
         },
         IpNet::V4(_) => false,
     };
-    route.protocol == RTPROT_KERNEL && (route.table == TABLE_LOCAL || link_local)
+    route.protocol == KERNEL && (route.table == TABLE_LOCAL || link_local)
 }
 
 /// Whether it is the route of a link-local address that the kernel made: that one's metric is the
 /// route's.
 pub fn of_generated(route: &Route, dev: &Netdev) -> bool {
     let mut local = dev.addresses.iter().filter(|a| is_link_local(a));
-    route.protocol == RTPROT_KERNEL
+    route.protocol == KERNEL
         && local.any(|a| prefix_route(route, a) && (generated(a) || kernel_address(a, dev)))
 }
 
@@ -100,7 +98,7 @@ pub fn lost_link_local(dev: &Netdev, routes: &[Route]) -> Option<Route> {
         destination: subnet,
         source: None,
         table: TABLE_MAIN,
-        protocol: RTPROT_KERNEL,
+        protocol: KERNEL,
         scope: 0,
         kind: UNICAST,
         tos: 0,
@@ -122,10 +120,19 @@ pub fn learned_from_router(route: &Route, dev: &Netdev) -> bool {
     let [only] = route.hops.as_slice() else {
         return false;
     };
-    let by_kernel = matches!(route.protocol, RTPROT_RA | RTPROT_KERNEL)
-        && route.other.contains_key(&RTA_EXPIRES);
+    let by_kernel =
+        matches!(route.protocol, RTPROT_RA | KERNEL) && route.other.contains_key(&RTA_EXPIRES);
     let six = route.destination.addr().is_ipv6() && only.dev.as_ref() == Some(&dev.name);
     by_kernel && six && hears_routers(dev)
+}
+
+pub const DISABLE_IPV6: &str = "ipv6/conf/disable_ipv6";
+
+/// Linux takes no leg of an IPv6 route over such a link (fib6_nh_init() in net/ipv6/route.c).
+pub fn lacks_ipv6(dev: &Netdev) -> bool {
+    dev.sysctls
+        .get(DISABLE_IPV6)
+        .is_some_and(|value| value == "1")
 }
 
 /// Whether the kernel listens to routers on this NIC: ipv6_accept_ra() in include/net/ipv6.h.

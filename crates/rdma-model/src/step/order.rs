@@ -68,9 +68,9 @@ pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Ste
 }
 
 /// IFA_F_NODAD, IFA_F_OPTIMISTIC and IFA_F_DADFAILED (include/uapi/linux/if_addr.h).
-const NODAD: u32 = 0x02;
-const OPTIMISTIC: u32 = 0x04;
-const DADFAILED: u32 = 0x08;
+pub const NODAD: u32 = 0x02;
+pub const OPTIMISTIC: u32 = 0x04;
+pub const DADFAILED: u32 = 0x08;
 
 /// Whether a route of the NIC prefers this address as its source. Linux refuses such a route while
 /// duplicate address detection runs (ip6_route_info_create() in net/ipv6/route.c): that takes a
