@@ -167,7 +167,9 @@ fn in_effect(
         .iter()
         .filter(|a| found.addresses.iter().any(|h| same_address(h, a)));
     addresses.extend(there.cloned());
-    effect.netdev.neighbours = common(&wanted.neighbours, &found.neighbours);
+    let neighbours = &mut effect.netdev.neighbours;
+    neighbours.clone_from(&wanted.neighbours);
+    neighbours.retain(|n| found.has_neighbour_of(n));
     effect.nexthops = common(&want.nexthops, &have.nexthops);
     let missing = missing_routes(&want.routes, &have.routes, managed);
     effect.routes.retain(|r| !missing.contains(&r));

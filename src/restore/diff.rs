@@ -6,7 +6,7 @@ use rdma_model::effect::{MadeAgainBy, compare_rules, missing_routes, same_addres
 use rdma_model::ids::IfName;
 use rdma_model::ipv6_legs::{comes_by_legs, is_rest_of, joins_one_of, joins_others, rest_of};
 use rdma_model::manager::{Managed, is_daemon};
-use rdma_model::snapshot::{Address, Netdev, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::snapshot::{Address, Neighbour, Netdev, Route, Rule, Snapshot, SysctlValues};
 use rdma_model::step::{
     DISABLE_IPV6, NicState, Side, Step, configure, connect, derived, generated, is_temporary,
     kernel_address, kernel_made, prefix_route,
@@ -124,7 +124,7 @@ fn missing_state(
     missing.nexthops.clone_from(&want.nexthops);
     missing.nexthops.retain(|n| !have.nexthops.contains(n));
     let neighbours = &mut missing.netdev.neighbours;
-    neighbours.retain(|n| !have.netdev.neighbours.contains(n));
+    neighbours.retain(|n| !has_neighbour(&have.netdev, n, goal));
     missing
 }
 
@@ -191,6 +191,14 @@ fn differing_sysctls(was: &Netdev, is: &Netdev) -> SysctlValues {
         })
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
+}
+
+/// Whether a neighbour is there; for whom an effect does, with whatever address of its link.
+fn has_neighbour(dev: &Netdev, neighbour: &Neighbour, goal: Goal) -> bool {
+    match goal {
+        Goal::Exact => dev.neighbours.contains(neighbour),
+        Goal::Effect | Goal::Managed(_) => dev.has_neighbour_of(neighbour),
+    }
 }
 
 /// What a NIC lacks in effect, as [`difference`] gives it; nothing that is there changes.

@@ -69,6 +69,36 @@ fn settings_of_a_waiting_nic_are_the_administrators() {
     });
 }
 
+/// A gateway's card has been replaced meanwhile.
+#[test]
+fn a_neighbour_that_has_another_address_by_now_keeps_it() {
+    alone(|host| {
+        host.rails(1);
+        let neighbours = || sh("ip -4 neigh show dev r0 nud permanent | sort");
+        host.ip("neigh add 10.0.0.8 lladdr 02:00:00:00:00:08 dev r0
+neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev r0");
+        says("1", "unmanaged");
+        says(&index(), "configured");
+        let was = index();
+        let mut c = Container::new("c");
+        host.prepare("r0");
+        c.create(host).ok();
+        fs::remove_file(state_file(&was)).unwrap();
+        stop_beside(host, &mut c, "configuring");
+        assert_eq!(host.records().len(), 1);
+        host.ip(
+            "neigh replace 10.0.0.9 lladdr 02:00:00:00:00:99 dev r0 nud permanent
+address add 10.0.0.1/24 dev r0",
+        );
+        says(&index(), "configured");
+        stale(host);
+        let now = neighbours();
+        assert!(now.contains("10.0.0.8 lladdr 02:00:00:00:00:08"), "{now}");
+        assert!(now.contains("10.0.0.9 lladdr 02:00:00:00:00:99"), "{now}");
+        host.is_clean();
+    });
+}
+
 fn is_given_up(host: &Host, gone: &str, words: &str) {
     waiting(host);
     sh(gone);

@@ -187,6 +187,12 @@ impl Netdev {
     pub fn is_called(&self, name: &str) -> bool {
         self.name.as_str() == name || self.altnames.iter().any(|a| a == name)
     }
+
+    /// Whether it knows that neighbour, by whatever address of the link.
+    pub fn has_neighbour_of(&self, neighbour: &Neighbour) -> bool {
+        let mut all = self.neighbours.iter();
+        all.any(|n| (n.address, n.proxy) == (neighbour.address, neighbour.proxy))
+    }
 }
 
 /// A link of another network namespace that sits on netdevs of this one: a pod's macvlan, ipvlan,
