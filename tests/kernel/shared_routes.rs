@@ -80,6 +80,27 @@ route add fd13::/48 via fd00::9 dev r0");
     });
 }
 
+/// A switch restarts and both jobs end: without a carrier Linux refuses a nexthop object, and each
+/// stop puts a part of its own.
+#[test]
+fn parts_of_two_stops_without_a_carrier_go_with_the_whole() {
+    alone(|host| {
+        route_over_two_rails_and_the_uplink(host);
+        host.ip("nexthop add id 60 via 10.0.0.9 dev r0\nnexthop add id 61 via 10.1.0.9 dev r1");
+        let before = host.look();
+        let mut first = taken(host, "r0");
+        let mut second = taken(host, "r1");
+        host.ip("link set p0 down\nlink set p1 down");
+        second.stop(host).fails(8, &["61"]);
+        first.stop(host).fails(8, &["60"]);
+        host.ip("link set p0 up\nlink set p1 up");
+        host.rdmaprep(&["restore", "r0"]).ok();
+        host.rdmaprep(&["restore", "r1"]).ok();
+        host.is_clean();
+        host.is_as(&before);
+    });
+}
+
 /// The second one has taken what the host had of the route while the first one waited.
 #[test]
 fn a_nic_that_waited_hands_over_its_leg() {

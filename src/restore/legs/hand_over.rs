@@ -73,8 +73,15 @@ impl AbsentParts {
                     .filter(|route| self.lacks(route))
                     .and_then(|route| self.route(route))
                     .filter(|part| is_put_in_parts(part) && !is_any_of(from, part));
-                held.stand_ins
-                    .extend(here.filter(|part| !held.stand_ins.contains(part)));
+                // What an earlier try of the other one left there goes with the whole as well.
+                let left = from.held.iter().flat_map(|h| &h.stand_ins).cloned();
+                let left = left.filter(|part| self.lacks(route) && part.is_part_of(route));
+                for part in here.into_iter().chain(left) {
+                    let is_own = state.routes.contains(&part);
+                    if !is_own && !held.stand_ins.contains(&part) {
+                        held.stand_ins.push(part);
+                    }
+                }
             }
             let groups = from.nexthops().filter(|n| !n.group.is_empty());
             for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
