@@ -232,7 +232,11 @@ fn the_example_has_every_key() {
         .filter(|l| !l.is_empty() && !l.starts_with(' '))
         .collect();
     ConfigFile::new(&live.join("\n")).config().unwrap();
-    let (top, select) = live.split_at(live.iter().position(|l| *l == "[select]").unwrap());
+    let at = |table: &str| live.iter().position(|l| *l == table).unwrap();
+    let (top, select) = (
+        &live[..at("[select]")],
+        &live[at("[select]")..at("[[plans]]")],
+    );
     let keys_of = |lines: &[&str]| -> BTreeSet<String> {
         lines
             .iter()
