@@ -193,35 +193,27 @@ fn poll<T>(
         if left.is_zero() {
             return Ok(None);
         }
-        let idle = (took * IDLE).min(longest * MOST_IDLE);
-        std::thread::sleep(pause.max(idle).min(left));
+        std::thread::sleep(pause.max(idle(took, longest)).min(left));
         pause = (pause * 2).min(longest);
     }
 }
 
+/// The least time without a question after an answer that took so long.
+#[cfg(any(feature = "file", feature = "etcd"))]
+fn idle(took: std::time::Duration, longest: std::time::Duration) -> std::time::Duration {
+    (took * IDLE).min(longest * MOST_IDLE)
+}
+
 #[cfg(all(test, feature = "file"))]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_slow_store_is_asked_less() {
-        use std::time::Duration;
-        let pause = Duration::from_millis(1);
-        // 20 ms of each 100; and 100 of each 110, where the pause would be too long.
-        for (longest, takes, asks) in [(10, 20, 2..=11), (1, 100, 4..=11)] {
-            let mut asked = 0;
-            let answer: Option<()> = poll(
-                (pause, pause * longest),
-                Instant::now() + pause * 1000,
-                || {
-                    asked += 1;
-                    std::thread::sleep(pause * takes);
-                    Ok(None)
-                },
-            )
-            .unwrap();
-            assert_eq!(answer, None);
-            assert!(asks.contains(&asked), "{asked}");
+        let longest = Duration::from_millis(500);
+        for (took, idle) in [(0, 0), (20, 80), (1250, 5000), (60_000, 5000)] {
+            let idle = Duration::from_millis(idle);
+            assert_eq!(super::idle(Duration::from_millis(took), longest), idle);
         }
     }
 }
