@@ -4,6 +4,7 @@
 mod activation;
 pub mod advice;
 mod bus;
+mod config_files;
 mod lease;
 mod network_manager;
 mod networkd;
@@ -16,18 +17,15 @@ pub mod timer;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use hmac_sha256::Hash as Sha256;
 use network_manager::applied;
-use rdma_model::ids::Hex;
 pub use rdma_model::manager::Manager;
-use rdma_model::manager::{ConfigFiles, Foreign, Managed};
+use rdma_model::manager::{Foreign, Managed};
 use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
-use crate::disk::files;
 use crate::select::{Awaits, Configuring};
 pub use network_manager::metric::Unordered;
-use state_files::{below, once_udev_is_done};
+use state_files::once_udev_is_done;
 pub use state_files::{
     busy, index, manager_of, manages, may_configure, own_function, present, spares,
 };
@@ -37,8 +35,8 @@ pub use state_files::{
 pub enum Word {
     /// It has configured the link.
     Done,
-    /// It has, by other files than before.
-    Changed,
+    /// It has, by other files than before; and whether these say another thing of IPv6.
+    Changed { switches_ipv6: bool },
     /// All that is its own and static is there, though it has not said that it is done: it may wait
     /// for a lease or a router.
     Begun,
@@ -75,7 +73,11 @@ impl Word {
 
     /// Whether all that it makes at once is there.
     pub fn has_configured(self) -> bool {
-        matches!(self, Word::Done | Word::Changed | Word::Begun)
+        self.has_changed() || matches!(self, Word::Done | Word::Begun)
+    }
+
+    pub fn has_changed(self) -> bool {
+        matches!(self, Word::Changed { .. })
     }
 }
 
@@ -163,51 +165,11 @@ impl Managers {
         was.is_some_and(|was| self.activation(managed.by, link).as_ref() == Some(was))
     }
 
-    /// The files by which it configures that link.
-    fn config_files(&mut self, by: Manager, link: &Netdev) -> Option<ConfigFiles> {
-        let file = match (by, &mut self.bus) {
-            (Manager::Networkd, _) => networkd::file(&self.root, link.ifindex)?,
-            (Manager::NetworkManager, Some(bus)) => activation::profile(bus, link).ok()?,
-            _ => return None,
-        };
-        let digest = self.digest(by, &file)?;
-        Some(ConfigFiles { file, digest })
-    }
-
-    fn digest(&self, by: Manager, file: &Path) -> Option<Hex> {
-        let mut digest = Sha256::new();
-        digest.update(files::read_through(&below(&self.root, file)).ok()??);
-        if by == Manager::Networkd {
-            for drop_in in networkd::drop_ins(&self.root, file)? {
-                digest.update(files::read_through(&drop_in).ok()??);
-            }
-        }
-        Some(Hex(digest.finalize().to_vec()))
-    }
-
-    /// Whether its files are not those by which a link was configured before. A profile that
-    /// NetworkManager makes of what it finds on a link is no other one.
-    fn has_changed(&mut self, managed: &Managed, link: &Netdev) -> bool {
-        managed.config_files.as_ref().is_some_and(|was| {
-            self.config_files(managed.by, link)
-                .is_some_and(|now| now.digest != was.digest)
-        })
-    }
-
-    /// Whether it will configure a NIC that is away by other files than before.
-    pub fn will_change(&mut self, managed: &Managed) -> bool {
-        self.is_running(managed.by) != Some(false)
-            && managed.config_files.as_ref().is_some_and(|was| {
-                self.digest(managed.by, &was.file)
-                    .is_none_or(|now| now != was.digest)
-            })
-    }
-
     /// What the manager of a NIC says that came to the host at `since`.
     pub fn word_of(&mut self, managed: &Managed, link: &Netdev, since: SystemTime) -> Word {
         match self.word(managed.by, link, since) {
             Word::Done if self.is_unaware(managed, link) => Word::DoneBefore,
-            Word::Done if self.has_changed(managed, link) => Word::Changed,
+            Word::Done => self.changed(managed, link).unwrap_or(Word::Done),
             Word::Idle if self.is_ended(managed.by, link) => Word::Ended,
             word => word,
         }
@@ -215,10 +177,7 @@ impl Managers {
 
     /// [`Word::Begun`], or with other files than before.
     pub fn begun_with(&mut self, managed: &Managed, link: &Netdev) -> Word {
-        match self.has_changed(managed, link) {
-            true => Word::Changed,
-            false => Word::Begun,
-        }
+        self.changed(managed, link).unwrap_or(Word::Begun)
     }
 
     /// Has the profile activated again that was active on a link. Whether its manager does that.

@@ -20,7 +20,8 @@ use rustbus::wire::unmarshal::traits::Variant;
 
 use super::Word;
 use super::bus::{Bus, Callee, PROPERTIES};
-use rows::{address_of, is_route, is_rule, text};
+pub(super) use rows::text;
+use rows::{address_of, is_route, is_rule};
 
 pub const NAME: &str = "org.freedesktop.NetworkManager";
 const ROOT: &str = "/org/freedesktop/NetworkManager";
@@ -260,6 +261,8 @@ pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
     let (its, addresses): (Vec<Address>, Vec<Address>) = addresses.partition(|a| own.has(a));
     let mut foreign = Foreign {
         addresses,
+        // No profile has any.
+        neighbours: state.netdev.neighbours.clone(),
         routes: state.routes.clone(),
         rules: state.rules.clone(),
     };

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use rdma_model::manager::Foreign;
-use rdma_model::snapshot::{Address, Nexthop, Route, Rule};
+use rdma_model::snapshot::{Address, Neighbour, Nexthop, Route, Rule};
 use rdma_model::step::NicState;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -56,7 +56,8 @@ pub fn drop_ins(root: &Path, main: &Path) -> Option<Vec<PathBuf>> {
         .flatten()
         .map(|entry| entry.path())
         .collect();
-    drop_ins.sort();
+    // By name: of those in several folders the administrator's comes last.
+    drop_ins.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
     Some(drop_ins)
 }
 
@@ -94,6 +95,8 @@ struct Link {
     #[serde(default)]
     addresses: Vec<DescribedAddress>,
     #[serde(default)]
+    neighbors: Vec<DescribedNeighbour>,
+    #[serde(default)]
     routes: Vec<DescribedRoute>,
 }
 
@@ -124,6 +127,24 @@ impl DescribedAddress {
         self.config_source != FOREIGN
             && ip(&self.address) == Some(address.address)
             && self.prefix_length == Some(address.prefix)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DescribedNeighbour {
+    config_source: String,
+    destination: Option<Vec<u8>>,
+    link_layer_address: Option<Vec<u8>>,
+}
+
+impl DescribedNeighbour {
+    fn owns(&self, neighbour: &Neighbour) -> bool {
+        self.config_source != FOREIGN
+            && !neighbour.proxy
+            && ip(&self.destination) == Some(neighbour.address)
+            && self.link_layer_address.as_deref()
+                == neighbour.mac.as_ref().map(|mac| mac.0.as_slice())
     }
 }
 
@@ -334,6 +355,11 @@ pub fn foreign(bus: &mut Bus, state: &NicState, all: &Own) -> Result<Foreign> {
         .addresses
         .iter()
         .filter(|a| !link.addresses.iter().any(|own| own.owns(a)));
+    let neighbours = state
+        .netdev
+        .neighbours
+        .iter()
+        .filter(|n| !link.neighbors.iter().any(|own| own.owns(n)));
     let routes = state
         .routes
         .iter()
@@ -341,6 +367,7 @@ pub fn foreign(bus: &mut Bus, state: &NicState, all: &Own) -> Result<Foreign> {
     let rules = state.rules.iter().filter(|r| !all.has_rule(r));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
+        neighbours: neighbours.cloned().collect(),
         routes: routes.cloned().collect(),
         rules: rules.cloned().collect(),
     })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use rdma_model::ids::IfName;
@@ -72,6 +73,33 @@ fn is_priority(line: &str) -> bool {
         .is_some_and(|(key, _)| key.trim() == "Priority")
 }
 
+/// Whether a link's files have networkd switch IPv6 on there, as link_ipv6_enabled() in systemd's
+/// networkd-util.c decides; it never switches it off.
+pub fn has_ipv6(texts: &[String]) -> bool {
+    let lines = || texts.iter().flat_map(|text| text.lines());
+    let link_local = lines().filter_map(link_local).next_back();
+    link_local.unwrap_or(true) || lines().any(is_ipv6)
+}
+
+/// `LinkLocalAddressing=` of systemd.network(5): what it says of IPv6.
+fn link_local(line: &str) -> Option<bool> {
+    let (key, value) = line.split_once('=')?;
+    let value = value.trim().to_lowercase();
+    let has_ipv6 = ["yes", "true", "1", "on", "ipv6", "fallback"].contains(&value.as_str());
+    (key.trim() == "LinkLocalAddressing").then_some(has_ipv6)
+}
+
+/// What of an address, route, neighbour or rule is an address or a subnet.
+const PLACES: [&str; 6] = ["Address", "Destination", "From", "Gateway", "Prefix", "To"];
+
+fn is_ipv6(line: &str) -> bool {
+    let Some((key, value)) = line.split_once('=') else {
+        return false;
+    };
+    let address = value.trim().split('/').next().unwrap_or_default();
+    PLACES.contains(&key.trim()) && address.parse::<Ipv6Addr>().is_ok()
+}
+
 fn read(file: &Path) -> Option<String> {
     files::read_through(file).ok().flatten()
 }
@@ -108,7 +136,18 @@ pub fn spares_rules(root: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::lacks_priority;
+    use super::{has_ipv6, lacks_priority};
+
+    #[test]
+    fn ipv6_is_on_but_without_any_address_of_it() {
+        let [no, yes] = ["no", "ipv6"].map(|v| format!("[Network]\nLinkLocalAddressing={v}\n"));
+        let address = "[Network]\nAddress = 2001:db8::1/64\n".to_owned();
+        let others = "[Match]\nMACAddress=00:00:00:00:00:01\n[Network]\nDNS=2001:db8::2\n";
+        let others = format!("{no}{others}Address=10.0.0.1/24\n");
+        assert!(has_ipv6(&["[Match]\nName=r0\n".to_owned()]));
+        assert!(has_ipv6(&[no.clone(), yes.clone()]) && has_ipv6(&[no.clone(), address]));
+        assert!(!has_ipv6(&[yes, no]) && !has_ipv6(&[others]));
+    }
 
     #[test]
     fn each_rule_needs_a_priority_of_its_own() {

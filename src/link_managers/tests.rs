@@ -7,6 +7,8 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
+use rdma_model::ids::Hex;
+use rdma_model::manager::ConfigFiles;
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::wire::{ObjectPath, marshal, unmarshal};
 
@@ -157,6 +159,7 @@ fn managed() -> Managed {
         config_files: Some(ConfigFiles {
             file: "/r0.nmconnection".into(),
             digest: Hex(vec![1]),
+            ipv6: None,
         }),
         uuid: Some("1".to_owned()),
         activation: None,
@@ -164,12 +167,15 @@ fn managed() -> Managed {
 }
 
 const EXTERNAL: u32 = 0x80;
+const CHANGED: Word = Word::Changed {
+    switches_ipv6: false,
+};
 
 #[test]
 fn a_profile_of_what_was_found_is_no_other_one() {
     let (none, one) = (At("/"), At("/active"));
     let cases: [(&[Value], u32, Word); 4] = [
-        (&[one], 0, Word::Changed),
+        (&[one], 0, CHANGED),
         (&[one], EXTERNAL, Word::Begun),
         // It comes between two questions.
         (&[none, one], EXTERNAL, Word::Begun),

@@ -138,13 +138,11 @@ impl Settling<'_> {
             }
             let words = self.back.words(self.managers, &host);
             if self.is_over() || self.is_quiet(&words) {
-                self.activate(Word::Idle, &words, &host);
+                self.activate(|word| word == Word::Idle, &words, &host);
             }
             let words = self.with_what_was_done(words);
             let still = self.is_still(&host, &words);
-            // A manager that took another profile, or what it found there, does no more by itself.
-            let mut to_activate = [Word::Changed, Word::External].into_iter();
-            if still && to_activate.any(|word| self.activate(word, &words, &host)) {
+            if still && self.activate(does_no_more, &words, &host) {
                 self.last = None;
             } else if still && let Next::End(drift) = self.put_back(&host, &words)? {
                 return Ok(self.end(drift, &words, &host));
@@ -226,13 +224,14 @@ impl Settling<'_> {
     }
 
     /// Has profiles activated again that were active on NICs with that word.
-    fn activate(&mut self, word: Word, words: &Words, host: &Snapshot) -> bool {
+    fn activate(&mut self, if_word: fn(Word) -> bool, words: &Words, host: &Snapshot) -> bool {
         let to_ask = self.back.held.iter().filter(|held| {
             let name = held.name();
-            words.get(name) == Some(&word)
+            let word = words.get(name).copied();
+            word.is_some_and(if_word)
                 && !self.activated.contains(name)
                 // Of those that were here, an administrator may have changed it.
-                && (word == Word::Idle || self.back.arriving.contains(name))
+                && (word == Some(Word::Idle) || self.back.arriving.contains(name))
         });
         let asked = to_ask.filter(|held| activate(held, self.managers, host));
         let asked: Vec<IfName> = asked.map(|h| h.name().clone()).collect();
@@ -393,6 +392,11 @@ impl Settling<'_> {
                 .filter(is_done)
                 .is_some_and(|h| !is_configured_as_before(h, host))
     }
+}
+
+/// Whether a manager has taken another profile, or what it found there.
+fn does_no_more(word: Word) -> bool {
+    word.has_changed() || word == Word::External
 }
 
 fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {

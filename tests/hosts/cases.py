@@ -460,6 +460,8 @@ CHANGED = r"""
 [ "$(cat /proc/sys/net/ipv4/conf/r0/accept_local)" = 0 ] || echo "accept_local is as before"
 ip nexthop show id 40 2>&1 | grep -v "No such" || true
 ip route show 203.0.113.0/24 || true
+ip neighbour show 198.18.0.88 dev r0 nud permanent
+ip neighbour show 198.18.0.89 dev r0 nud permanent | grep -q . || echo "198.18.0.89 has gone"
 """
 
 
@@ -471,21 +473,58 @@ ip route show 203.0.113.0/24 || true
         judge,
         "cd /etc/systemd/network; cp 10-r0.network /run/before; sed -zi"
         r" -e 's/MTUBytes=4200/MTUBytes=5000/' -e 's/AcceptLocal=yes/AcceptLocal=no/'"
-        r" -e 's/\[NextHop\][^[]*//' -e 's/\[Route\]\nDestination=203[^[]*//' 10-r0.network;"
+        r" -e 's/\[NextHop\][^[]*//' -e 's/\[Route\]\nDestination=203[^[]*//'"
+        r" -e 's/\[Neighbor\][^[]*//' 10-r0.network;"
         " networkctl reload",
         CHANGED,
-        "cp /run/before /etc/systemd/network/10-r0.network; networkctl reload",
+        "cp /run/before /etc/systemd/network/10-r0.network; networkctl reload; sleep 1;"
+        " ip neighbour replace 198.18.0.89 lladdr 02:00:00:00:00:89 dev r0",
     ),
 )
 def networkd_settings_changed_while_away(h):
     h.m0_by_hand()
     h.gateways()
     more = "[NextHop]\nId=40\nGateway=198.18.0.77\n[Route]\nDestination=203.0.113.0/24\nNextHop=40\n"
+    more += "[Neighbor]\nAddress=198.18.0.88\nLinkLayerAddress=02:00:00:00:00:88\n"
     more += "[Network]\nIPv4AcceptLocal=yes\n"
     first = networkd_static(0, "Priority=3000", more=more)
     second = networkd_static(1, "Priority=3001")
     h.networkd({"10-r0.network": first, "10-r1.network": second})
+    h.foreign("ip neighbour add 198.18.0.89 lladdr 02:00:00:00:00:89 dev r0")
     reach_gateways(h)
+
+
+def wrong_ipv6(*off):
+    """Prints what is not as these values of disable_ipv6, one for each rail."""
+    return "\n".join(
+        f"[ $(cat /proc/sys/net/ipv6/conf/r{i}/disable_ipv6) = {value} ] || echo r{i} is not {value}"
+        for i, value in enumerate(off)
+    )
+
+
+@case(
+    "trixie",
+    "bookworm",
+    "forky",
+    run=lambda judge: steps.reconfigured_while_away(
+        judge,
+        "cd /etc/systemd/network; sed -i s/LinkLocalAddressing=no/LinkLocalAddressing=ipv6/"
+        " 10-r0.network; echo IPv4AcceptLocal=yes >> 10-r1.network; networkctl reload",
+        wrong_ipv6(0, 1),
+        "cd /etc/systemd/network; sed -i s/LinkLocalAddressing=ipv6/LinkLocalAddressing=no/"
+        " 10-r0.network; sed -i /IPv4AcceptLocal/d 10-r1.network; networkctl reload; sleep 1;"
+        " sysctl -qw net.ipv6.conf.r0.disable_ipv6=1 net.ipv4.conf.r1.accept_local=0",
+    ),
+)
+def networkd_ipv6_switched_on_while_away(h):
+    """An administrator's own setting stays where the files say nothing of IPv6."""
+    h.m0_by_hand()
+    h.gateways()
+    text = "[Match]\nName=r{0}\n[Network]\nAddress=198.18.{0}.10/24\nLinkLocalAddressing=no\n"
+    h.networkd({f"10-r{i}.network": text.format(i) for i in range(2)})
+    h.foreign("sysctl -qw net.ipv6.conf.r0.disable_ipv6=1 net.ipv6.conf.r1.disable_ipv6=1")
+    for i in range(2):
+        h.reaches(f"198.18.{i}.10", f"198.18.{i}.1")
 
 
 @case("trixie", "bookworm", run=steps.said_without_carrier)
@@ -919,6 +958,37 @@ def networkmanager_profile_changed_while_away(h):
     h.gateways()
     h.network_manager([networkmanager_static(i) for i in range(2)])
     reach_gateways(h)
+
+
+@case(
+    "bookworm",
+    "trixie",
+    "forky",
+    run=lambda judge: steps.reconfigured_while_away(
+        judge,
+        "nmcli connection modify r0 ipv6.method link-local;"
+        " nmcli connection modify r1 ipv6.method disabled",
+        wrong_ipv6(0, 1),
+        "nmcli connection modify r0 ipv6.method disabled;"
+        " nmcli connection modify r1 ipv6.method link-local;"
+        " nmcli --wait 60 connection up r0; nmcli --wait 60 connection up r1;"
+        " ip address add 2001:db8:2::99/64 dev r1",
+    ),
+)
+def networkmanager_ipv6_switched_while_away(h):
+    """An address by hand has no place where IPv6 is off now."""
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method manual ipv4.addresses 198.18.{i}.10/24"
+            f" ipv6.method {method}"
+            for i, method in enumerate(["disabled", "link-local"])
+        ]
+    )
+    h.foreign("ip address add 2001:db8:2::99/64 dev r1")
+    for i in range(2):
+        h.reaches(f"198.18.{i}.10", f"198.18.{i}.1")
 
 
 @case("bookworm", "trixie", run=steps.without_carrier)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Hex;
-use crate::snapshot::{Address, Nexthop, Route, Rule};
+use crate::snapshot::{Address, Neighbour, Nexthop, Route, Rule};
 
 /// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
 pub const KERNEL: u8 = 2;
@@ -58,12 +58,17 @@ pub struct ConfigFiles {
     pub file: PathBuf,
     /// SHA-256 of all of them.
     pub digest: Hex,
+    /// Whether they switch IPv6 on or off; absent where they leave that to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<bool>,
 }
 
 /// What of a NIC's state its manager did not make.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Foreign {
     pub addresses: Vec<Address>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub neighbours: Vec<Neighbour>,
     pub routes: Vec<Route>,
     pub rules: Vec<Rule>,
 }
@@ -86,6 +91,11 @@ impl Managed {
             Some(foreign) => !foreign.addresses.contains(address),
             None => address.valid_lft.is_some(),
         }
+    }
+
+    pub fn owns_neighbour(&self, neighbour: &Neighbour) -> bool {
+        let foreign = self.foreign.as_ref();
+        foreign.is_some_and(|foreign| !foreign.neighbours.contains(neighbour))
     }
 
     pub fn owns_route(&self, route: &Route) -> bool {

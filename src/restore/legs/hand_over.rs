@@ -75,7 +75,8 @@ impl AbsentParts {
                     .filter(|part| is_put_in_parts(part) && !is_any_of(from, part));
                 // What an earlier try of the other one left there goes with the whole as well.
                 let left = from.held.iter().flat_map(|h| &h.stand_ins).cloned();
-                let left = left.filter(|part| self.lacks(route) && part.is_part_of(route));
+                let left = left.filter(|part| is_put_in_parts(part) && part.is_part_of(route));
+                let left = left.filter(|_| self.lacks(route));
                 for part in here.into_iter().chain(left) {
                     let is_own = state.routes.contains(&part);
                     if !is_own && !held.stand_ins.contains(&part) {

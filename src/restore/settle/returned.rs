@@ -108,7 +108,10 @@ pub fn final_words(words: &mut Words, can_be_asked: bool) {
 /// be others.
 pub fn assume_managers_done(words: &mut Words) {
     let busy = words.values_mut().filter(|word| !is_final(**word));
-    busy.for_each(|word| *word = Word::Changed);
+    let changed = Word::Changed {
+        switches_ipv6: true,
+    };
+    busy.for_each(|word| *word = changed);
 }
 
 /// Has the profile of a NIC activated again. Whether that is under way.
@@ -128,7 +131,7 @@ pub fn is_final(word: Word) -> bool {
     matches!(
         word,
         Word::Done
-            | Word::Changed
+            | Word::Changed { .. }
             | Word::Stalled
             | Word::External
             | Word::Ended

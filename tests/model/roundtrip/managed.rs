@@ -55,7 +55,7 @@ fn own_again(held: &MovedNic) -> NicState {
     own.netdev
         .addresses
         .retain(|a| managed.owns_address(a) && !kernel_address(a, &dev));
-    own.netdev.neighbours.clear();
+    own.netdev.neighbours.retain(|n| managed.owns_neighbour(n));
     own.nexthops.clear();
     own.routes
         .retain(|r| managed.owns_route(r) && !kernel_made(r, &dev));
@@ -103,8 +103,9 @@ impl World for Beside<'_> {
     }
 }
 
-/// The manager owns all addresses, and of routes and rules those that `mine` chooses. It knows no
-/// nexthop objects and no routes that lead over several NICs. Beside each of its own an
+/// The manager owns all addresses, and of routes, rules and neighbours of IPv4 those that `mine`
+/// chooses (it may begin before IPv6 is on, where it is refused one of IPv6). It knows no nexthop
+/// objects and no routes that lead over several NICs. Beside each of its own an
 /// administrator may have a twin, with another metric or priority.
 fn managed(held: &MovedNic, mine: u64) -> MovedNic {
     let is_chosen = |at: u32| mine >> (at % 64) & 1 == 0;
@@ -113,8 +114,13 @@ fn managed(held: &MovedNic, mine: u64) -> MovedNic {
     let plain = |r: &Route| r.hops.len() == 1 && r.nexthop().is_none() && !derived(r);
     let is_mine = |r: &Route| plain(r) && is_chosen(r.metric.unwrap_or(0) + r.table);
     let is_foreign = |r: &&Route| !kernel_made(r, &dev) && !is_mine(r);
+    let neighbours = dev.neighbours.iter().zip(0..);
     let mut foreign = Foreign {
         addresses: Vec::new(),
+        neighbours: neighbours
+            .filter(|(n, at)| n.address.is_ipv6() || !is_chosen(*at))
+            .map(|(n, _)| n.clone())
+            .collect(),
         routes: held
             .before
             .routes
