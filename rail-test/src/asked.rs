@@ -14,6 +14,17 @@ pub const LOST: &str = "the rendezvous store";
 /// A pair of more rails is not crossed: the queue pairs grow with the square.
 pub const MOST_CROSSED: usize = 16;
 
+/// The end of a test, of few nodes, and for each node more: over a file they read the verdict and
+/// say so one after the other.
+const FAREWELL: Duration = Duration::from_secs(10);
+const FAREWELL_EACH: Duration = Duration::from_millis(50);
+
+/// How long after the last round rank 0 may take to say what all found, as the others wait; and
+/// how long it then waits for them to read it, since the store may end with its process.
+pub fn farewell(nodes: u32) -> Duration {
+    FAREWELL + FAREWELL_EACH * nodes
+}
+
 /// Which rounds also send from each rail to each other rail of the partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

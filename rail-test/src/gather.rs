@@ -9,7 +9,7 @@ use rail_agreement::message::ranks;
 use rail_agreement::{Store, Value};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use crate::asked::LOST;
+use crate::asked::{self, LOST};
 use crate::card;
 use crate::node::Node;
 use crate::outcome::{Told, most_parts};
@@ -18,10 +18,9 @@ use crate::verdict::Verdict;
 
 /// Missing ranks that are named while they are waited for.
 const NAMED: usize = 8;
-/// How long rank 0 waits for the others to read the verdict: the store may end with its process.
-const FAREWELL: Duration = Duration::from_secs(10);
 /// Between two words to who waits.
 const SLICE: Duration = Duration::from_secs(5);
+
 pub(crate) fn end(
     node: &mut Node,
     watch: &mut dyn FnMut(&str),
@@ -30,7 +29,7 @@ pub(crate) fn end(
     let until = node.begun + node.asked.round * (node.asked.schedule.rounds() + 1);
     match node.asked.rank {
         0 => lead(node, until, watch).map(|(verdict, found)| (verdict, Some(found))),
-        _ => follow(node, until + FAREWELL).map(|verdict| (verdict, None)),
+        _ => follow(node, until + asked::farewell(node.asked.nodes)).map(|verdict| (verdict, None)),
     }
 }
 
@@ -44,11 +43,11 @@ fn follow(node: &mut Node, until: Instant) -> Result<Verdict> {
     let value = value.ok_or_else(|| {
         ErrorClass::Disagreed.error("missing rank 0: it has not said in time what all found")
     })?;
-    let verdict = Verdict::parse(&value, node.asked)
-        .class(ErrorClass::Disagreed, "what rank 0 said cannot be used")?;
+    // Also of a verdict that is of no use here: rank 0 waits for who has not read it.
     let done = (node.keys.done(node.asked.rank), b"1".to_vec());
     node.store.put_best_effort(&[done]);
-    Ok(verdict)
+    Verdict::parse(&value, node.asked)
+        .class(ErrorClass::Disagreed, "what rank 0 said cannot be used")
 }
 
 fn lead(
@@ -80,12 +79,13 @@ fn lead(
     let verdict = found.verdict();
     let key = node.keys.verdict();
     node.put(vec![(key, verdict.encode()?)])?;
-    let flushed = node.store.flush(Instant::now() + FAREWELL);
+    let until = Instant::now() + asked::farewell(asked.nodes);
+    let flushed = node.store.flush(until);
     let others = (1..asked.nodes).filter(|rank| !missing.contains(rank));
     let done: Vec<String> = others.map(|rank| node.keys.done(rank)).collect();
     if flushed.class(ErrorClass::Disagreed, LOST)? {
         // Who has not read it by then says so itself.
-        let _ = node.store.await_readers(&done, Instant::now() + FAREWELL);
+        let _ = node.store.await_readers(&done, until);
     }
     node.written.extend(done);
     node.written.push(node.keys.wish());

@@ -117,7 +117,8 @@ fn test(
     let longest = Schedule::new(pattern, nodes, 0).rounds().max(6) + 2;
     let run = asked.run.clone();
     let met = on_host(inside, || {
-        test_rails::meet(asked, &targets, round * longest + END)
+        let end = END + meet::farewell(nodes) * 2;
+        test_rails::meet(asked, &targets, round * longest + end)
     })?;
     let mut store = match inside {
         Some(inside) => inside.store(met.store)?,

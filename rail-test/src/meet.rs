@@ -12,7 +12,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::addresses::Own;
 use crate::asked::LOST;
-pub use crate::asked::{Asked, Cross, Keys, Wish};
+pub use crate::asked::{Asked, Cross, Keys, Wish, farewell};
 use crate::card::{self, Card};
 use crate::gather;
 use crate::node::Node;

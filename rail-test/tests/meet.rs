@@ -23,7 +23,7 @@ use rail_agreement::message::HostName;
 use rail_agreement::{Digest, Store};
 use rail_test::addresses::Own;
 use rail_test::cause::Culprit;
-use rail_test::meet::{Asked, Cross, Ended, Keys, test};
+use rail_test::meet::{Asked, Cross, Ended, Keys, farewell, test};
 use rail_test::pairs::{Pattern, Schedule};
 use rail_test::transport::{
     Far, Fault, LaneEnd, LaneId, Measured, Outcome, RailEnd, Transport, Why,
@@ -357,6 +357,93 @@ fn a_node_that_lies_in_what_it_tells_spoils_no_other() {
     lie("/told/", "[0,0,", "[2,7,");
     lie("/told/", "\"parts\":1", "\"parts\":77777");
     lie("/told/", "null,0]", "\"no_answer\",12]");
+}
+
+/// A store that keeps until when rank 0 waits for the verdict's readers, and whether they all come;
+/// and until when others wait for the verdict. Of rank 0's verdict it may show something else.
+#[derive(Clone, Default)]
+struct Patient {
+    inner: Memory,
+    spoils: bool,
+    readers: Arc<Mutex<Vec<(Instant, bool)>>>,
+    verdict: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Store for Patient {
+    fn put(&mut self, pairs: &[(String, Vec<u8>)]) -> Result<()> {
+        let mut pairs = pairs.to_vec();
+        for (key, value) in &mut pairs {
+            if self.spoils && key.ends_with("/verdict") {
+                *value = b"{}".to_vec();
+            }
+        }
+        self.inner.put(&pairs)
+    }
+
+    fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Vec<u8>>>> {
+        if keys.iter().any(|key| key.ends_with("/verdict")) {
+            self.verdict.lock().unwrap().push(until);
+        }
+        self.inner.get(keys, until)
+    }
+
+    fn check(&mut self, keys: &[String]) -> Result<bool> {
+        self.inner.check(keys)
+    }
+
+    fn delete(&mut self, keys: &[String]) -> Result<()> {
+        self.inner.delete(keys)
+    }
+
+    fn await_readers(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Vec<u8>>>> {
+        let found = self.inner.get(keys, until)?;
+        self.readers.lock().unwrap().push((until, found.is_some()));
+        Ok(found)
+    }
+}
+
+#[test]
+fn rank_0_and_the_others_wait_longer_for_more_nodes() {
+    for nodes in [2, 1024] {
+        let mut world = World::new(nodes, 1, Pattern::Ring, all_good);
+        world.round = Duration::from_millis(50);
+        let (begun, store) = (Instant::now(), Patient::default());
+        let all: Vec<u32> = (2..nodes).collect();
+        for ended in world.run(&all, |_| store.clone()).into_values() {
+            assert_eq!(ended.unwrap().verdict.missing.is_empty(), nodes == 2);
+        }
+        let readers = store.readers.lock().unwrap();
+        let verdict = store.verdict.lock().unwrap();
+        assert_eq!((readers.len(), verdict.len()), (1, 1));
+        assert!(readers[0].1 && readers[0].0 >= begun + farewell(nodes));
+        assert!(verdict[0] >= begun + farewell(nodes));
+    }
+    // Of 1,024 nodes over a file, on a busy machine, one took longer than 10 s.
+    assert!(farewell(1024) > Duration::from_secs(60) && farewell(2) < Duration::from_secs(11));
+}
+
+#[test]
+fn who_cannot_use_the_verdict_has_read_it() {
+    let world = World::new(3, 1, Pattern::Ring, all_good);
+    let store = Patient {
+        spoils: true,
+        ..Patient::default()
+    };
+    for (rank, ended) in world.run(&[], |_| store.clone()) {
+        match rank {
+            0 => assert!(ended.unwrap().verdict.error().is_none()),
+            _ => {
+                let text = format!("{:#}", ended.unwrap_err());
+                assert!(
+                    text.starts_with("what rank 0 said cannot be used"),
+                    "{text}"
+                );
+            }
+        }
+    }
+    let readers = store.readers.lock().unwrap();
+    assert!(readers.len() == 1 && readers[0].1, "rank 0 waited in vain");
+    assert_eq!(store.inner.len(), 0);
 }
 
 /// Seconds that a whole ring takes, and keys that each node writes.
