@@ -260,7 +260,8 @@ impl FileStore {
             .with_context(|| doing.clone())?;
         if file.metadata()?.len() > self.read {
             file.set_len(self.read).context(doing.clone())?;
-            // Who has just seen how long it was reads to its end, and no other bytes.
+            // Who has seen how long it was reads now, without the lock: half of that record and
+            // half of the one in its place may be whole together.
             std::thread::sleep(SETTLE);
         }
         file.seek(SeekFrom::End(0))?;

@@ -95,3 +95,24 @@ fn skip(from: &mut (impl Read + ?Sized), length: u64) -> Result<()> {
     std::io::copy(&mut from.take(length), &mut std::io::sink())?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Why a writer waits between the cut and its own record.
+    #[test]
+    fn two_halves_of_two_records_are_read_as_one() {
+        let torn = record("/rdmaprep/v1/x/1", &[b'1'; 100]);
+        let next_one = record("/rdmaprep/v1/x/2", b"two");
+        let (torn, key) = (&torn[..50], 4 + 16);
+        let mixed = [&torn[..key], &next_one[key..]].concat();
+        let mut from = mixed.as_slice();
+        let Next::Record { key, value, .. } = next(&mut from, 50).unwrap() else {
+            panic!("no record");
+        };
+        // The key of the one, and the other's value.
+        assert_eq!((key.as_slice(), value), (&b"/rdmaprep/v1/x/1"[..], 3));
+        assert!(matches!(next(&mut &torn[..], 50).unwrap(), Next::Torn));
+    }
+}
