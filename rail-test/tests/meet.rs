@@ -12,14 +12,18 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rail_agreement::c10d::C10d;
+#[cfg(feature = "etcd")]
+use rail_agreement::etcd::Etcd;
 use rail_agreement::file::FileStore;
 use rail_agreement::message::HostName;
+use rail_agreement::pmi::Pmi;
 use rail_agreement::{Digest, Store};
 use rail_test::addresses::Own;
 use rail_test::cause::Culprit;
@@ -30,6 +34,7 @@ use rail_test::transport::{
 };
 use support::Memory;
 use support::fake::{Fake, Manner};
+use support::pmi::launch;
 
 type Says = fn(u32, u32, LaneId) -> Option<Fault>;
 
@@ -444,6 +449,52 @@ fn who_cannot_use_the_verdict_has_read_it() {
     let readers = store.readers.lock().unwrap();
     assert!(readers.len() == 1 && readers[0].1, "rank 0 waited in vain");
     assert_eq!(store.inner.len(), 0);
+}
+
+/// What a ring of five with a NIC that fails comes to, over stores of any kind.
+fn same_over<S: Store>(name: &str, store: impl Fn(u32) -> S + Sync) {
+    let world = World::new(5, 2, Pattern::Ring, |from, to, lane| {
+        let is_bad = (from == 3 && lane.0 == 1) || (to == 3 && lane.1 == 1);
+        is_bad.then(|| Fault::of(Why::NoAnswer))
+    });
+    for ended in world.run(&[], store).into_values() {
+        let verdict = ended.unwrap().verdict;
+        let first = &verdict.lines[0].text;
+        let cause = "rdma1 of node-3 (rank 3): all its pairs fail";
+        assert!(first.starts_with(cause), "{name}: {first}");
+        assert_eq!((verdict.missing, verdict.failed), (vec![], 0b10), "{name}");
+    }
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn nodes_meet_over_etcd_and_leave_no_key() {
+    let server = support::etcd::Server::start();
+    let open = || {
+        let limit = Instant::now() + Duration::from_secs(120);
+        Etcd::connect(server.url().parse().unwrap(), None, limit, Duration::ZERO).unwrap()
+    };
+    same_over("etcd", |_| open());
+    let keys = Keys::new(&"job.1".parse().unwrap(), &Digest::of_text("attempt"));
+    let mut all = vec![keys.verdict(), keys.wish()];
+    for rank in 0..5 {
+        all.extend([keys.told(rank, 0), keys.done(rank)]);
+        all.extend((0..6).flat_map(|round| [keys.card(round, rank, 0), keys.ready(round, rank)]));
+    }
+    assert_eq!(open().missing(&all, all.len()).unwrap().len(), all.len());
+}
+
+#[test]
+fn nodes_meet_over_pmi() {
+    for eager in [false, true] {
+        let sockets: Vec<_> = launch(5, 1024, eager).into_iter().map(Some).collect();
+        let sockets: Mutex<Vec<Option<File>>> = Mutex::new(sockets);
+        same_over("pmi", |rank| {
+            let socket = sockets.lock().unwrap()[rank as usize].take();
+            let limit = Instant::now() + Duration::from_secs(120);
+            Pmi::from_socket(socket.unwrap(), limit).unwrap()
+        });
+    }
 }
 
 /// Seconds that a whole ring takes, and keys that each node writes.

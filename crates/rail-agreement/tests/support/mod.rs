@@ -4,6 +4,7 @@
 
 pub mod etcd;
 pub mod fake;
+pub mod pmi;
 pub mod sim;
 
 use std::collections::BTreeMap;
