@@ -1,17 +1,24 @@
-//! What this host says of its rails: neighbours, by route netlink, and counters, by sysfs.
+//! What this host says of its rails: neighbours, by route netlink, and counters, by sysfs and
+//! netlink.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use anyhow::Result;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use rdma_model::ids::Mac;
+use rdma_model::ids::{IfName, Mac};
+use rdma_netlink::counters::{self, Pauses};
+use rdma_netlink::dcb;
+use rdma_netlink::generic::Genl;
 use rdma_netlink::socket::KernelSocket;
+use rdmaprep::kernel::rdma::Rdma;
 
 use crate::transport::Moved;
 use crate::verbs::Look;
@@ -54,41 +61,77 @@ const COUNTERS: [&str; 26] = [
 pub struct Place {
     pub hca: String,
     pub port: u8,
-    pub ifindex: Option<u32>,
+    /// Its index and name.
+    pub netdev: Option<(u32, IfName)>,
 }
 
 pub struct Host(pub Vec<Place>);
 
 impl Look for Host {
     fn neighbour(&self, rail: usize, address: IpAddr) -> Option<Option<Mac>> {
-        let ifindex = self.0.get(rail)?.ifindex?;
+        let (ifindex, _) = self.0.get(rail)?.netdev.as_ref()?;
         let found = neighbours().ok()?.into_iter();
-        let mut found = found.filter(|entry| (entry.0, entry.1) == (ifindex, address));
+        let mut found = found.filter(|entry| (entry.0, entry.1) == (*ifindex, address));
         Some(found.next().and_then(|entry| entry.2))
     }
 
     fn counters(&self) -> Vec<Moved> {
         let mut all = Vec::new();
+        let mut route = KernelSocket::open(NETLINK_ROUTE).ok();
+        let mut rdma = Rdma::open().ok().flatten();
+        let mut ethtool = Genl::open("ethtool").ok().flatten();
         for (rail, place) in self.0.iter().enumerate() {
             let Ok(rail) = u8::try_from(rail) else {
                 continue;
             };
-            for folder in ["hw_counters", "counters"] {
-                for name in COUNTERS {
-                    let hca = &place.hca;
-                    let path = format!(
-                        "/sys/class/infiniband/{hca}/ports/{}/{folder}/{name}",
-                        place.port
-                    );
-                    let text = fs::read_to_string(path).ok();
-                    if let Some(value) = text.and_then(|text| text.trim().parse().ok()) {
-                        all.push(Moved(rail, name.to_owned(), value));
-                    }
-                }
+            let drivers = rdma.as_mut();
+            let drivers = drivers.and_then(|rdma| by_driver(rdma, place).ok());
+            let drivers = drivers.unwrap_or_default();
+            for name in COUNTERS {
+                let value = drivers.get(name).copied();
+                let value = value.or_else(|| by_specification(place, name));
+                all.extend(value.map(|value| Moved(rail, name.to_owned(), value)));
             }
+            let Some((ifindex, name)) = &place.netdev else {
+                continue;
+            };
+            let link = ethtool.as_mut();
+            let link = link.and_then(|genl| counters::pauses(genl, *ifindex));
+            let priorities = route.as_mut();
+            let priorities = priorities.and_then(|socket| dcb::pauses(socket, name));
+            all.extend(paused(rail, link, &priorities.unwrap_or_default()));
         }
         all
     }
+}
+
+/// By netlink: the /sys of a namespace that shares its HCAs has no counters.
+fn by_driver(rdma: &mut Rdma, place: &Place) -> Result<BTreeMap<String, u64>> {
+    let name = place.hca.parse()?;
+    match rdma.index(&name)? {
+        Some(device) => rdma.counters(device, place.port.into()),
+        None => Ok(BTreeMap::new()),
+    }
+}
+
+fn by_specification(place: &Place, name: &str) -> Option<u64> {
+    let Place { hca, port, .. } = place;
+    let path = format!("/sys/class/infiniband/{hca}/ports/{port}/counters/{name}");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Frames that asked for a pause, of the whole link and of each priority (PFC).
+fn paused(rail: u8, link: Option<Pauses>, priorities: &[Pauses]) -> Vec<Moved> {
+    let mut of = vec![("pause_frames".to_owned(), link.unwrap_or_default())];
+    for (n, pauses) in priorities.iter().enumerate() {
+        of.push((format!("priority_{n}_pause_frames"), *pauses));
+    }
+    let mut all = Vec::new();
+    for (name, pauses) in of {
+        all.push(Moved(rail, format!("{name}_received"), pauses.received));
+        all.push(Moved(rail, format!("{name}_sent"), pauses.sent));
+    }
+    all
 }
 
 /// Link, address, and the MAC where the entry works.
@@ -136,6 +179,23 @@ mod tests {
             NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 1]),
         ];
         RouteNetlinkMessage::NewNeighbour(message)
+    }
+
+    #[test]
+    fn pauses_are_named_by_priority_and_direction() {
+        let pauses = |received: u64, sent: u64| Pauses { received, sent };
+        let mut priorities = [Pauses::default(); 8];
+        priorities[3] = pauses(7, 2);
+        let mut moved = paused(1, Some(pauses(9, 0)), &priorities);
+        moved.retain(|moved| moved.2 > 0);
+        let named = |name: &str, by: u64| Moved(1, name.to_owned(), by);
+        let expected = [
+            named("pause_frames_received", 9),
+            named("priority_3_pause_frames_received", 7),
+            named("priority_3_pause_frames_sent", 2),
+        ];
+        assert_eq!(moved, expected);
+        assert!(paused(0, None, &[]).iter().all(|moved| moved.2 == 0));
     }
 
     #[test]

@@ -301,7 +301,7 @@ fn host(targets: &Targets) -> Host {
         places.push(Place {
             hca: rail.hca.clone(),
             port: rail.port,
-            ifindex: netdev.map(|netdev| netdev.ifindex),
+            netdev: netdev.map(|netdev| (netdev.ifindex, netdev.name.clone())),
         });
     }
     Host(places)

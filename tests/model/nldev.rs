@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use proptest::prelude::*;
 use rdma_model::ids::Guid;
 use rdma_model::snapshot::RdmaMode;
-use rdma_netlink::nldev::{CharDev, CharKind, Device, Port, Request, netns_mode};
+use rdma_netlink::nldev::{CharDev, CharKind, Device, Port, Request, counters, netns_mode};
 use rdma_netlink::nldev_users::kernel_uses;
 use rdmaprep::kernel::rdma::{Rdma, errno};
 
@@ -70,6 +70,11 @@ fn requests_are_these_bytes() {
     assert_eq!(Request::Connections { device: 3 }.encode(2), [
         24, 0, 0, 0,   0x0b, 0x14,   0x01, 0x03,   2, 0, 0, 0,   0, 0, 0, 0,
         8, 0, 1, 0,   3, 0, 0, 0,
+    ]);
+    assert_eq!(Request::Counters { device: 3, port: 1 }.encode(2), [
+        32, 0, 0, 0,   0x11, 0x14,   0x05, 0x00,   2, 0, 0, 0,   0, 0, 0, 0,
+        8, 0, 1, 0,   3, 0, 0, 0,
+        8, 0, 3, 0,   1, 0, 0, 0,
     ]);
     assert_eq!(Request::System.encode(0x01020304), [
         // NLM_F_REQUEST | NLM_F_ACK
@@ -214,6 +219,32 @@ fn kernel_connections_are_distinguished_from_those_of_processes() {
 }
 
 #[test]
+fn counters_have_their_drivers_names() {
+    let entry = |name: &[u8], count: u64| {
+        let value = attribute(83, &count.to_ne_bytes());
+        // Tables have NLA_F_NESTED.
+        attribute(1 << 15 | 81, &[attribute(82, name), value].concat())
+    };
+    let table = [
+        entry(b"sent_pkts\0", 9),
+        entry(b"out_of_seq_request\0", 1 << 40),
+    ]
+    .concat();
+    let device = [
+        attribute(1, &3u32.to_ne_bytes()),
+        attribute(3, &1u32.to_ne_bytes()),
+    ]
+    .concat();
+    let answer = [device.clone(), attribute(1 << 15 | 80, &table)].concat();
+    let all: Vec<_> = counters(&answer).unwrap().into_iter().collect();
+    let expected = [("out_of_seq_request", 1 << 40), ("sent_pkts", 9)];
+    assert_eq!(all, expected.map(|(name, count)| (name.to_owned(), count)));
+    assert!(counters(&device).unwrap().is_empty());
+    let short = attribute(80, &attribute(81, &attribute(83, &[1, 2])));
+    assert!(counters(&short).is_err());
+}
+
+#[test]
 fn wide_device_numbers_are_decoded() {
     // Linux spreads a minor above 255 around the major: 510:70000 is 0x1111fe70 in
     // new_encode_dev().
@@ -337,7 +368,7 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..300), sequence in any::<u32>(),
     ) {
         let _ = (Device::parse(&bytes), Port::parse(&bytes), CharDev::parse(&bytes),
-            netns_mode(&bytes));
+            netns_mode(&bytes), counters(&bytes));
         let _ = Request::Devices.replies(sequence).feed(&bytes);
         for kind in [2, 3, 0x1401] {
             for flags in [0, 0x100, 0x200, 0x300] {

@@ -1,6 +1,8 @@
 //! NETLINK_RDMA's nldev family as bytes and types (include/uapi/rdma/rdma_netlink.h,
 //! drivers/infiniband/core/nldev.c).
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
 use netlink_packet_core::{DefaultNla, Emitable};
 use rdma_model::ids::{Guid, HcaName, IfName};
@@ -20,6 +22,7 @@ const PORT_GET: u16 = 5;
 const SYS_GET: u16 = 6;
 const RES_CM_ID_GET: u16 = 11;
 const GET_CHARDEV: u16 = 15;
+const STAT_GET: u16 = 17;
 
 // enum rdma_nldev_attr
 const DEV_INDEX: u16 = 1;
@@ -43,6 +46,10 @@ const CHARDEV_NAME: u16 = 70;
 const CHARDEV_ABI: u16 = 71;
 const CHARDEV: u16 = 72;
 const UVERBS_DRIVER_ID: u16 = 73;
+const STAT_HWCOUNTERS: u16 = 80;
+const STAT_HWCOUNTER_ENTRY: u16 = 81;
+const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;
+const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
 
 /// A character device that an RDMA client offers, by the name under which the client is registered
 /// (RDMA_NLDEV_ATTR_CHARDEV_TYPE).
@@ -68,6 +75,11 @@ pub enum Request<'a> {
     },
     Connections {
         device: u32,
+    },
+    /// What a port has counted, by its driver's names.
+    Counters {
+        device: u32,
+        port: u32,
     },
     /// Settings of the RDMA subsystem: shared or exclusive namespaces.
     System,
@@ -123,6 +135,10 @@ impl Request<'_> {
             Request::Devices => (GET, vec![]),
             Request::Ports { device } => (PORT_GET, vec![u32(DEV_INDEX, device)]),
             Request::Connections { device } => (RES_CM_ID_GET, vec![u32(DEV_INDEX, device)]),
+            Request::Counters { device, port } => (
+                STAT_GET,
+                vec![u32(DEV_INDEX, device), u32(PORT_INDEX, port)],
+            ),
             Request::System => (SYS_GET, vec![]),
             Request::CharDevice(kind) => (GET_CHARDEV, chardev_attributes(kind)),
             Request::LinkAdd { name, kind, netdev } => (
@@ -310,6 +326,31 @@ impl CharDev {
             _ => None,
         }
     }
+}
+
+/// Reads the answer to [`Request::Counters`] (stat_get_doit_default_counter() in nldev.c).
+pub fn counters(payload: &[u8]) -> Result<BTreeMap<String, u64>> {
+    let mut all = BTreeMap::new();
+    for attribute in attributes(payload) {
+        let (STAT_HWCOUNTERS, table) = attribute? else {
+            continue;
+        };
+        for entry in attributes(table) {
+            let (STAT_HWCOUNTER_ENTRY, entry) = entry? else {
+                continue;
+            };
+            let (mut name, mut count) = (None, None);
+            for attribute in attributes(entry) {
+                match attribute? {
+                    (STAT_HWCOUNTER_ENTRY_NAME, value) => name = Some(string(value)),
+                    (STAT_HWCOUNTER_ENTRY_VALUE, value) => count = Some(wide(value)?),
+                    _ => {}
+                }
+            }
+            all.extend(name.zip(count));
+        }
+    }
+    Ok(all)
 }
 
 /// Reads the answer to [`Request::System`]; none from kernels before 5.3, which only know the

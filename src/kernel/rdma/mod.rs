@@ -2,6 +2,7 @@
 
 pub(super) mod wait_port;
 
+use std::collections::BTreeMap;
 use std::io::Error;
 use std::path::Path;
 use std::time::Duration;
@@ -104,6 +105,17 @@ impl Rdma {
                 .ask(&Request::Connections { device })
                 .context("listing what uses an RDMA device")?,
         )
+    }
+
+    /// What a port has counted, by its driver's names; nothing where that counts nothing. Where
+    /// HCAs are shared, also of one whose counters the /sys of this namespace has not.
+    pub fn counters(&mut self, device: u32, port: u32) -> Result<BTreeMap<String, u64>> {
+        let absent = [Errno::EOPNOTSUPP, Errno::EINVAL];
+        let answer = self.ask_one(&Request::Counters { device, port }, &absent);
+        match answer.context("asking for the counters of an RDMA port")? {
+            Some(payload) => nldev::counters(&payload),
+            None => Ok(BTreeMap::new()),
+        }
     }
 
     /// Whether RDMA devices belong to one network namespace each; none where the kernel does not
