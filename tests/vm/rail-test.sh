@@ -53,13 +53,14 @@ undo() {
 }
 
 # on_node K ARGUMENT...: the rail test there, of its own HCAs; seconds for a silent rail in $patience, for the others to come in
-# $meeting.
+# $meeting; its file is named by $store.
 on_node() {
   local k=$1 r hcas=
   shift
   for ((r = 0; r < rails; r++)); do hcas+=",q$k$r"; done
-  ip netns exec "n$k" env NCCL_IB_HCA="=${hcas#,}" rdmaprep test-rails --rendezvous file://$rt/store --nodes 3 --run-id guest \
-    --rank "$k" --timeout "${patience:-3}" --rendezvous-timeout "${meeting:-60}" "$@" > "$rt/out$k" 2> "$rt/err$k" < /dev/null
+  ip netns exec "n$k" env NCCL_IB_HCA="=${hcas#,}" rdmaprep test-rails --rendezvous "file://$rt/${store:-store}" --nodes 3 \
+    --run-id guest --rank "$k" --timeout "${patience:-3}" --rendezvous-timeout "${meeting:-60}" "$@" \
+    > "$rt/out$k" 2> "$rt/err$k" < /dev/null
 }
 
 # all_nodes ARGUMENT...: on all of them, by $one_node, and $meanwhile beside them; their exit codes are in $codes.
