@@ -1,10 +1,15 @@
 //! A restore is a plan, too: made from the record and fresh snapshots, whatever happened since.
 
-use rdma_model::moved_nic::MovedNic;
-
-use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
+
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Hca, Netdev, Route, Rule, Snapshot};
+use rdma_model::step::{
+    Leaving, NicState, Side, Step, VirtualLink, configure, is_temporary, leave_groups, move_all,
+};
+use rdma_model::upper_lower;
 
 use crate::plan::{rails, rdma_mode};
 pub use crate::restore::diff::Goal;
@@ -20,11 +25,6 @@ use crate::restore::locate::{
 };
 use crate::restore::remarks::notes;
 use crate::restore::to_put_back::{has_new_master, new_master};
-use rdma_model::ids::IfName;
-use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, configure, is_temporary, leave_groups, move_all,
-};
-use rdma_model::upper_lower;
 
 /// What a plan is for.
 #[derive(Clone, Copy, PartialEq)]
@@ -102,9 +102,9 @@ fn is_stuck(stuck: &[StuckNic], held: &MovedNic) -> bool {
 type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
 /// Plans a restore of NICs, which are in the order of their moves (`sort_for_moves` in attach.rs).
-/// `inside` is absent when the NICs' namespace has ended: then the kernel has
-/// returned the physical ones to the initial namespace, down and naked, and destroyed the virtual
-/// ones. The goal is for NICs that are on the host already and that have no manager.
+/// `inside` is absent when the NICs' namespace has ended: then the kernel has returned the physical
+/// ones to the initial namespace, down and naked, and destroyed the virtual ones. The goal is for
+/// NICs that are on the host already and that have no manager.
 pub fn plan_restore(
     held: &[MovedNic],
     host: &Snapshot,
