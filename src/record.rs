@@ -241,12 +241,7 @@ impl Record {
             "the record has schema {schema}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep \
             that wrote it"
         );
-        let mut record = record.map_err(|e| damage(&e))?;
-        // Before [`Phase::Waiting`] was there, the number alone said so.
-        if record.phase == Phase::Restoring && record.netns > LAST_NETNS {
-            record.phase = Phase::Waiting;
-        }
-        Ok(record)
+        record.map_err(|e| damage(&e))
     }
 
     pub fn print(&self) -> Result<String> {

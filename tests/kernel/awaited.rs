@@ -366,25 +366,6 @@ fn rdmaprep_can_be_uninstalled_while_a_nic_waits() {
 }
 
 #[test]
-fn a_record_of_an_earlier_version_is_known_to_wait() {
-    alone(|host| {
-        waiting(host);
-        let [path] = &host.records()[..] else {
-            panic!("{:?}", host.records());
-        };
-        let text = fs::read_to_string(path).unwrap();
-        let earlier = text.replace(r#""phase":"awaiting""#, r#""phase":"restoring""#);
-        assert_ne!(text, earlier);
-        fs::write(path, earlier).unwrap();
-        let said = host.rdmaprep(&["status"]).ok().out;
-        assert!(said.contains("held before first"), "{said}");
-        says(&index(), "configured");
-        host.rdmaprep(&["restore", "--all"]).ok();
-        host.is_clean();
-    });
-}
-
-#[test]
 fn status_says_what_a_waiting_nic_waits_for_now() {
     alone(|host| {
         waiting(host);
