@@ -14,7 +14,7 @@ use super::bus::{Bus, Callee};
 use super::network_manager::{
     ACTIVATED, ACTIVE, DEVICE, DISCONNECTED, GENERATED, MANAGER, NAME, PROFILE, Profile, active_on,
     device, flag, is_external, number, object, object_in, own_profile_of, path_in, property,
-    settings, string, text, word,
+    settings, string, word,
 };
 
 const PROFILES: Callee<'static> = Callee {
@@ -47,19 +47,6 @@ pub fn profile(bus: &mut Bus, link: &Netdev) -> Result<PathBuf> {
 pub fn uuid(bus: &mut Bus, link: &Netdev) -> Result<String> {
     let active = active(bus, link)?;
     string(bus, &active, ACTIVE, "Uuid")
-}
-
-/// Whether the profile that is active on a link switches IPv6 on or off (`ipv6.method` in
-/// nm-settings-dbus(5)).
-pub fn switches_ipv6(bus: &mut Bus, link: &Netdev) -> Option<bool> {
-    let device = device(bus, link).ok()?;
-    let profile = own_profile_of(bus, &device).ok()?;
-    let answer = settings(bus, &profile).ok()?;
-    let profile: Profile = answer.body.parser().get().ok()?;
-    match text(profile.get("ipv6")?, "method")?.as_str() {
-        "ignore" => None,
-        method => Some(method != "disabled"),
-    }
 }
 
 /// Activates a profile on a link that has another one, or none.

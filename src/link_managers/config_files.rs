@@ -8,7 +8,7 @@ use rdma_model::manager::{ConfigFiles, Managed, Manager};
 use rdma_model::snapshot::Netdev;
 
 use super::state_files::below;
-use super::{Managers, Word, activation, networkd, networkd_config};
+use super::{Managers, Word, activation, applied, networkd, networkd_config};
 use crate::disk::files;
 
 impl Managers {
@@ -17,7 +17,7 @@ impl Managers {
         let file = self.main_file(by, link)?;
         Some(ConfigFiles {
             digest: self.digest(by, &file)?,
-            ipv6: self.switches_ipv6(by, link, &file),
+            has_ipv6: self.has_ipv6(by, link, &file),
             file,
         })
     }
@@ -30,13 +30,15 @@ impl Managers {
         }
     }
 
-    fn switches_ipv6(&mut self, by: Manager, link: &Netdev, file: &Path) -> Option<bool> {
+    /// By what NetworkManager has applied: its profile may have been edited since.
+    fn has_ipv6(&mut self, by: Manager, link: &Netdev, file: &Path) -> bool {
         match (by, &mut self.bus) {
-            (Manager::NetworkManager, Some(bus)) => activation::switches_ipv6(bus, link),
+            (Manager::NetworkManager, Some(bus)) => applied::has_ipv6(bus, link).is_ok_and(|is| is),
             (Manager::Networkd, _) => {
-                networkd_config::has_ipv6(&self.texts(by, file)?).then_some(true)
+                let texts = self.texts(by, file);
+                texts.is_some_and(|texts| networkd_config::has_ipv6(&texts))
             }
-            _ => None,
+            _ => false,
         }
     }
 
@@ -50,12 +52,13 @@ impl Managers {
 
     /// The main file's, and those of what adds to it.
     fn texts(&self, by: Manager, main: &Path) -> Option<Vec<String>> {
-        let mut all = vec![below(&self.root, main)];
+        let mut texts = vec![files::read_through(&below(&self.root, main)).ok()??];
         if by == Manager::Networkd {
-            all.extend(networkd::drop_ins(&self.root, main)?);
+            let drop_ins = networkd::drop_ins(&self.root, main)?;
+            let read = drop_ins.iter().map(|file| files::read_through(file));
+            texts.extend(read.map(|text| text.ok().flatten().unwrap_or_default()));
         }
-        let texts = all.iter().map(|file| files::read_through(file).ok()?);
-        texts.collect()
+        Some(texts)
     }
 
     /// [`Word::Changed`] if its files are not those by which a link was configured before. A
@@ -63,12 +66,9 @@ impl Managers {
     pub(super) fn changed(&mut self, managed: &Managed, link: &Netdev) -> Option<Word> {
         let was = managed.config_files.as_ref()?;
         let file = self.main_file(managed.by, link)?;
-        if self.digest(managed.by, &file)? == was.digest {
-            return None;
-        }
-        let ipv6 = self.switches_ipv6(managed.by, link, &file);
-        let switches_ipv6 = ipv6.is_some() && ipv6 != was.ipv6;
-        Some(Word::Changed { switches_ipv6 })
+        let is_same = self.digest(managed.by, &file)? == was.digest;
+        let switches_ipv6_on = !was.has_ipv6 && self.has_ipv6(managed.by, link, &file);
+        (!is_same || switches_ipv6_on).then_some(Word::Changed { switches_ipv6_on })
     }
 
     /// Whether it will configure a NIC that is away by other files than before.
@@ -78,5 +78,62 @@ impl Managers {
                 self.digest(managed.by, &was.file)
                     .is_none_or(|now| now != was.digest)
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Whether networkd would configure a NIC by other files after this was done to them.
+    fn is_noticed(change: fn(&Path)) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for drop_ins in ["etc", "run"].map(|at| root.join(at).join("systemd/network/r0.network.d"))
+        {
+            fs::create_dir_all(drop_ins).unwrap();
+        }
+        fs::write(root.join("etc/systemd/network/r0.network"), "[Match]").unwrap();
+        fs::write(root.join(DROP_IN), "[Route]").unwrap();
+        let mut managers = Managers::of(root);
+        let file = PathBuf::from("/etc/systemd/network/r0.network");
+        let managed = Managed {
+            by: Manager::Networkd,
+            foreign: None,
+            config_files: Some(ConfigFiles {
+                digest: managers.digest(Manager::Networkd, &file).unwrap(),
+                has_ipv6: true,
+                file,
+            }),
+            uuid: None,
+            activation: None,
+        };
+        assert!(!managers.will_change(&managed));
+        change(root);
+        managers.will_change(&managed)
+    }
+
+    const DROP_IN: &str = "run/systemd/network/r0.network.d/x.conf";
+    const MASK: &str = "etc/systemd/network/r0.network.d/x.conf";
+
+    #[test]
+    fn drop_ins_count_by_name_and_folder() {
+        let changes: [fn(&Path); 4] = [
+            |root| fs::rename(root.join(DROP_IN), root.join("run/x.conf")).unwrap(),
+            |root| fs::rename(root.join(DROP_IN), root.join(DROP_IN.to_owned() + ".off")).unwrap(),
+            |root| symlink("/dev/null", root.join(MASK)).unwrap(),
+            |root| {
+                fs::write(root.join(MASK.to_owned() + ".swp"), [0xff]).unwrap();
+                fs::create_dir(root.join(MASK.replace("x.", "y."))).unwrap();
+                fs::write(root.join(DROP_IN), "").unwrap();
+            },
+        ];
+        assert!(changes.into_iter().all(is_noticed));
+        assert!(!is_noticed(|root| {
+            fs::write(root.join(MASK.to_owned() + ".swp"), [0xff]).unwrap();
+        }));
     }
 }

@@ -35,8 +35,8 @@ pub use state_files::{
 pub enum Word {
     /// It has configured the link.
     Done,
-    /// It has, by other files than before; and whether these say another thing of IPv6.
-    Changed { switches_ipv6: bool },
+    /// It has, by other files than before; and whether these have IPv6, and those had none.
+    Changed { switches_ipv6_on: bool },
     /// All that is its own and static is there, though it has not said that it is done: it may wait
     /// for a lease or a router.
     Begun,

@@ -20,8 +20,7 @@ use rustbus::wire::unmarshal::traits::Variant;
 
 use super::Word;
 use super::bus::{Bus, Callee, PROPERTIES};
-pub(super) use rows::text;
-use rows::{address_of, is_route, is_rule};
+use rows::{address_of, is_route, is_rule, text};
 
 pub const NAME: &str = "org.freedesktop.NetworkManager";
 const ROOT: &str = "/org/freedesktop/NetworkManager";

@@ -2,6 +2,7 @@
 //! rules it says are its own. The methods are in org.freedesktop.network1(5); the file is what
 //! sd_network_link_get_setup_state(3) reads.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -49,16 +50,18 @@ pub fn file(root: &Path, ifindex: u32) -> Option<PathBuf> {
 /// The files that add to a main one.
 pub fn drop_ins(root: &Path, main: &Path) -> Option<Vec<PathBuf>> {
     let folder = format!("network/{}.d", main.file_name()?.to_str()?);
-    let mut drop_ins: Vec<PathBuf> = FOLDERS
-        .iter()
-        .flat_map(|at| fs::read_dir(root.join(at).join(&folder)))
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    // By name: of those in several folders the administrator's comes last.
-    drop_ins.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
-    Some(drop_ins)
+    // In the order of their names. Of one name the last folder's counts, which may be a link to
+    // /dev/null (systemd.network(5)).
+    let mut drop_ins = BTreeMap::new();
+    for at in FOLDERS {
+        let entries = fs::read_dir(root.join(at).join(&folder)).into_iter();
+        for path in entries.flatten().flatten().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|ends| ends == "conf") {
+                drop_ins.insert(path.file_name()?.to_owned(), path);
+            }
+        }
+    }
+    Some(drop_ins.into_values().collect())
 }
 
 /// What takes longer waits for a carrier, a lease or a router that may never come.

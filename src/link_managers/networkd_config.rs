@@ -73,31 +73,46 @@ fn is_priority(line: &str) -> bool {
         .is_some_and(|(key, _)| key.trim() == "Priority")
 }
 
-/// Whether a link's files have networkd switch IPv6 on there, as link_ipv6_enabled() in systemd's
-/// networkd-util.c decides; it never switches it off.
+/// Whether a link's files have networkd switch IPv6 on there: link_ipv6_enabled() in systemd's
+/// networkd-link.c and network_has_static_ipv6_configurations() in networkd-network.c. It never
+/// switches it off.
 pub fn has_ipv6(texts: &[String]) -> bool {
-    let lines = || texts.iter().flat_map(|text| text.lines());
-    let link_local = lines().filter_map(link_local).next_back();
-    link_local.unwrap_or(true) || lines().any(is_ipv6)
+    let (mut link_local, mut is_given, mut section) = (true, false, "");
+    for line in texts.iter().flat_map(|text| text.lines()) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end().trim_end_matches(']');
+        }
+        let Some((key, value)) = line.split_once('=') else {
+            continue;
+        };
+        match (section, key.trim(), value.trim()) {
+            ("Network", "LinkLocalAddressing", value) => {
+                link_local = link_local_ipv6(value).unwrap_or(link_local);
+            }
+            // It takes all back that came before it.
+            ("Network", "Address", "") => is_given = false,
+            ("Network", "Address" | "Gateway", value)
+            | ("Address" | "Neighbor", "Address", value)
+            | ("Route", "Destination" | "Gateway", value)
+            | ("IPv6Prefix", "Prefix", value) => is_given |= is_ipv6(value),
+            _ => {}
+        }
+    }
+    link_local || is_given
 }
 
-/// `LinkLocalAddressing=` of systemd.network(5): what it says of IPv6.
-fn link_local(line: &str) -> Option<bool> {
-    let (key, value) = line.split_once('=')?;
-    let value = value.trim().to_lowercase();
-    let has_ipv6 = ["yes", "true", "1", "on", "ipv6", "fallback"].contains(&value.as_str());
-    (key.trim() == "LinkLocalAddressing").then_some(has_ipv6)
+/// What a value of `LinkLocalAddressing=` says of IPv6 (systemd.network(5)).
+fn link_local_ipv6(value: &str) -> Option<bool> {
+    match value.to_lowercase().as_str() {
+        "yes" | "true" | "1" | "on" | "ipv6" | "fallback" => Some(true),
+        "no" | "false" | "0" | "off" | "ipv4" | "ipv4-fallback" => Some(false),
+        _ => None,
+    }
 }
 
-/// What of an address, route, neighbour or rule is an address or a subnet.
-const PLACES: [&str; 6] = ["Address", "Destination", "From", "Gateway", "Prefix", "To"];
-
-fn is_ipv6(line: &str) -> bool {
-    let Some((key, value)) = line.split_once('=') else {
-        return false;
-    };
-    let address = value.trim().split('/').next().unwrap_or_default();
-    PLACES.contains(&key.trim()) && address.parse::<Ipv6Addr>().is_ok()
+fn is_ipv6(value: &str) -> bool {
+    let address = value.split('/').next().unwrap_or_default();
+    address.parse::<Ipv6Addr>().is_ok()
 }
 
 fn read(file: &Path) -> Option<String> {
@@ -142,11 +157,14 @@ mod tests {
     fn ipv6_is_on_but_without_any_address_of_it() {
         let [no, yes] = ["no", "ipv6"].map(|v| format!("[Network]\nLinkLocalAddressing={v}\n"));
         let address = "[Network]\nAddress = 2001:db8::1/64\n".to_owned();
-        let others = "[Match]\nMACAddress=00:00:00:00:00:01\n[Network]\nDNS=2001:db8::2\n";
-        let others = format!("{no}{others}Address=10.0.0.1/24\n");
+        let others = "[Match]\nMACAddress=00:00:00:00:00:01\n[Network]\nDNS=2001:db8::2\n\
+            LinkLocalAddressing=foo\nAddress=10.0.0.1/24\n[RoutingPolicyRule]\n\
+            From=2001:db8::/32\n[NextHop]\nGateway=2001:db8::1\n";
+        let taken_back = format!("{address}Address=\n");
         assert!(has_ipv6(&["[Match]\nName=r0\n".to_owned()]));
         assert!(has_ipv6(&[no.clone(), yes.clone()]) && has_ipv6(&[no.clone(), address]));
-        assert!(!has_ipv6(&[yes, no]) && !has_ipv6(&[others]));
+        assert!(!has_ipv6(&[no.clone(), taken_back]));
+        assert!(!has_ipv6(&[yes, no.clone()]) && !has_ipv6(&[no, others.to_owned()]));
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn managed() -> Managed {
         config_files: Some(ConfigFiles {
             file: "/r0.nmconnection".into(),
             digest: Hex(vec![1]),
-            ipv6: None,
+            has_ipv6: true,
         }),
         uuid: Some("1".to_owned()),
         activation: None,
@@ -168,7 +168,7 @@ fn managed() -> Managed {
 
 const EXTERNAL: u32 = 0x80;
 const CHANGED: Word = Word::Changed {
-    switches_ipv6: false,
+    switches_ipv6_on: false,
 };
 
 #[test]

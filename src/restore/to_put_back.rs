@@ -11,7 +11,7 @@ use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Address, Netdev, Nexthop, Route, Snapshot};
-use rdma_model::step::{DISABLE_IPV6, NicState, chosen_by_manager, kernel_address, lacks_ipv6};
+use rdma_model::step::{DISABLE_IPV6, NicState, chosen_by_manager, kernel_address};
 
 use crate::link_managers::Word;
 use crate::precedence::Precedence;
@@ -65,12 +65,9 @@ pub fn new_master<'a>(held: &MovedNic, dev: &'a Netdev) -> Option<&'a IfName> {
 
 pub fn note_if_no_longer_ours(held: &MovedNic, words: &Words, host: &Snapshot) -> Option<String> {
     let name = held.name();
-    let dev = host.netdev(name)?;
-    let word = *words.get(name).unwrap_or(&Word::Absent);
-    let why = match new_master(held, dev) {
+    let why = match new_master(held, host.netdev(name)?) {
         Some(master) => format!("belongs to {master} now"),
-        None if word == Word::Ended => "has been disconnected".to_owned(),
-        None if has_lost_ipv6(word, dev) => "has no IPv6 by its profile now".to_owned(),
+        None if words.get(name) == Some(&Word::Ended) => "has been disconnected".to_owned(),
         None => return None,
     };
     Some(no_longer_ours(name, &why))
@@ -145,15 +142,11 @@ fn leave_to_manager(
     let mut addresses = now.iter().flat_map(|now| &now.netdev.addresses);
     let has_ipv6 =
         addresses.any(|a| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local()));
-    let switches_ipv6 = word
-        == Word::Changed {
-            switches_ipv6: true,
-        };
-    if !is_done || has_ipv6 || switches_ipv6 {
+    let switches_it_on = Word::Changed {
+        switches_ipv6_on: true,
+    };
+    if !is_done || has_ipv6 || word == switches_it_on {
         before.netdev.sysctls.retain(|key, _| key != DISABLE_IPV6);
-    }
-    if now.is_some_and(|now| has_lost_ipv6(word, &now.netdev)) {
-        take_ipv6(before);
     }
     let is_same = !word.has_changed() && has_its_addresses(held, managed, now);
     // Another profile has another MTU.
@@ -178,29 +171,6 @@ fn leave_to_manager(
         // They stay on the host until the whole routes are back.
         part.stand_ins.clear();
     }
-}
-
-/// Whether it has another profile by now, which has no IPv6.
-fn has_lost_ipv6(word: Word, now: &Netdev) -> bool {
-    let is_switched = word
-        == Word::Changed {
-            switches_ipv6: true,
-        };
-    is_switched && lacks_ipv6(now)
-}
-
-/// Takes out what Linux refuses on a NIC without IPv6.
-fn take_ipv6(state: &mut NicState) {
-    let dev = &mut state.netdev;
-    dev.addresses.retain(|a| a.address.is_ipv4());
-    dev.neighbours.retain(|n| n.address.is_ipv4());
-    let nic = BTreeSet::from([&dev.name]);
-    let routes = state.routes.iter().filter_map(|r| match r.is_ipv6() {
-        true => without(r, &nic),
-        false => Some(r.clone()),
-    });
-    state.routes = routes.collect();
-    keep_nexthops(state, |n| n.family != 6);
 }
 
 /// Where its files are the same and all its static addresses are there it has the same profile as

@@ -58,9 +58,9 @@ pub struct ConfigFiles {
     pub file: PathBuf,
     /// SHA-256 of all of them.
     pub digest: Hex,
-    /// Whether they switch IPv6 on or off; absent where they leave that to others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ipv6: Option<bool>,
+    /// Whether the NIC has IPv6 by them; else it is off, or left to others.
+    #[serde(default)]
+    pub has_ipv6: bool,
 }
 
 /// What of a NIC's state its manager did not make.

@@ -8,7 +8,7 @@ use rdma_model::snapshot::{Netdev, Rule};
 use rustbus::message_builder::MarshalledMessage;
 use rustbus::params::{Base, Container, Param};
 
-use super::rows::is_rule;
+use super::rows::{is_rule, text};
 use super::{
     DEVICE, FAMILIES, GENERATED, NAME, PROFILE, Profile, Rows, device, number, profile_of, settings,
 };
@@ -33,6 +33,15 @@ pub fn differences(bus: &mut Bus, link: &Netdev) -> Result<BTreeSet<String>> {
     let mut names: BTreeSet<&String> = applied.keys().chain(profile.keys()).collect();
     names.retain(|name| differs(name, applied.get(*name), profile.get(*name)));
     Ok(names.into_iter().map(|name| of_nmcli(name)).collect())
+}
+
+/// Whether it has switched IPv6 on (`ipv6.method` in nm-settings-dbus(5)).
+pub fn has_ipv6(bus: &mut Bus, link: &Netdev) -> Result<bool> {
+    let device = device(bus, link)?;
+    let answer = applied(bus, &device)?;
+    let applied: Profile = answer.body.parser().get()?;
+    let method = applied.get("ipv6").and_then(|ipv6| text(ipv6, "method"));
+    Ok(method.is_some_and(|method| !["disabled", "ignore"].contains(&method.as_str())))
 }
 
 fn applied(bus: &mut Bus, device: &str) -> Result<MarshalledMessage> {

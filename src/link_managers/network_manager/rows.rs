@@ -60,7 +60,7 @@ pub(super) fn is_rule(row: &HashMap<&str, Variant>, rule: &Rule) -> bool {
     own == RuleKey::of(rule)
 }
 
-pub fn text(row: &HashMap<&str, Variant>, key: &str) -> Option<String> {
+pub(super) fn text(row: &HashMap<&str, Variant>, key: &str) -> Option<String> {
     Some(row.get(key)?.get::<&str>().ok()?.to_owned())
 }
 

@@ -109,7 +109,7 @@ pub fn final_words(words: &mut Words, can_be_asked: bool) {
 pub fn assume_managers_done(words: &mut Words) {
     let busy = words.values_mut().filter(|word| !is_final(**word));
     let changed = Word::Changed {
-        switches_ipv6: true,
+        switches_ipv6_on: true,
     };
     busy.for_each(|word| *word = changed);
 }
