@@ -99,8 +99,8 @@ pub struct Record {
     pub plan: String,
     /// Containers in the namespace; the NICs return with the last.
     pub members: Vec<Member>,
-    /// The plan that was carried out: a further container in the namespace gets the rest of it,
-    /// too.
+    /// The plan whose NICs move: its first container's, or of all claims of the pod. What else a
+    /// further container gets is its own part of it.
     pub given: Option<Box<Plan>>,
     /// UIDs of the claims of Kubernetes that its containers have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -150,7 +150,7 @@ impl Report {
     /// What a restore has come to.
     pub fn take(&mut self, done: Restored) {
         self.steps_done = done.steps;
-        self.notes = done.notes;
+        self.notes.extend(done.notes);
         self.waits_for = done.waits_for;
     }
 

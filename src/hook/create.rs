@@ -127,9 +127,9 @@ impl<'a> Create<'a> {
         }
     }
 
-    /// Puts the NICs into the recipient's namespace. That is a container's init; where there is no
-    /// container yet, the keeper of a namespace that `rdmaprep hold` gives a name, or what a CNI
-    /// runtime keeps.
+    /// Puts the NICs into the recipient's namespace. The recipient is a container's init; where
+    /// there is no container yet, the keeper of a namespace that `rdmaprep hold` gives a name, or
+    /// the CNI plugin.
     fn give_nics(&mut self, name: &PlanName, recipient: &dyn Recipient) -> Result<()> {
         let hook = self.hook;
         let host_netns = hook.machine.host_netns()?;
@@ -143,31 +143,36 @@ impl<'a> Create<'a> {
         }
         self.restore_claimed_elsewhere(&mut attempt)?;
         if let Some(record) = attempt.records.of_netns(recipient.netns()).cloned() {
+            // The recipient is in the namespace itself, and keeps no NICs there.
             let asked_by = AskedBy::Hook(hook.store, Some(recipient.pid()));
             if record.phase == Phase::Attached
                 && let Some(what) = stays_for(hook.machine, &record, asked_by)
             {
                 return self.join(attempt, record, what);
             }
-            // A hook died in the middle, or nothing uses the NICs any more: start again.
+            // A hook or a restore was cut short, or nothing uses the NICs any more: start again.
+            // What that notes is of the earlier container, and no matter of this one's report.
             run::restore(hook.machine, &mut attempt.records, record)?;
         }
-        let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
+        let PlanAndHost {
+            plan: pod_plan,
+            host,
+        } = self.find_plan(name, &mut attempt)?;
         let inside = attempt.world.observe(Side::Inside, &Scope::network())?;
         self.end_lap(Lap::Observe);
         let seen = Observations {
             host: Some(&host),
             inside: Some(&inside),
         };
-        let own_part = self.own_part(&attempt, &plan, &host);
+        let own_part = self.own_part(&attempt, &pod_plan, &host);
         let Fitted {
-            plan: fitted,
+            plan: own_plan,
             setup,
         } = self.fit(own_part, seen, &mut attempt)?;
         // A pod's plan moves as it is: each of its containers is fitted as it joins.
         let to_move = match self.pod_has_more(&attempt) {
-            true => plan,
-            false => fitted,
+            true => pod_plan,
+            false => own_plan,
         };
         let mut managers = Managers::of(hook.machine.root());
         let AttachPlan { steps, held, .. } =
@@ -221,13 +226,13 @@ impl<'a> Create<'a> {
         // it is worth a wait.
         check_managers_are_done(plan, host, managers)?;
         let mut attach = plan_attach(plan, host, inside)?;
-        let moved = nic_names(&attach.held);
+        let leaving = nic_names(&attach.held);
         // A NetworkManager that starts says what it does with a NIC only when it has decided: a
         // second at most.
         managers.await_start(attach.held.iter().map(|h| &h.before.netdev));
         // The steps are made; from here on only what a restore needs changes.
         for held in &mut attach.held {
-            record_manager_and_its_rules(held, &moved, host, managers);
+            record_manager_and_its_rules(held, &leaving, host, managers);
             // Once the manager is recorded: what is adopted is not the manager's.
             adopt_waiting(&attempt.records, held, host);
         }
@@ -236,7 +241,8 @@ impl<'a> Create<'a> {
         Ok(attach)
     }
 
-    /// What is written before the first step: all that a restore takes.
+    /// What is written before the first step: of all that a restore takes, what has to be known
+    /// before the NICs leave.
     fn new_record(
         &self,
         plan: Plan,

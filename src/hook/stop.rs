@@ -1,3 +1,5 @@
+//! stop: the NICs of a container return.
+
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
@@ -36,23 +38,23 @@ pub fn stop(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.plan = Some(record.plan.clone());
     report.nics = nic_names(&record.held);
-    let mut others = record.clone();
-    others.members.retain(|m| !hook.is_for(m));
-    if let Some(what) = stays_for(hook.machine, &others, AskedBy::Hook(hook.store, None)) {
+    let mut without_own = record.clone();
+    without_own.members.retain(|m| !hook.is_for(m));
+    if let Some(what) = stays_for(hook.machine, &without_own, AskedBy::Hook(hook.store, None)) {
         report.notes.push(keeps_nics(&what));
-        let mut members = others.members.iter();
-        return match members.any(|m| hook.machine.is_alive(&others, m)) {
-            true => records.save(&others),
+        // `what` may be a claim or a process: whether another container lives is another question.
+        let mut members = without_own.members.iter();
+        return match members.any(|m| hook.machine.is_alive(&without_own, m)) {
+            true => records.save(&without_own),
             // No other container lives. This one stays in the record, since commands find the
             // record by its id.
             false => Ok(()),
         };
     }
     let done = run::restore(hook.machine, &mut records, record)?;
-    report.steps_done = done.steps;
-    report.notes.extend(done.notes);
     // Of the time for the restore, the kernel's moves are a lap by themselves.
     let moving = done.moving.as_micros().try_into().unwrap_or(u64::MAX);
+    report.take(done);
     report.book(Lap::Move, moving);
     report.end_lap(hook.begun, Lap::Undo);
     // NICs of containers that died without a stop.

@@ -253,7 +253,7 @@ fn came_back(returned: &Returned) -> String {
 
 fn holder(h: &Holder) -> String {
     if !h.waits_for.is_empty() {
-        return returned(h);
+        return waiting(h);
     }
     let members = h.members.iter().map(|one| member(one, &h.names));
     let members: Vec<String> = members.collect();
@@ -314,7 +314,7 @@ fn holder(h: &Holder) -> String {
 }
 
 /// NICs that wait for their manager.
-fn returned(h: &Holder) -> String {
+fn waiting(h: &Holder) -> String {
     let members = h.members.iter();
     let members: Vec<String> = members
         .map(|(id, _)| {

@@ -65,8 +65,7 @@ struct BringBack<'a, 'r> {
     world: &'a mut dyn World,
     records: &'a mut Records<'r>,
     record: Record,
-    /// The phase in which it was found.
-    was: Phase,
+    found_in: Phase,
     others: Vec<Record>,
     managers: Managers,
     begun_at: SystemTime,
@@ -94,7 +93,8 @@ impl Ran {
 }
 
 impl<'a, 'r> BringBack<'a, 'r> {
-    /// Records what the host has now, before NICs return to it.
+    /// Records what the host has now, waits for what may come in a moment, and saves that, before
+    /// NICs return.
     fn begin(
         machine: &'a dyn Namespaces,
         world: &'a mut dyn World,
@@ -106,13 +106,13 @@ impl<'a, 'r> BringBack<'a, 'r> {
             .checked_sub(TICK)
             .unwrap_or(SystemTime::UNIX_EPOCH);
         let mut managers = Managers::of(machine.root());
-        let was = record.phase;
+        let found_in = record.phase;
         record.phase = Phase::Restoring;
-        let was_tried = was == Phase::Restoring;
+        let was_tried = found_in == Phase::Restoring;
         of_host::record_objects(world, &mut managers, &mut record, was_tried)?;
         let others = other_records(records, &record);
         let (absent, gone_notes) =
-            await_absent_parts(world, records, &record, &others, was, patience)?;
+            await_absent_parts(world, records, &record, &others, found_in, patience)?;
         absent.take_deleted_out(&mut record);
         absent.record_parts(&mut record);
         let unsaved = records.save(&record).err();
@@ -121,7 +121,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
             world,
             records,
             record,
-            was,
+            found_in,
             others,
             managers,
             begun_at,
@@ -140,7 +140,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
         let looked = links_beside::delete(self.world, &self.record, &self.others);
         let beside = match looked {
             // The undo of a create has to bring its NICs back first.
-            Err(e) if self.was == Phase::Attaching => LinksBeside::not_seen(&e),
+            Err(e) if self.found_in == Phase::Attaching => LinksBeside::not_seen(&e),
             looked => looked?,
         };
         if self.record.lost != beside.lost {
@@ -228,7 +228,7 @@ impl<'a, 'r> BringBack<'a, 'r> {
 
     fn delete_links_on(&mut self, plan: &RestorePlan, here: &[MovedNic]) -> Result<LinksOn> {
         // While it was attaching, nothing of the container's could make links.
-        let is_first_try = self.was == Phase::Attached;
+        let is_first_try = self.found_in == Phase::Attached;
         let owned = links_on::nics_of_container_alone(&plan.steps, &self.record.held, is_first_try);
         let on_nics = links_on::delete(self.world, here, &owned, &self.record)?;
         self.record.children_gone = on_nics.remaining.is_empty();

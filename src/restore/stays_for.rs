@@ -1,5 +1,5 @@
-//! What NICs stay in their namespace for. A hook asks that, what returns NICs for which none came,
-//! and what shows them.
+//! What NICs stay in their namespace for. A hook asks that; so do what returns NICs for which no
+//! hook came, and what shows them.
 
 use crate::kernel::Namespaces;
 use crate::record::{Phase, Record};
@@ -42,13 +42,15 @@ pub fn stays_for(machine: &dyn Namespaces, record: &Record, asked_by: AskedBy) -
     if let Some(member) = members.find(|m| machine.is_alive(record, m)) {
         return Some(StaysFor::Container(member.id.clone()));
     }
-    let (processes_count, but) = match asked_by {
-        AskedBy::Hook(_, but) => (record.hold.is_some(), but),
+    let (processes_count, except_pid) = match asked_by {
+        AskedBy::Hook(_, pid) => (record.hold.is_some(), pid),
         // Before the record says that they are attached, none was promised any.
         _ => (record.phase != Phase::Attaching, None),
     };
     if !processes_count {
         return None;
     }
-    machine.occupant(record.netns, but).map(StaysFor::Process)
+    machine
+        .occupant(record.netns, except_pid)
+        .map(StaysFor::Process)
 }

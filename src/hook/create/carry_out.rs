@@ -88,7 +88,7 @@ impl Create<'_> {
         report.end_lap(begun, Lap::Verify);
         // A container may rename its NICs: a restore knows them by their indexes.
         learn_indexes(record, &verified?);
-        self.finish(setup, &SettingsFile::OfNamespace(record.netns), *recipient)?;
+        self.finish_setup(setup, &SettingsFile::OfNamespace(record.netns), *recipient)?;
         let attached = Record {
             phase: Phase::Attached,
             ..record.clone()

@@ -59,6 +59,7 @@ impl<'a> Create<'a> {
                     false => "another pod runs with this claim: one at a time",
                 }));
             }
+            // What that notes is of the earlier pod, and no matter of this one's report.
             run::restore(hook.machine, &mut attempt.records, record)?;
         }
         Ok(())

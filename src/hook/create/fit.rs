@@ -59,9 +59,9 @@ impl<'a> Create<'a> {
         Ok(Fitted { plan, setup })
     }
 
-    /// What comes last for a container: its setup ends, which was begun; its memlock limit is
-    /// lifted; and it runs still, [`ErrorClass::State`] if not.
-    pub(super) fn finish(
+    /// Ends a container's setup, which was begun; lifts its memlock limit; and sees that it runs
+    /// still, [`ErrorClass::State`] if not. Where there is a record, it is saved after this.
+    pub(super) fn finish_setup(
         &mut self,
         setup: Option<RunningSetup>,
         file: &SettingsFile,

@@ -87,7 +87,7 @@ impl Create<'_> {
             setup = self.fit(plan, Observations::default(), &mut attempt)?.setup;
         }
         let file = SettingsFile::OfNamespace(record.netns);
-        self.finish(setup.map(RunningSetup::begin), &file, attempt.recipient)?;
+        self.finish_setup(setup.map(RunningSetup::begin), &file, attempt.recipient)?;
         attempt.records.save(record)
     }
 }

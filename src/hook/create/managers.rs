@@ -76,12 +76,12 @@ fn is_known(managed: &Managed) -> bool {
 /// all that it made: such rules are recorded as the NIC's, whatever network they are for.
 pub(super) fn record_manager_and_its_rules(
     held: &mut MovedNic,
-    moved: &[IfName],
+    leaving: &[IfName],
     host: &Snapshot,
     managers: &mut Managers,
 ) {
     // Rules beside the NIC's own that the manager may have made: it is asked of all at once.
-    let to_tables = held.before.rules_to_tables(host, moved);
+    let to_tables = held.before.rules_to_tables(host, leaving);
     let mut applied = managers.applied_rules(&held.before.netdev, &host.rules);
     applied.retain(|r| !held.before.rules.contains(r));
     let mut asked = held.before.clone();

@@ -48,7 +48,7 @@ impl Create<'_> {
         let State { id, bundle, .. } = self.hook.state;
         let pid = recipient.pid();
         let file = SettingsFile::OfContainer { id, bundle, pid };
-        self.finish(setup.map(RunningSetup::begin), &file, recipient)?;
+        self.finish_setup(setup.map(RunningSetup::begin), &file, recipient)?;
         self.report
             .notes
             .push("on the host's network: no NIC has moved".to_owned());

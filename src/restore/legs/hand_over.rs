@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use rdma_model::manager::is_daemon;
+use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::Route;
-use rdma_model::step::Side;
+use rdma_model::step::{NicState, Side};
 
 use super::AbsentParts;
 use super::stand_ins::is_put_in_parts;
@@ -20,83 +21,88 @@ impl AbsentParts {
     /// does. Whether there was anything.
     pub(super) fn add_missing_to(&self, from: &Record, to: &mut Record, gone: &[Route]) -> bool {
         let mut changed = false;
-        let mut keys = Vec::new();
+        let mut added = Vec::new();
         // A restore has brought it: the next try takes it for the host's by its record.
         let is_underway = to.phase != Phase::Attached;
         // By one that is down no route leads.
         for held in to.held.iter_mut().filter(|h| h.before.netdev.up) {
-            let state = &mut held.before;
-            // As if this NIC alone were away: a route that lacks something by it, too, is its own.
-            let its = AbsentParts {
-                devs: [state.netdev.name.clone()].into(),
-                sources: state
-                    .netdev
-                    .addresses
-                    .iter()
-                    .map(|a| a.address)
-                    .filter(IpAddr::is_ipv4)
-                    .collect(),
-                objects: state
-                    .nexthops
-                    .iter()
-                    .filter(|n| n.group.is_empty())
-                    .map(|n| n.id)
-                    .collect(),
-                ..AbsentParts::default()
-            };
-            let before = (state.clone(), held.stand_ins.clone());
-            state.routes.retain(|r| !gone.contains(r));
-            let whole = from.routes();
-            let whole = whole.filter(|r| !is_daemon(r.protocol));
+            let before = (held.before.clone(), held.stand_ins.clone());
+            let its = AbsentParts::of(&held.before);
+            held.before.routes.retain(|r| !gone.contains(r));
+            let whole = from.routes().filter(|r| !is_daemon(r.protocol));
             for route in &whole.map(|r| self.undeleted(r)).collect::<Vec<Route>>() {
                 let both = (self.lacks(route) || is_underway) && its.lacks(route);
                 // A part that an earlier try has put is no route of its own.
                 let is_its_part = is_underway && held.stand_ins.contains(route);
-                if !both || is_its_part || !leads_by_its(route, from, &its.objects) {
-                    continue;
-                }
-                let mut parts = state.routes.iter().filter(|r| r.is_part_of(route));
-                let managed = held.managed.as_ref();
-                let is_managers = parts.any(|r| managed.is_some_and(|m| m.owns_route(r)));
-                // Those of IPv4 are recorded, and may be equal to routes of their own.
-                state.routes.retain(|r| {
-                    !r.is_part_of(route) || is_put_in_parts(r) && !self.stand_ins.contains(r)
-                });
-                if !state.routes.contains(route) {
-                    state.routes.push(route.clone());
-                    keys.push(route.clone());
-                    if !is_managers && let Some(managed) = &mut held.managed {
-                        managed.add_foreign_route(route);
-                    }
-                }
-                let here = Some(route)
-                    .filter(|route| self.lacks(route))
-                    .and_then(|route| self.route(route))
-                    .filter(|part| is_put_in_parts(part) && !is_any_of(from, part));
-                // What an earlier try of the other one left there goes with the whole as well.
-                let left = from.held.iter().flat_map(|h| &h.stand_ins).cloned();
-                let left = left.filter(|part| is_put_in_parts(part) && part.is_part_of(route));
-                let left = left.filter(|_| self.lacks(route));
-                for part in here.into_iter().chain(left) {
-                    let is_own = state.routes.contains(&part);
-                    if !is_own && !held.stand_ins.contains(&part) {
-                        held.stand_ins.push(part);
-                    }
+                if both && !is_its_part && leads_by_its(route, from, &its.objects) {
+                    added.extend(self.add_route(route, held));
+                    self.add_parts(route, from, held);
                 }
             }
-            let groups = from.nexthops().filter(|n| !n.group.is_empty());
-            for group in groups.filter(|n| n.group.iter().any(|m| its.objects.contains(&m.id))) {
-                state
-                    .nexthops
-                    .retain(|n| n.id != group.id || n.group.len() > group.group.len());
-                if !state.nexthops.iter().any(|n| n.id == group.id) {
-                    state.nexthops.push(group.clone());
-                }
-            }
-            changed |= (&*state, &held.stand_ins) != (&before.0, &before.1);
+            add_groups(from, &its.objects, &mut held.before);
+            changed |= (&held.before, &held.stand_ins) != (&before.0, &before.1);
         }
-        to.precedence.take_over(&from.precedence, &keys);
+        to.precedence.take_over(&from.precedence, &added);
         changed
+    }
+
+    /// As if this NIC alone were away: a route that lacks something by it, too, is its own.
+    fn of(state: &NicState) -> AbsentParts {
+        let addresses = state.netdev.addresses.iter().map(|a| a.address);
+        let objects = state.nexthops.iter().filter(|n| n.group.is_empty());
+        AbsentParts {
+            devs: [state.netdev.name.clone()].into(),
+            sources: addresses.filter(IpAddr::is_ipv4).collect(),
+            objects: objects.map(|n| n.id).collect(),
+            ..AbsentParts::default()
+        }
+    }
+
+    /// In place of the NIC's parts of it. The route, unless the NIC had it already.
+    fn add_route(&self, route: &Route, held: &mut MovedNic) -> Option<Route> {
+        let routes = &mut held.before.routes;
+        let mut parts = routes.iter().filter(|r| r.is_part_of(route));
+        let managed = held.managed.as_ref();
+        let is_managers = parts.any(|r| managed.is_some_and(|m| m.owns_route(r)));
+        // Those of IPv4 are recorded, and may be equal to routes of their own.
+        routes
+            .retain(|r| !r.is_part_of(route) || is_put_in_parts(r) && !self.stand_ins.contains(r));
+        if routes.contains(route) {
+            return None;
+        }
+        routes.push(route.clone());
+        if !is_managers && let Some(managed) = &mut held.managed {
+            managed.add_foreign_route(route);
+        }
+        Some(route.clone())
+    }
+
+    /// What stands for a route on the host goes when the whole is back.
+    fn add_parts(&self, route: &Route, from: &Record, held: &mut MovedNic) {
+        if !self.lacks(route) {
+            return;
+        }
+        let here = self.route(route).filter(|part| !is_any_of(from, part));
+        // What an earlier try of the other one left there goes with the whole as well.
+        let left = from.held.iter().flat_map(|h| &h.stand_ins);
+        let left = left.filter(|part| part.is_part_of(route)).cloned();
+        for part in here.into_iter().chain(left).filter(is_put_in_parts) {
+            if !held.before.routes.contains(&part) && !held.stand_ins.contains(&part) {
+                held.stand_ins.push(part);
+            }
+        }
+    }
+}
+
+/// The groups of these objects, as large as either record has them.
+fn add_groups(from: &Record, objects: &HashSet<u32>, state: &mut NicState) {
+    let groups = from.nexthops().filter(|n| !n.group.is_empty());
+    for group in groups.filter(|n| n.group.iter().any(|m| objects.contains(&m.id))) {
+        let nexthops = &mut state.nexthops;
+        nexthops.retain(|n| n.id != group.id || n.group.len() > group.group.len());
+        if !nexthops.iter().any(|n| n.id == group.id) {
+            nexthops.push(group.clone());
+        }
     }
 }
 

@@ -49,12 +49,12 @@ impl NicState {
     }
 
     /// Rules that lead to a table of its routes by something else than its name or an address of
-    /// it. Whose rules they are is not known where other NICs than `moved` have routes there.
-    pub fn rules_to_tables(&self, host: &Snapshot, moved: &[IfName]) -> Vec<Rule> {
+    /// it. Whose rules they are is not known where other NICs than `leaving` have routes there.
+    pub fn rules_to_tables(&self, host: &Snapshot, leaving: &[IfName]) -> Vec<Rule> {
         let mut tables: HashSet<(u32, bool)> = self.routes.iter().map(table).collect();
         for route in &host.routes {
             let mut devices = route.devs();
-            if devices.any(|dev| !moved.contains(dev)) {
+            if devices.any(|dev| !leaving.contains(dev)) {
                 tables.remove(&table(route));
             }
         }
@@ -154,9 +154,9 @@ mod tests {
             routes: vec![route("r0")],
             ..Snapshot::default()
         };
-        let rules = |host: &Snapshot, moved: &[IfName]| {
+        let rules = |host: &Snapshot, leaving: &[IfName]| {
             let state = NicState::of(host, &a).unwrap();
-            state.rules_to_tables(host, moved)
+            state.rules_to_tables(host, leaving)
         };
         let its = [rule];
         assert_eq!(rules(&host, std::slice::from_ref(&a)), its);
