@@ -92,11 +92,16 @@ found() {
 # No queue pair and no memory region of a program's, and no key in the store.
 nothing_left() {
   local left
+  nothing_open
+  left=$(keys_in $rt/store)
+  [ -z "$left" ] || die "keys in the store: $left"
+}
+
+nothing_open() {
+  local left
   left=$(rdma resource show qp | grep -E 'type RC|rail-test' || true)
   left+=$(rdma resource show mr | grep . || true)
   [ -z "$left" ] || die "left over: $left"
-  left=$(keys_in $rt/store)
-  [ -z "$left" ] || die "keys in the store: $left"
 }
 
 # keys_in FILE: keys of a FileStore (u32 length, key, u32 length, value; `-KEY` deletes one).

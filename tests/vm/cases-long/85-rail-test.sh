@@ -55,9 +55,35 @@ case_a_node_that_is_not_there_is_named() {
     grep -qF "missing rank 2: nothing was published in time" $rt/err$k || die "node $k: $(cat $rt/err$k)"
   done
   echo "# $(cat $rt/err0)"
+  nothing_open
+  # For a node that comes late: rank 0's offer, and its last word.
+  equal "keys in the store" "in/0 over/" "$(keys_in $rt/store | sed -E 's,^/rdmaprep/v1/guest.test/,,; s,[0-9a-f]{32}$,,' |
+    sort | paste -sd ' ')"
 
   patience=1 meanwhile=kill_node_2 all_nodes --seconds 0 --cross none
   found "10 10 137" "FAIL: rank 2 did not tell what it found: it has ended"
+}
+
+# What a person sees who waits at a terminal, there alone: rounds, and who is waited for.
+case_progress_is_seen_at_a_terminal() {
+  rail_nodes 1
+  one_node=at_terminal patience=1 meanwhile=kill_node_2 all_nodes --seconds 0 --cross none
+  equal "exit codes" "10 10 137" "$codes"
+  sed 's/^/# /; s/\r$//' $rt/out0
+  grep -qE '^rdmaprep: [0-9]+ s: round 1 of [0-9]+: (with rank [12]|a pause)' $rt/out0 || die "no round in: $(cat $rt/out0)"
+  grep -qE '^rdmaprep: [0-9]+ s: waiting for rank 2 to tell what they found' $rt/out0 || die "no waiting in: $(cat $rt/out0)"
+  if grep -E '^rdmaprep: [0-9]+ s: ' $rt/err1; then die "progress without a terminal"; fi
+  nothing_left
+}
+
+# Rank 0's output and errors are a terminal.
+at_terminal() {
+  local k=$1
+  [ "$k" = 0 ] || { on_node "$@"; return; }
+  shift
+  script --quiet --return --log-out $rt/out0 --command "ip netns exec n0 env NCCL_IB_HCA==q00 rdmaprep test-rails \
+    --rendezvous file://$rt/store --nodes 3 --run-id guest --rank 0 --timeout ${patience:-3} --rendezvous-timeout 60 $*" \
+    > /dev/null 2> $rt/err0 < /dev/null
 }
 
 kill_node_2() {
