@@ -96,8 +96,11 @@ node_2_has_begun() { grep -qas 'card/0/2/0' $rt/store; }
 # While data flows: the links are up as the test begins.
 case_a_port_that_goes_down_in_the_middle_is_the_cause() {
   rail_nodes 2
-  patience=5 meanwhile=take_port_down all_nodes --seconds 20 --cross none
+  patience=5 meanwhile=take_port_down all_nodes --seconds 20 --cross none --draw $rt/rails.svg
   found "11 11 11" "FAIL: rail1 of rank 2: all its pairs fail"
+  equal "red cells" 1 "$(grep -c 'fill="#d1242f"><title>rank 2: rail1<' $rt/rails.svg)"
+  equal "green cells" 5 "$(grep -c 'fill="#2da44e"><title>' $rt/rails.svg)"
+  cp $rt/rails.svg /out/down.svg 2> /dev/null || true
   grep -qF "its port is down" <(head -n 1 $rt/out0) || die "$(cat $rt/out0)"
 }
 
