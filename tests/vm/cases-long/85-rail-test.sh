@@ -99,8 +99,8 @@ case_a_port_that_goes_down_in_the_middle_is_the_cause() {
   patience=5 meanwhile=take_port_down all_nodes --seconds 20 --cross none --draw $rt/rails.svg
   found "11 11 11" "FAIL: rail1 of rank 2: all its pairs fail"
   equal "red cells" 1 "$(grep -c 'fill="#d1242f"><title>rank 2: rail1<' $rt/rails.svg)"
-  equal "green cells" 5 "$(grep -c 'fill="#2da44e"><title>' $rt/rails.svg)"
-  cp $rt/rails.svg /out/down.svg 2> /dev/null || true
+  # A busy guest is slow, which is worth a look: amber.
+  equal "other cells" 5 "$(grep -cE 'fill="#(2da44e|e3a008)"><title>' $rt/rails.svg)"
   grep -qF "its port is down" <(head -n 1 $rt/out0) || die "$(cat $rt/out0)"
 }
 
