@@ -116,7 +116,7 @@ impl Netns {
     /// freed by RCU, and each move of a NIC waits for that (rcu_barrier() in
     /// __dev_change_net_namespace()): ten threads make a move 18 ms slower, on 16 cores.
     pub fn visit<T>(&self, visit: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !IS_AWAY.get() && here()? == self.inode {
+        if !IS_AWAY.get() && home()?.inode == self.inode {
             return visit();
         }
         let _home = WayHome::find()?;
@@ -137,15 +137,6 @@ thread_local! {
     /// Where this thread is when it is on no visit, once that was asked for.
     static HOME: OnceCell<Rc<Netns>> = const { OnceCell::new() };
     static IS_AWAY: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The inode of this thread's namespace, which is on no visit. Who stays needs no way back, and no
-/// capability for it: `test-rails` in a container that has the NICs.
-fn here() -> Result<u64> {
-    match HOME.with(|home| home.get().map(|home| home.inode)) {
-        Some(inode) => Ok(inode),
-        None => Ok(Netns::current()?.inode),
-    }
 }
 
 /// The namespace of this thread, which is on no visit. Fails where there is no way back: from a
