@@ -61,8 +61,9 @@ impl Managers {
         Some(texts)
     }
 
-    /// [`Word::Changed`] if its files are not those by which a link was configured before. A
-    /// profile that NetworkManager makes of what it finds on a link is no other one.
+    /// [`Word::Changed`] if its files are not those by which a link was configured before, or if it
+    /// has applied an edit of that time which switches IPv6 on. A profile that NetworkManager makes
+    /// of what it finds on a link is no other one.
     pub(super) fn changed(&mut self, managed: &Managed, link: &Netdev) -> Option<Word> {
         let was = managed.config_files.as_ref()?;
         let file = self.main_file(managed.by, link)?;

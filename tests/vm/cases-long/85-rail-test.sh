@@ -64,7 +64,7 @@ case_a_node_that_is_not_there_is_named() {
   found "10 10 137" "FAIL: rank 2 did not tell what it found: it has ended"
 }
 
-# What a person sees who waits at a terminal, there alone: rounds, and who is waited for.
+# At a terminal, and only there, the program reports the round and the nodes that it waits for.
 case_progress_is_seen_at_a_terminal() {
   rail_nodes 1
   one_node=at_terminal patience=1 meanwhile=kill_node_2 all_nodes --seconds 0 --cross none

@@ -9,9 +9,8 @@ use std::sync::{Arc, Barrier, Mutex};
 
 pub type Space = Arc<Mutex<HashMap<String, String>>>;
 
-/// Serves one process as Hydra does: what is put is seen by the others after a barrier, a key is
-/// put once, a value is short. `eager`: it may be seen a barrier early, by who is slow to look
-/// after the one before.
+/// Serves one process as Hydra does: the others see a value after a barrier, a key is put once, and
+/// a value is short. With `eager` a process that looks late may see a value one barrier early.
 pub fn serve(stream: UnixStream, shared: Space, all: Arc<Barrier>, vallen: usize, eager: bool) {
     let (mut put, mut out) = (Vec::new(), stream.try_clone().unwrap());
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
