@@ -1,4 +1,5 @@
-//! A picture of nodes by rails: green works, amber is worth a look, red fails.
+//! A picture of nodes by rails: green works, amber is worth a look, red fails. A sign says it, too,
+//! for who does not tell these colours apart.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -42,6 +43,15 @@ impl Colour {
             Colour::Warn => WARN,
             Colour::Bad => BAD,
             Colour::Gone => GONE,
+        }
+    }
+
+    fn sign(self) -> &'static str {
+        match self {
+            Colour::Good => "",
+            Colour::Warn => "!",
+            Colour::Bad => "×",
+            Colour::Gone => "–",
         }
     }
 }
@@ -119,18 +129,23 @@ pub fn svg(found: &Findings) -> String {
             text(&mut out, (MARGIN, y + below), "#1f2328", &name);
         }
         for rail in 0..rails {
-            let fill = colour(found, (rank, rail as u8)).fill();
+            let colour = colour(found, (rank, rail as u8));
+            let fill = colour.fill();
+            let x = MARGIN + LABEL + rail * wide;
             let gap = if tall > 4 { 3 } else { 1 };
             let _ = writeln!(
                 out,
                 "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{}\" fill=\"{fill}\"><title>{}: \
                 {}</title></rect>",
-                MARGIN + LABEL + rail * wide,
+                x,
                 wide - 3,
                 tall - gap,
                 escaped(&found.node(rank)),
                 escaped(found.rail(rail as u8)),
             );
+            if tall == CELL.1 {
+                sign(&mut out, (x + wide / 2 - 5, y + 15), colour);
+            }
         }
     }
     legend(&mut out, found, top + LINE + nodes * tall + MARGIN);
@@ -169,8 +184,15 @@ fn legend(out: &mut String, found: &Findings, y: usize) {
             out,
             "<rect x=\"{x}\" y=\"{y}\" width=\"14\" height=\"14\" fill=\"{fill}\"/>"
         );
+        sign(out, (x + 3, y + 12), colour);
         text(out, (x + 20, y + 12), "#1f2328", what);
         x += 40 + what.len() * 8;
+    }
+}
+
+fn sign(out: &mut String, at: (usize, usize), colour: Colour) {
+    if !colour.sign().is_empty() {
+        text(out, at, "#ffffff", colour.sign());
     }
 }
 

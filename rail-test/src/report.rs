@@ -236,7 +236,7 @@ impl Findings {
             let own = values.iter().filter(|(edge, _)| culprit.has(edge));
             let own = self::median(own.map(|(_, value)| *value));
             let text = format!(
-                "{} is slower than the others: {own:.1} {unit}, the median is {median:.1} {unit}",
+                "{}: slower than the others: {own:.1} {unit}, the median is {median:.1} {unit}",
                 self.name(&culprit)
             );
             self.blame(Some(culprit), false, text);

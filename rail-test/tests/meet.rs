@@ -272,7 +272,8 @@ fn without_rank_0_the_others_say_so() {
         let text = format!("{:#}", ended.unwrap_err());
         assert!(text.starts_with("missing rank 0"), "{text}");
     }
-    assert!(begun.elapsed() < Duration::from_secs(15));
+    // Not for ever: it waits some 10 s, and a busy machine adds to that.
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 /// A store that shows other values than were written, for keys that contain some text.

@@ -36,7 +36,7 @@ use crate::cli::{Global, RendezvousArgs, TestRailsArgs};
 use crate::config::host::Host;
 use crate::container::userspace;
 use crate::disk::home_and_hosts;
-use crate::kernel::random;
+use crate::kernel::{netns, random};
 
 const PROGRAM: &str = "rdmaprep-rail-test";
 
@@ -128,8 +128,10 @@ fn test_run(run: &RunId) -> Result<RunId> {
     named.parse().or_else(|_| digest().parse())
 }
 
-/// The rails of the plan, or those that NCCL would take here.
+/// The rails of the plan, or those that NCCL would take here: on the host, or in a container that
+/// has its NICs, and few capabilities.
 pub fn targets(global: &Global, args: &TestRailsArgs, asked: &Options) -> Result<Targets> {
+    netns::stay();
     let snapshot = load_snapshot(None, None)?;
     let found = nccl::own_settings()?;
     warn(&found.notes);

@@ -121,9 +121,8 @@ print("\n".join(k.decode() for k in keys if k.startswith(b"/rdmaprep")), end="")
 EOF
 }
 
-# drop_roce NODE RAIL: as a filter of UDP 4791 on that NIC does.
+# drop_roce NODE RAIL: an nft rule that drops UDP 4791 on that NIC.
 drop_roce() {
-  ip netns exec "n$1" tc qdisc add dev "rail$2" clsact
-  ip netns exec "n$1" tc filter add dev "rail$2" ingress protocol ip u32 match ip protocol 17 0xff \
-    match ip dport 4791 0xffff action drop
+  ip netns exec "n$1" nft "add table ip rail; add chain ip rail in { type filter hook input priority 0; };
+    add rule ip rail in iifname rail$2 udp dport 4791 counter drop"
 }

@@ -152,8 +152,8 @@ fn a_slow_rail_and_another_mtu_are_warnings_with_figures() {
     let lines = found.verdict().lines;
     let expected = [
         "rdma0: the active MTUs differ: 1024 on 3 nodes, 4096 on node-2 (rank 2)",
-        "rail rdma3 is slower than the others: 5000.0 MB/s, the median is 12000.0 MB/s",
-        "rail rdma3 is slower than the others: 9.0 µs, the median is 2.0 µs",
+        "rail rdma3: slower than the others: 5000.0 MB/s, the median is 12000.0 MB/s",
+        "rail rdma3: slower than the others: 9.0 µs, the median is 2.0 µs",
     ];
     let lines: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
     assert_eq!(lines, expected);

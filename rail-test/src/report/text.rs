@@ -98,10 +98,7 @@ impl Findings {
 
     /// What was tested.
     pub fn what(&self) -> String {
-        let rails = match self.rails.len() {
-            1 => "1 rail".to_owned(),
-            many => format!("{many} rails"),
-        };
+        let rails = counted(self.rails.len(), "rail");
         format!("{} nodes, {rails}, pattern {}", self.nodes, self.pattern)
     }
 
@@ -114,9 +111,9 @@ impl Findings {
         if self.causes.iter().all(|cause| !cause.breaks) {
             let _ = writeln!(
                 out,
-                "all rails work: {}, {} pairs",
+                "all rails work: {}, {}",
                 self.what(),
-                self.tested.len()
+                counted(self.tested.len(), "pair")
             );
         }
         let mut rows = Vec::new();
@@ -156,21 +153,17 @@ impl Findings {
             let own: Vec<_> = own.collect();
             let good = own.iter().flat_map(|tested| tested.measured());
             let good: Vec<Measured> = good.collect();
-            let micros =
-                |of: fn(&Measured) -> u32| median(good.iter().map(|m| f64::from(of(m)) / 1000.0));
+            let latency = median(good.iter().map(|m| f64::from(m.median_ns)));
+            let slow = median(good.iter().map(|m| f64::from(m.p99_ns)));
             let rate = median(good.iter().map(|m| f64::from(m.rate)));
             let failed = own.iter().filter(|tested| tested.fault().is_some()).count();
             rows.push([
                 name.clone(),
                 own.len().to_string(),
                 failed.to_string(),
-                format!("{:.1}", micros(|m| m.median_ns)),
-                format!("{:.1}", micros(|m| m.p99_ns)),
-                if rate > 0.0 {
-                    format!("{rate:.0}")
-                } else {
-                    "-".to_owned()
-                },
+                figure(latency / 1000.0, 1),
+                figure(slow / 1000.0, 1),
+                figure(rate, 0),
                 self.moved_words(rail),
             ]);
         }
@@ -242,6 +235,18 @@ impl Findings {
             "pairs": pairs,
             "counters": counters,
         })
+    }
+}
+
+fn counted(count: usize, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What was not measured is 0.
+fn figure(value: f64, digits: usize) -> String {
+    match value > 0.0 {
+        true => format!("{value:.digits$}"),
+        false => "-".to_owned(),
     }
 }
 

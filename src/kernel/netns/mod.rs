@@ -116,7 +116,7 @@ impl Netns {
     /// freed by RCU, and each move of a NIC waits for that (rcu_barrier() in
     /// __dev_change_net_namespace()): ten threads make a move 18 ms slower, on 16 cores.
     pub fn visit<T>(&self, visit: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !IS_AWAY.get() && home()?.inode == self.inode {
+        if !IS_AWAY.get() && own()? == self.inode {
             return visit();
         }
         let _home = WayHome::find()?;
@@ -137,6 +137,22 @@ thread_local! {
     /// Where this thread is when it is on no visit, once that was asked for.
     static HOME: OnceCell<Rc<Netns>> = const { OnceCell::new() };
     static IS_AWAY: Cell<bool> = const { Cell::new(false) };
+    static STAYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// For a program that this thread's namespace is enough for: it needs no CAP_SYS_ADMIN then, which
+/// setns(2) takes even for the namespace that one is in. Without the capability, a visit to another
+/// one fails.
+pub fn stay() {
+    STAYS.set(true);
+}
+
+/// The inode of this thread's namespace, which is on no visit.
+fn own() -> Result<u64> {
+    match STAYS.get() {
+        true => Ok(Netns::current()?.inode),
+        false => Ok(home()?.inode),
+    }
 }
 
 /// The namespace of this thread, which is on no visit. Fails where there is no way back: from a

@@ -24,7 +24,7 @@ case_rails_that_do_not() {
   drop_roce 1 1
   all_nodes --seconds 0 --cross none
   found "11 11 11" "FAIL: rail1 of rank 1: all its pairs fail (2): the neighbour is there and does not answer"
-  ip netns exec n1 tc qdisc delete dev rail1 clsact
+  ip netns exec n1 nft delete table ip rail
 
   ip link set w11 mtu 1500
   all_nodes --seconds 0 --cross none

@@ -48,7 +48,7 @@ case_a_node_that_is_not_there_is_named() {
   local k
   rail_nodes 2
   rm -f $rt/store
-  for k in 0 1; do meeting=5 on_node "$k" --seconds 0 & done
+  for k in 0 1; do meeting=30 on_node "$k" --seconds 0 & done
   wait
   for k in 0 1; do
     equal "lines of node $k" 1 "$(wc -l < $rt/err$k)"
@@ -116,6 +116,6 @@ case_a_slow_rail_has_both_figures() {
   rail_nodes 2
   tc qdisc add dev w11 root netem delay 200ms limit 20000
   patience=20 all_nodes --seconds 0 --cross none
-  found "0 0 0" "warning: rail1 of rank 1 is slower than the others: "
+  found "0 0 0" "warning: rail1 of rank 1: slower than the others: "
   head -n 1 $rt/out0 | grep -qE ' [0-9.]+ µs, the median is [0-9.]+ µs$' || die "$(head -n 1 $rt/out0)"
 }
