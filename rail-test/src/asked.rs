@@ -94,6 +94,23 @@ impl Keys {
 pub struct Wish {
     pub pattern: String,
     pub cross: Cross,
+    /// How long the rate is measured, in milliseconds; at most [`LONGEST`].
+    pub flow: u32,
+    /// When a rail on which nothing moves is given up, in seconds; at most [`LONGEST`].
+    pub patience: u32,
+}
+
+/// Of a node that asks for more no one hears again.
+const LONGEST: Duration = Duration::from_secs(600);
+
+impl Wish {
+    pub fn flow(&self) -> Duration {
+        Duration::from_millis(self.flow.into()).min(LONGEST)
+    }
+
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience.into()).min(LONGEST)
+    }
 }
 
 impl Asked {

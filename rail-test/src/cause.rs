@@ -48,12 +48,8 @@ impl Culprit {
 
 /// Whose NIC it is, where a fault says so by itself; `whose` end has reported it.
 pub fn local(edge: &Edge, fault: &Fault, whose: u32) -> Option<Nic> {
-    let other = if whose == edge.a { edge.b } else { edge.a };
-    match fault.why {
-        Why::PortDown | Why::NoGid | Why::NoQueuePair => Some((whose, edge.rail)),
-        Why::Refused | Why::NoFarEnd => Some((other, edge.rail)),
-        _ => None,
-    }
+    let is_own = matches!(fault.why, Why::PortDown | Why::NoGid | Why::NoQueuePair);
+    is_own.then_some((whose, edge.rail))
 }
 
 /// The fewest culprits that have all bad edges in them. `known`: NICs that are to blame whatever
@@ -73,7 +69,7 @@ pub fn culprits(all: &[Edge], bad: &BTreeSet<Edge>, known: &BTreeSet<Nic>) -> Ve
             left.retain(|edge| edge.rail != rail);
         }
     }
-    let remaining: Vec<Edge> = all.iter().filter(|e| !covers(&found, e)).copied().collect();
+    let mut remaining: Vec<Edge> = all.iter().filter(|e| !covers(&found, e)).copied().collect();
     let nodes = count_by(&remaining, &left, |edge| vec![edge.a, edge.b]);
     let several = nodes.len() > 2;
     for (node, (tested, failed)) in nodes {
@@ -83,10 +79,13 @@ pub fn culprits(all: &[Edge], bad: &BTreeSet<Edge>, known: &BTreeSet<Nic>) -> Ve
             left.retain(|edge| edge.a != node && edge.b != node);
         }
     }
-    // The NIC of which most edges fail explains those of its partners.
-    while let Some(nic) = worst(all, &left) {
+    remaining.retain(|edge| !covers(&found, edge));
+    remaining.retain(|edge| !edge.nics().iter().any(|nic| nics.contains(nic)));
+    // The NIC of which most edges fail explains those of its partners, whose other edges count.
+    while let Some(nic) = worst(&remaining, &left) {
         nics.insert(nic);
         left.retain(|edge| !edge.nics().contains(&nic));
+        remaining.retain(|edge| !edge.nics().contains(&nic));
     }
     found.extend(together(all, nics));
     let mut pairs: BTreeMap<(u32, u32), Vec<u8>> = BTreeMap::new();
@@ -230,6 +229,18 @@ mod tests {
         assert_eq!(found, several);
     }
 
+    /// Of partners of each other, too.
+    #[test]
+    fn several_nics_of_a_rail_are_found() {
+        for bad in [&[(2, 1), (3, 1)][..], &[(2, 1), (6, 1), (7, 3)]] {
+            let found = blamed(16, 4, |edge| {
+                edge.nics().iter().any(|nic| bad.contains(nic))
+            });
+            let expected: Vec<Culprit> = bad.iter().map(|nic| Culprit::Nic(nic.0, nic.1)).collect();
+            assert_eq!(found, expected);
+        }
+    }
+
     #[test]
     fn what_a_fault_says_of_itself_counts() {
         let edge = Edge {
@@ -239,7 +250,8 @@ mod tests {
         };
         let said = |why| local(&edge, &Fault::of(why), 1);
         assert_eq!(said(Why::PortDown), Some((1, 2)));
-        assert_eq!(said(Why::Refused), Some((0, 2)));
+        // Each end says so of the other.
+        assert_eq!(said(Why::Refused), None);
         assert_eq!(said(Why::NoAnswer), None);
         let all = edges(2, 3);
         let bad = BTreeSet::from([edge]);

@@ -81,24 +81,39 @@ fn lead(
     node.put(vec![(key, verdict.encode()?)])?;
     let until = Instant::now() + asked::farewell(asked.nodes);
     let flushed = node.store.flush(until);
-    let others = (1..asked.nodes).filter(|rank| !missing.contains(rank));
-    let done: Vec<String> = others.map(|rank| node.keys.done(rank)).collect();
+    let others: Vec<u32> = (1..asked.nodes)
+        .filter(|rank| !missing.contains(rank))
+        .collect();
+    let done: Vec<String> = others.iter().map(|rank| node.keys.done(*rank)).collect();
+    let mut gone = missing;
     if flushed.class(ErrorClass::Disagreed, LOST)? {
-        // Who has not read it by then says so itself.
+        // Who has not read it by then says so itself, or has ended.
         let _ = node.store.await_readers(&done, until);
+        let read = node.store.read(&done).unwrap_or_default();
+        let silent = others.iter().zip(read).filter(|(_, word)| word.is_none());
+        gone.extend(silent.map(|(rank, _)| *rank));
     }
     node.written.extend(done);
     node.written.push(node.keys.wish());
-    // What a node left that ended without its own last words.
-    for rank in &missing {
-        for round in 0..asked.schedule.rounds() {
-            let parts = card::parts(asked.rails.len(), asked.lanes(round).len());
-            let cards = (0..parts).map(|part| node.keys.card(round, *rank, part));
-            node.written.extend(cards);
-            node.written.push(node.keys.ready(round, *rank));
-        }
+    for rank in gone {
+        let left = left_by(node, rank);
+        node.written.extend(left);
     }
     Ok((verdict, found))
+}
+
+/// The keys that a node may have left which has ended.
+fn left_by(node: &Node, rank: u32) -> Vec<String> {
+    let (asked, keys) = (node.asked, &node.keys);
+    let mut left = Vec::new();
+    for round in 0..asked.schedule.rounds() {
+        let parts = card::parts(asked.rails.len(), asked.lanes(round).len());
+        left.extend((0..parts).map(|part| keys.card(round, rank, part)));
+        left.push(keys.ready(round, rank));
+    }
+    let parts = most_parts(asked.schedule.rounds(), asked.rails.len());
+    left.extend((0..parts).map(|part| keys.told(rank, part)));
+    left
 }
 
 fn await_all(

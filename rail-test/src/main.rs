@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use ipnet::IpNet;
 use rail_agreement::Rail as AgreedRail;
 use rail_agreement::options::Options;
@@ -30,6 +30,11 @@ use serde_json::json;
 
 /// What a round takes beside its lanes: two visits to the store and the neighbours.
 const ROUND: Duration = Duration::from_secs(10);
+/// NCCL's limit counts from a packet to its answer, and this program's clock from one write to the
+/// next, which a slow path takes longer for.
+const LEAST: Duration = Duration::from_secs(1);
+/// RT_TABLE_MAIN.
+const MAIN: u32 = 254;
 /// For the end, beside the rounds.
 const END: Duration = Duration::from_secs(30);
 
@@ -111,28 +116,23 @@ fn test(
         Err(e) => return on_host(inside, || Err(test_rails::refuse(asked, e))),
     };
     let (rank, nodes) = (asked.rank, asked.nodes);
-    let settings = settings(cli, &targets);
-    // Of a node that NCCL's settings make more patient than this one, too.
-    let round = patience(args) * 3 + settings.flow + ROUND;
+    ensure!(
+        nodes > 1 || args.unstored,
+        ErrorClass::Usage
+            .error("there is one node alone: a test takes two, by --nodes or a launcher")
+    );
+    let own = own_wish(args, pattern);
     let longest = Schedule::new(pattern, nodes, 0).rounds().max(6) + 2;
     let run = asked.run.clone();
     let met = on_host(inside, || {
         let end = END + meet::farewell(nodes) * 2;
-        test_rails::meet(asked, &targets, round * longest + end)
+        test_rails::meet(asked, &targets, round(&own) * longest + end)
     })?;
     let mut store = match inside {
         Some(inside) => inside.store(met.store)?,
         None => met.store,
     };
     let keys = Keys::new(&run, &met.agreement.digest);
-    let own = Wish {
-        pattern: pattern.to_string(),
-        cross: match args.cross {
-            CrossRounds::First => Cross::First,
-            CrossRounds::All => Cross::All,
-            CrossRounds::None => Cross::None,
-        },
-    };
     let wish = meet::wish(store.as_mut(), &keys, rank, own, Instant::now() + END)?;
     let pattern: Pattern = wish
         .pattern
@@ -157,12 +157,13 @@ fn test(
             true => Vec::new(),
             false => met.agreement.lost,
         },
-        round,
+        round: round(&wish),
         own: own_addresses(&targets),
     };
     let begun = Instant::now();
     let look = host(&targets);
     let [a, b, c, d, ..] = test_rails::random_bits()?;
+    let settings = settings(&targets, &wish);
     let mut transport = Verbs::new(rails, settings, &look, u32::from_ne_bytes([a, b, c, d]));
     let ended = meet::test(store.as_mut(), &asked, &mut transport, &mut |text| {
         test_rails::progress(begun, text);
@@ -173,11 +174,38 @@ fn test(
     if args.unstored {
         return answer(&targets, &ended.verdict);
     }
-    print(cli, &asked, &ended)?;
-    if let (Some(plan), true) = (&args.plan, args.fix && ended.verdict.apart) {
-        fix::keep_to_rails(&cli.global, plan)?;
+    let told = [
+        print(args, &asked, &ended),
+        draw(args, &ended),
+        fix(cli, &ended),
+    ];
+    let Some(verdict) = ended.verdict.error() else {
+        return told.into_iter().collect();
+    };
+    // What rails lack says more than what was not written.
+    for error in told.into_iter().filter_map(Result::err) {
+        commands::warn(&[format!("{error:#}")]);
     }
-    ended.verdict.error().map_or(Ok(()), Err)
+    Err(verdict)
+}
+
+fn own_wish(args: &TestRailsArgs, pattern: Pattern) -> Wish {
+    let millis = (args.seconds * 1000.0).ceil();
+    Wish {
+        pattern: pattern.to_string(),
+        cross: match args.cross {
+            CrossRounds::First => Cross::First,
+            CrossRounds::All => Cross::All,
+            CrossRounds::None => Cross::None,
+        },
+        flow: millis as u32,
+        patience: args.timeout,
+    }
+}
+
+/// How long a round may take: also of a node that NCCL's settings make more patient.
+fn round(wish: &Wish) -> Duration {
+    wish.patience() * 4 + wish.flow() + ROUND
 }
 
 /// Where the store is reached from.
@@ -188,21 +216,17 @@ fn on_host<T>(inside: Option<&Inside>, work: impl FnOnce() -> Result<T>) -> Resu
     }
 }
 
-/// The same on all nodes.
-fn patience(args: &TestRailsArgs) -> Duration {
-    Duration::from_secs(args.timeout.into())
-}
-
-fn settings(cli: &RailTest, targets: &Targets) -> Settings {
+fn settings(targets: &Targets, wish: &Wish) -> Settings {
     let pair = targets.queue_pair;
-    let own = patience(&cli.args);
+    let own = wish.patience();
+    let by_nccl = pair.gives_up_after().map(|nccl| nccl.max(LEAST));
     Settings {
         traffic_class: pair.traffic_class,
         service_level: pair.service_level,
         timeout: pair.timeout,
         retries: pair.retries,
-        limit: pair.gives_up_after().map_or(own, |nccl| own.min(nccl)),
-        flow: Duration::from_secs_f64(cli.args.seconds),
+        limit: by_nccl.map_or(own, |nccl| own.min(nccl)),
+        flow: wish.flow(),
     }
 }
 
@@ -287,6 +311,12 @@ fn own_addresses(targets: &Targets) -> Own {
                 false => own.others.extend(subnet),
             }
         }
+        for route in targets.snapshot.routes_of(&netdev.name).filter(|_| is_rail) {
+            match route.table {
+                MAIN => own.rails.push(route.destination),
+                _ => own.by_source.push(route.destination),
+            }
+        }
     }
     own
 }
@@ -332,12 +362,23 @@ fn answer(targets: &Targets, verdict: &Verdict) -> Result<()> {
     commands::say(&serde_json::to_string(&tested)?)
 }
 
-fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
-    if let (Some(path), Some(found)) = (&cli.args.draw, &ended.findings) {
-        let doing = format!("--draw: writing {}", path.display());
-        fs::write(path, draw::svg(found)).class(ErrorClass::Other, doing)?;
+fn draw(args: &TestRailsArgs, ended: &Ended) -> Result<()> {
+    let (Some(path), Some(found)) = (&args.draw, &ended.findings) else {
+        return Ok(());
+    };
+    let doing = format!("--draw: writing {}", path.display());
+    fs::write(path, draw::svg(found)).class(ErrorClass::Other, doing)
+}
+
+fn fix(cli: &RailTest, ended: &Ended) -> Result<()> {
+    match &cli.args.plan {
+        Some(plan) if cli.args.fix && ended.verdict.apart => fix::keep_to_rails(&cli.global, plan),
+        _ => Ok(()),
     }
-    if cli.args.json {
+}
+
+fn print(args: &TestRailsArgs, asked: &Asked, ended: &Ended) -> Result<()> {
+    if args.json {
         let failed = ended.verdict.failed_rails();
         let names = failed.iter().filter_map(|(rail, _)| asked.rails.get(*rail));
         let names: Vec<&String> = names.collect();
@@ -351,5 +392,8 @@ fn print(cli: &RailTest, asked: &Asked, ended: &Ended) -> Result<()> {
         Some(found) => found.text(),
         None => ended.verdict.text(),
     };
-    commands::say(&report::printable_lines(&text))
+    match text.is_empty() {
+        true => Ok(()),
+        false => commands::say(&report::printable_lines(&text)),
+    }
 }

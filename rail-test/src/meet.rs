@@ -10,7 +10,7 @@ use anyhow::Result;
 use rail_agreement::{Store, Value, message};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use crate::addresses::Own;
+use crate::addresses::{Own, Refusal};
 use crate::asked::LOST;
 pub use crate::asked::{Asked, Cross, Keys, Wish, farewell};
 use crate::card::{self, Card};
@@ -232,8 +232,13 @@ fn far_end(own: &Own, lane: LaneId, mine: &Card, card: &Card) -> Result<Far, Fau
     let end = end.ok_or(Fault::of(Why::NoFarEnd))?;
     // InfiniBand without global addresses has LIDs alone, which are of its own fabric.
     let is_by_lid = rail.1 != 0 && theirs.1 != 0;
-    if !is_by_lid && own.refuse(rail.gid(), theirs.gid()).is_some() {
-        return Err(refused);
+    let refusal = own.refuse(rail.gid(), theirs.gid());
+    if let Some(refusal) = refusal.filter(|_| !is_by_lid) {
+        return Err(Fault::of(match refusal {
+            Refusal::OtherFamily => Why::OtherFamily,
+            Refusal::OwnAddress => Why::OwnAddress,
+            Refusal::NoRail => Why::NoRail,
+        }));
     }
     Ok(Far {
         rail: theirs.clone(),

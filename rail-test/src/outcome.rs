@@ -1,7 +1,7 @@
 //! What a node says of its pairs when it has tested all: in parts, each below the limit of a value
 //! in the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use rail_agreement::message::HostName;
@@ -144,7 +144,7 @@ impl Told {
     /// Of a node by its rank: it speaks of partners that it had, and of rails that there are. The
     /// error ends a sentence about the node.
     pub fn parse(values: &[Value], rank: u32, schedule: &Schedule, rails: usize) -> Result<Told> {
-        let mut partners = Vec::new();
+        let mut partners = BTreeSet::new();
         partners.extend((0..schedule.rounds()).filter_map(|r| schedule.partner(r, rank)));
         let is_known =
             |partner: u32, rail: u8| partners.contains(&partner) && usize::from(rail) < rails;

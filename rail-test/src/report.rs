@@ -16,6 +16,8 @@ pub use text::said;
 /// A rail is slow below this part of the median rate, or above so many times the median latency.
 const SLOW: f64 = 0.6;
 const LATE: f64 = 3.0;
+/// One of so many ways between rails has to fail for NCCL to be kept off all.
+const APART: u64 = 10;
 /// A median of fewer says nothing.
 const FEW: usize = 4;
 
@@ -155,13 +157,20 @@ impl Findings {
         }
         let all = self.tested.iter().map(|tested| tested.edge);
         let all: Vec<Edge> = all.filter(|edge| !self.is_missing(edge)).collect();
+        let mut causes = Vec::new();
         for culprit in culprits(&all, &faults.keys().copied().collect(), &known) {
             let own = faults.iter().filter(|(edge, _)| culprit.has(edge));
             let own: Vec<(Fault, u32)> = own.map(|(_, fault)| *fault).collect();
             let Some((fault, _)) = own.iter().min_by_key(|(fault, _)| fault.why) else {
                 continue;
             };
-            let text = self.words(&culprit, *fault, own.len());
+            let tested = all.iter().filter(|edge| culprit.has(edge)).count();
+            let text = self.words(&culprit, *fault, (own.len(), tested));
+            causes.push((own.len(), culprit, text));
+        }
+        // What breaks most comes first.
+        causes.sort_by_key(|(failed, ..)| std::cmp::Reverse(*failed));
+        for (_, culprit, text) in causes {
             self.blame(Some(culprit), true, text);
         }
     }
@@ -270,9 +279,15 @@ impl Findings {
             missing: self.missing.clone(),
             broken: self.causes.iter().any(|cause| cause.breaks),
             lines: self.causes.iter().map(|cause| self.line(cause)).collect(),
-            apart: self.cross.1 < self.cross.0,
+            apart: self.is_apart(),
             failed: failed.fold(0, |bits, (tested, _, _)| bits | 1 << tested.edge.rail),
         }
+    }
+
+    /// Whether rails do not reach each other: one node's word alone does not say so, nor one lane.
+    fn is_apart(&self) -> bool {
+        let (tried, reached) = self.cross;
+        reached < tried && u64::from(tried - reached) * APART >= u64::from(tried)
     }
 
     fn line(&self, cause: &Cause) -> Line {

@@ -74,6 +74,12 @@ pub enum Why {
     NoQueuePair,
     /// What the partner has published cannot be used.
     Refused,
+    /// One end has an IPv4 address, or a global one, and the other has not.
+    OtherFamily,
+    /// The partner has this node's address.
+    OwnAddress,
+    /// The partner's address is in a network of this node that is no rail's.
+    NoRail,
     /// An entry for the partner's address with another MAC than the partner has.
     WrongNeighbour,
     NoNeighbour,

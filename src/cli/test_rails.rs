@@ -49,7 +49,7 @@ pub struct TestRailsArgs {
     pub cross: CrossRounds,
     /// Measure the rate for so long; 0: not
     ///
-    /// The same on all nodes.
+    /// Rank 0's choice counts for all nodes.
     #[arg(
         long,
         env = "RDMAPREP_SECONDS",
@@ -60,7 +60,8 @@ pub struct TestRailsArgs {
     pub seconds: f64,
     /// Give up a rail on which nothing moves
     ///
-    /// NCCL's own limit by NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT counts where it is shorter.
+    /// NCCL's own limit by NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT counts where it is shorter, and a
+    /// second at least. Rank 0's choice counts for all nodes.
     #[arg(
         long,
         env = "RDMAPREP_TIMEOUT",

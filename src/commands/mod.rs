@@ -344,7 +344,7 @@ fn with_progress<T>(text: String, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn warn(sentences: &[String]) {
+pub fn warn(sentences: &[String]) {
     if let Some(kept) = kept_aside().as_mut() {
         return kept.extend_from_slice(sentences);
     }

@@ -13,13 +13,28 @@ use crate::verdict::mark;
 /// Failed pairs that the table has.
 const ROWS: usize = 40;
 
+/// enum ibv_wc_status ends before; the errors that are seen are above: ENETUNREACH, ETIMEDOUT.
+const MOST_STATUS: u32 = 23;
+
 /// What a fault means, as the end of a sentence.
 pub fn said(fault: Fault) -> String {
     let text = match fault.why {
         Why::PortDown => "its port is down",
         Why::NoGid => "its GID is not in the port's table any more",
-        Why::NoQueuePair => "no queue pair can be made there",
+        Why::NoQueuePair => {
+            "no queue pair or memory can be had there: the memlock limit (ulimit -l), or what the \
+            HCA has left"
+        }
         Why::Refused => "what it has published cannot be used",
+        Why::OtherFamily => {
+            "one end has an IPv4 address and the other an IPv6 one, or one has a link-local address \
+            alone"
+        }
+        Why::OwnAddress => {
+            "both ends have one address: two ranks on one host (run one for each), or two hosts \
+            with one address"
+        }
+        Why::NoRail => "the other end's address is in a network here that is no rail's",
         Why::WrongNeighbour => {
             "a neighbour entry has another MAC than the NIC: a wrong static entry, or two hosts \
             with one address"
@@ -42,14 +57,10 @@ pub fn said(fault: Fault) -> String {
     };
     match fault.number {
         0 => text.to_owned(),
-        number => format!("{text} ({} {number})", kind(fault.why)),
-    }
-}
-
-fn kind(why: Why) -> &'static str {
-    match why {
-        Why::NoQueuePair | Why::NoNeighbour | Why::NoGid => "error",
-        _ => "status",
+        number if number > MOST_STATUS || fault.why == Why::NoQueuePair => {
+            format!("{text} (error {number})")
+        }
+        number => format!("{text} (status {number})"),
     }
 }
 
@@ -70,15 +81,18 @@ impl Findings {
         }
     }
 
-    pub(super) fn words(&self, culprit: &Culprit, fault: Fault, pairs: usize) -> String {
+    /// `of`: how many of its edges fail, and how many were tested.
+    pub(super) fn words(&self, culprit: &Culprit, fault: Fault, of: (usize, usize)) -> String {
         let name = self.name(culprit);
+        let (failed, tested) = of;
         let what = match culprit {
-            Culprit::Node(_) => "all its rails fail",
-            Culprit::Rail(_) => "it fails between all nodes",
-            Culprit::Nic(..) => "all its pairs fail",
-            Culprit::Pair(..) => "it fails there alone",
+            _ if failed < tested => format!("{failed} of its {tested} pairs fail"),
+            Culprit::Node(_) => format!("all its rails fail ({failed})"),
+            Culprit::Rail(_) => format!("it fails between all nodes ({failed})"),
+            Culprit::Nic(..) => format!("all its pairs fail ({failed})"),
+            Culprit::Pair(..) => format!("it fails there alone ({failed})"),
         };
-        format!("{name}: {what} ({pairs}): {}", said(fault))
+        format!("{name}: {what}: {}", said(fault))
     }
 
     pub(super) fn mtu_words(&self, rail: usize, by_mtu: &BTreeMap<u8, Vec<u32>>) -> String {

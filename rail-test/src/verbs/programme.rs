@@ -289,6 +289,17 @@ impl Programme {
     /// Whether nothing more is to come: this end has a result, and the other has said farewell, or
     /// is silent for too long.
     pub fn is_over(&mut self, limit: Duration, now: Instant) -> bool {
+        let longest = limit * 3 + SMALL_FOR + self.flow;
+        if self
+            .begun
+            .is_some_and(|begun| now.duration_since(begun) > longest)
+        {
+            // The other end may go on for ever, a little at a time.
+            if self.result.is_none() {
+                self.fail(Fault::of(self.unanswered()));
+            }
+            return true;
+        }
         let silent = self
             .last
             .map_or(Duration::MAX, |last| now.duration_since(last));

@@ -129,7 +129,7 @@ case_a_store_that_lies_about_a_node_fails_its_pairs_alone() {
   lies long "$all: what it has published cannot be used"
   lies counts "$all: what it has published cannot be used"
   lies "no queue pair" "$all: what it has published cannot be used"
-  lies "another network" "rail0 of rank 1: all its pairs fail (2): what it has published cannot be used"
+  lies "another network" "rail0 of rank 1: all its pairs fail (2): the other end's address is in a network here"
   for k in 0 2; do
     [ -z "$(ip -n "n$k" neighbour show 192.0.2.9)" ] || die "node $k has looked for it: $(ip -n "n$k" neighbour)"
   done

@@ -187,3 +187,21 @@ fn contents_differ_by_seed_and_by_place() {
             > 500
     );
 }
+
+/// A node that lies writes right bytes for ever, and takes none.
+#[test]
+fn a_lane_ends_however_long_the_other_end_drips() {
+    let begun = Instant::now();
+    let mut own = Programme::new(LaneId(0, 0), Duration::from_millis(200));
+    let mut end = End::default();
+    own.lay_out(&mut end, 7, 8, 5);
+    end.target = contents(8, SMALL.1);
+    own.start(&mut end, &TO, begun);
+    let mut now = begun;
+    while !own.is_over(LIMIT, now) {
+        now += LIMIT - Duration::from_millis(100);
+        assert!(now < begun + LIMIT * 5, "it goes on and on");
+        own.take(&mut end, &TO, Ended::Received(A_SMALL), now);
+    }
+    assert_eq!(why(&own), Some(Why::NoAnswer));
+}
