@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::replace::{self, Replacement};
@@ -28,6 +29,8 @@ pub trait ReadTree {
     /// Sorted; none where there is no folder.
     fn list(&self, folder: &str) -> Result<Vec<String>>;
     fn exists(&self, path: &str) -> bool;
+    /// Whether those bytes are anywhere in a file.
+    fn holds(&self, path: &str, words: &str) -> Result<bool>;
     /// Where a link at the end of that path leads, for files that are the administrator's: the path
     /// itself where it is none. A link out of the tree, or to nothing, is an error.
     fn followed(&self, path: &str) -> Result<String>;
@@ -142,6 +145,13 @@ impl ReadTree for HostTree {
     fn exists(&self, path: &str) -> bool {
         self.place(path)
             .is_ok_and(|place| fs::symlink_metadata(place).is_ok())
+    }
+
+    fn holds(&self, path: &str, words: &str) -> Result<bool> {
+        let place = self.place(&self.followed(path)?)?;
+        let bytes = fs::read(&place).class(ErrorClass::Usage, format!("reading {path}"))?;
+        let words = Regex::new(&regex::escape(words)).context("searching a file")?;
+        Ok(words.is_match(&bytes))
     }
 
     fn followed(&self, path: &str) -> Result<String> {

@@ -25,6 +25,7 @@ use crate::kernel::process::{limits, pidfd};
 use crate::link_managers::timer::Timer;
 use crate::link_managers::{self, Manager, Managers};
 use crate::oci::config::Config;
+use crate::oci::pod::containerd_bundles;
 use crate::select::Configuring;
 
 const LIMIT: u64 = 64 << 10;
@@ -122,7 +123,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
             && Timer::of(Path::new("/")) == Timer::Runs,
         sandbox: None,
         userspace: None,
-        without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
+        without_annotations: pods_without_annotations(),
         unread: Vec::new(),
         unregistered: None,
         claims: Vec::new(),
@@ -156,8 +157,12 @@ fn starter(pid: i32) -> Option<Starter> {
     })
 }
 
-/// Where containerd keeps the bundles of Kubernetes' containers, unless its `state` says otherwise.
-const CRI_BUNDLES: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+fn pods_without_annotations() -> Vec<String> {
+    let folders = containerd_bundles().map(|folder| Path::new("/").join(folder));
+    folders
+        .flat_map(|folder| without_annotations(&folder))
+        .collect()
+}
 
 fn without_annotations(bundles: &Path) -> Vec<String> {
     let mut ids = crate::disk::files::list(bundles).unwrap_or_default();

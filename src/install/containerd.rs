@@ -6,34 +6,66 @@
 //! imported file of a higher version than config.toml's.
 
 use anyhow::{Result, ensure};
-use rdma_model::error_class::ErrorClass;
-use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use toml_edit::DocumentMut;
 
+use super::cri::{Known, Main, NVIDIA, add, default_runtime};
+use super::daemon::{self, Daemon};
 use super::{
-    Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, imports, shim,
-    toml_document, toml_text,
+    Content, Ground, How, InstallRequest, NAME, Part, Paste, Piece, about, behind, beside, imports,
+    shim, toml_text,
 };
 
-pub(super) const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
-const RUNC: &str = "runc";
-/// What the pod's annotations are passed on by.
-const ANNOTATIONS: &str = "rdmaprep.io/*";
+const OURS: &str = "# By `rdmaprep install`.";
+/// The first line of a file that k0s writes itself, so that drop-ins count.
+const K0S_OWN: &str = "# k0s_managed=true";
+/// What a template of k3s and rke2 begins with to add to theirs, from September 2023 on.
+const BASE: &str = r#"{{ template "base" . }}"#;
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
-    let path = ground.tree.followed(CONFIG)?;
-    let text = ground.text(&path)?.unwrap_or_default();
-    let mut main = Main::read(&text).map_err(about(&path))?;
-    // Imports are relative to where config.toml is looked for, wherever a link there leads.
-    let mut others = imports::imported(CONFIG, &main.document, ground)?;
-    others.retain(|(path, _)| path != DROP_IN);
-    let all = [(path.as_str(), &main.document)]
-        .into_iter()
-        .chain(others.iter().map(|(p, d)| (p.as_str(), d)));
-    if let Some((by, _)) = all
-        .into_iter()
-        .find(|(_, document)| main.is_without_cri(document))
-    {
+    let ours = Ours::new(wanted, ground)?;
+    let mut all = Part::default();
+    for daemon in Daemon::of(ground.tree) {
+        let part = match daemon {
+            Daemon::Own => own(&ours, ground)?,
+            Daemon::K3s | Daemon::Rke2 => rendered(daemon, &ours, ground)?,
+            Daemon::K0s => k0s(&ours, ground)?,
+            Daemon::Microk8s => edited(Config::written(daemon, ground)?, &ours)?,
+        };
+        all.pieces.extend(part.pieces);
+        all.notes.extend(part.notes);
+    }
+    Ok(all)
+}
+
+/// Our runtime: its path, and the link there.
+struct Ours {
+    path: String,
+    link: Piece,
+}
+
+impl Ours {
+    fn new(wanted: &InstallRequest, ground: &Ground) -> Result<Ours> {
+        let (path, link) = shim(wanted, ground.tree)?;
+        Ok(Ours { path, link })
+    }
+
+    fn part(&self, pieces: impl IntoIterator<Item = Piece>, notes: Vec<String>) -> Part {
+        Part {
+            pieces: [self.link.clone()].into_iter().chain(pieces).collect(),
+            notes,
+            ..Part::default()
+        }
+    }
+}
+
+/// The one that is installed by itself.
+fn own(ours: &Ours, ground: &Ground) -> Result<Part> {
+    let mut config = Config::read(Daemon::Own, ground)?;
+    config.others.retain(|(path, _)| path != DROP_IN);
+    let without = config.all().find(|(_, d)| config.main.is_without_cri(d));
+    if let Some((by, _)) = without {
         let note = format!(
             "{by} disables the CRI plugin: there is nothing to tell containerd; name the runtime \
             to ctr or nerdctl"
@@ -43,238 +75,215 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
             ..Part::default()
         });
     }
-    let (runtime, link) = shim(wanted, ground.tree)?;
-    let mut pieces = vec![link];
-    main.is_alone(&path, &others)?;
-    let own = main
-        .section()
-        .and_then(runtimes)
-        .is_some_and(|r| r.contains_key(NAME));
-    ensure!(
-        !own,
-        ErrorClass::Refused.error(format!(
-            "{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"
-        ))
-    );
-    // What is imported counts more.
-    let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
-    let known = Known::from_sections(imported.chain(main.section()));
-    if main.replaces() {
-        let plugin = main.plugin;
-        add(&mut main.document, plugin, &runtime, &known).map_err(about(&path))?;
-    } else {
-        let mut document = DocumentMut::new();
-        document["version"] = value(main.version);
-        add(&mut document, main.plugin, &runtime, &known)?;
-        pieces.push(Piece::whole_file(
-            DROP_IN,
-            format!("# By `rdmaprep install`.\n{document}"),
+    config.main.is_known(&config.path)?;
+    let known = config.known();
+    let mut notes = config.notes(&known);
+    let is_second = daemon::is_second(ground.tree)?;
+    let lacks_cdi = known.cdi != Some(true) && config.main.replaces();
+    if is_second == Some(false) && lacks_cdi {
+        notes.push(format!(
+            "containerd 1.7 gives containers CDI devices only with enable_cdi = true below \
+            [plugins.{:?}] of {}, and 1.6 none",
+            config.main.plugin, config.path
         ));
-        main.import().map_err(about(&path))?;
     }
-    let written = toml_text(&text, &main.document);
-    if written != text {
-        pieces.push(Piece {
-            path,
-            how: How::Toml,
-            content: Content::Text(written),
-        });
+    if is_second != Some(true) && config.is_in_another(ours, &known)? {
+        return Ok(ours.part(None, notes));
     }
-    let notes = known
-        .other
-        .map(|(name, binary)| behind("containerd", &name, &binary))
-        .into_iter()
-        .collect();
-    Ok(Part {
-        pieces,
-        notes,
-        ..Part::default()
-    })
+    if config.main.replaces() {
+        let part = edited(config, ours)?;
+        return Ok(Part { notes, ..part });
+    }
+    config.is_free()?;
+    let drop_in = drop_in(DROP_IN, &config.main, ours, &known)?;
+    config.main.import(DROP_IN).map_err(about(&config.path))?;
+    Ok(ours.part([Some(drop_in), config.piece()].into_iter().flatten(), notes))
+}
+
+/// Adds to the file itself.
+fn edited(mut config: Config, ours: &Ours) -> Result<Part> {
+    config.is_free()?;
+    let known = config.known();
+    let notes = config.notes(&known);
+    let plugin = config.main.plugin;
+    add(&mut config.main.document, plugin, &ours.path, &known).map_err(about(&config.path))?;
+    Ok(ours.part(config.piece(), notes))
+}
+
+/// k3s and rke2 make the file at each start, from a template. Those of 2026 import a folder of
+/// drop-ins (k3s#13680); in older ones a template of the administrator's takes the place of theirs.
+fn rendered(daemon: Daemon, ours: &Ours, ground: &Ground) -> Result<Part> {
+    let config = Config::written(daemon, ground)?;
+    let known = config.known();
+    let notes = config.notes(&known);
+    // The file has a runtime already, that of the base.
+    let known = Known { any: true, ..known };
+    let name = match config.main.replaces() {
+        true => "config.toml",
+        false => "config-v3.toml",
+    };
+    let in_folder = daemon.within(&format!("{name}.d/rdmaprep.toml"));
+    if imports::surely(&daemon.config(), &config.main.document, &in_folder) {
+        let piece = drop_in(&in_folder, &config.main, ours, &known)?;
+        return Ok(ours.part([piece], notes));
+    }
+    let template = daemon.within(&format!("{name}.tmpl"));
+    let lines = sections(&config.main, ours, &known)?;
+    if ground.base(&template)?.is_none() {
+        let text = format!("{BASE}\n\n{OURS}\n{lines}");
+        return Ok(ours.part([Piece::whole_file(template, text)], notes));
+    }
+    // The administrator may have added it.
+    if config.main.names(&config.main.document, &ours.path) {
+        return Ok(ours.part(None, notes));
+    }
+    let by = daemon.name();
+    let text = format!("{template} is not rdmaprep's: add this to it, and restart {by}");
+    Err(Paste(lines)).class(ErrorClass::Refused, text)
+}
+
+/// k0s merges what is in its folder of drop-ins, and watches that, unless the administrator has
+/// made the file his own.
+fn k0s(ours: &Ours, ground: &Ground) -> Result<Part> {
+    let config = Config::written(Daemon::K0s, ground)?;
+    if config.text.lines().next() != Some(K0S_OWN) {
+        return edited(config, ours);
+    }
+    let known = config.known();
+    let notes = config.notes(&known);
+    let known = Known { any: true, ..known };
+    let path = Daemon::K0s.within("containerd.d/rdmaprep.toml");
+    Ok(ours.part([drop_in(&path, &config.main, ours, &known)?], notes))
+}
+
+fn drop_in(path: &str, main: &Main, ours: &Ours, known: &Known) -> Result<Piece> {
+    let lines = sections(main, ours, known)?;
+    let text = format!("{OURS}\nversion = {}\n\n{lines}", main.version);
+    Ok(Piece::whole_file(path, text))
+}
+
+/// What a file needs to know our runtime.
+fn sections(main: &Main, ours: &Ours, known: &Known) -> Result<String> {
+    let mut document = DocumentMut::new();
+    add(&mut document, main.plugin, &ours.path, known)?;
+    Ok(document.to_string().trim_start().to_owned())
 }
 
 /// The file that makes our runtime the default one, less what an installation put there.
 pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
-    let path = ground.tree.followed(CONFIG)?;
-    let main = Main::read(&ground.text(&path)?.unwrap_or_default())?;
-    let others = imports::imported(CONFIG, &main.document, ground)?;
-    let mut all = [(path.as_str(), &main.document)]
-        .into_iter()
-        .chain(others.iter().map(|(p, d)| (p.as_str(), d)));
-    Ok(all
-        .find(|(_, d)| main.section_of(d).and_then(default_runtime) == Some(NAME))
-        .map(|(path, _)| path.to_owned()))
-}
-
-#[derive(Default)]
-struct Known {
-    any: bool,
-    cgroup: Option<bool>,
-    /// The default runtime, and its program, where that is one besides runc's.
-    other: Option<(String, String)>,
-}
-
-impl Known {
-    /// The first one that says something counts.
-    fn from_sections<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
-        let sections: Vec<&Item> = sections.collect();
-        let default = sections
-            .iter()
-            .find_map(|s| default_runtime(s))
-            .filter(|name| *name != NAME)
-            .unwrap_or(RUNC);
-        let options = |name: &str| {
-            sections
-                .iter()
-                .find_map(|s| runtimes(s)?.get(name)?.get("options"))
-        };
-        let cgroup = |name: &str| options(name)?.get("SystemdCgroup")?.as_bool();
-        let binary = options(default)
-            .and_then(|o| o.get("BinaryName")?.as_str())
-            .filter(|_| default != RUNC);
-        Known {
-            any: sections.iter().any(|s| runtimes(s).is_some()),
-            cgroup: cgroup(default).or_else(|| cgroup(RUNC)),
-            other: binary.map(|binary| (default.to_owned(), binary.to_owned())),
+    for daemon in Daemon::of(ground.tree) {
+        let config = Config::read(daemon, ground)?;
+        let default = |document| config.main.section_of(document).and_then(default_runtime);
+        let found = config.all().find(|(_, d)| default(d) == Some(NAME));
+        if let Some((path, _)) = found {
+            return Ok(Some(path.to_owned()));
         }
     }
+    Ok(None)
 }
 
-fn default_runtime(section: &Item) -> Option<&str> {
-    section
-        .get("containerd")?
-        .get("default_runtime_name")?
-        .as_str()
+/// What a daemon is configured by, less what an installation put there, and what that imports.
+struct Config {
+    daemon: Daemon,
+    path: String,
+    text: String,
+    main: Main,
+    others: Vec<(String, DocumentMut)>,
 }
 
-struct Main {
-    document: DocumentMut,
-    version: i64,
-    plugin: &'static str,
-}
-
-impl Main {
-    fn read(text: &str) -> Result<Main> {
-        let mut document: DocumentMut = toml_document(text)?;
-        if document.is_empty() {
-            // 2 is what 1.x has and 2.x reads.
-            document["version"] = value(2);
-        }
-        let version = document.get("version").map_or(Some(1), Item::as_integer);
-        let plugin = match version {
-            Some(1) => "cri",
-            Some(2) => "io.containerd.grpc.v1.cri",
-            Some(3 | 4) => "io.containerd.cri.v1.runtime",
-            _ => return Err(ErrorClass::Usage.error("has a version that is not known: 2 to 4 are")),
-        };
-        Ok(Main {
-            document,
-            version: version.unwrap_or_default(),
-            plugin,
+impl Config {
+    fn read(daemon: Daemon, ground: &Ground) -> Result<Config> {
+        let at = daemon.config();
+        let path = ground.tree.followed(&at)?;
+        let text = ground.text(&path)?.unwrap_or_default();
+        let main = Main::read(&text).map_err(about(&path))?;
+        // Imports are relative to where the file is looked for, wherever a link there leads.
+        let others = imports::imported(&at, &main.document, ground)?;
+        Ok(Config {
+            daemon,
+            path,
+            text,
+            main,
+            others,
         })
     }
 
-    /// Whether a document switches the plugin off; Docker's package of containerd does that.
-    fn is_without_cri(&self, document: &DocumentMut) -> bool {
-        let disabled = document.get("disabled_plugins").and_then(Item::as_array);
-        disabled
+    /// Of one that writes the file itself.
+    fn written(daemon: Daemon, ground: &Ground) -> Result<Config> {
+        let config = Config::read(daemon, ground)?;
+        let (path, by) = (&config.path, daemon.name());
+        ensure!(
+            !config.text.is_empty(),
+            ErrorClass::Refused.error(format!(
+                "{path} is not there: {by} writes it when it starts; start {by}, then run this \
+                again"
+            ))
+        );
+        config.main.is_known(path)?;
+        Ok(config)
+    }
+
+    /// The file, then what it imports.
+    fn all(&self) -> impl Iterator<Item = (&str, &DocumentMut)> {
+        let others = self.others.iter().map(|(path, d)| (path.as_str(), d));
+        [(self.path.as_str(), &self.main.document)]
             .into_iter()
-            .flatten()
-            .filter_map(|v| v.as_str())
-            .any(|name| name == "cri" || name == self.plugin)
+            .chain(others)
     }
 
-    /// Whether a section of an imported file takes the place of the same section elsewhere.
-    fn replaces(&self) -> bool {
-        self.version < 3
-    }
-
-    fn section(&self) -> Option<&Item> {
-        self.section_of(&self.document)
-    }
-
-    fn section_of<'d>(&self, document: &'d DocumentMut) -> Option<&'d Item> {
-        document.get("plugins")?.get(self.plugin)
+    fn known(&self) -> Known {
+        // What is imported counts more.
+        let imported = self.others.iter().rev();
+        let imported = imported.filter_map(|(_, d)| self.main.section_of(d));
+        Known::from_sections(imported.chain(self.main.section()))
     }
 
     /// Refuses what we could not add to without losing something.
-    fn is_alone(&self, path: &str, others: &[(String, DocumentMut)]) -> Result<()> {
-        ensure!(
-            self.version > 1,
-            ErrorClass::Refused.error(format!(
-                "{path} is of version 1: see `containerd config migrate`"
-            ))
-        );
-        for (other, document) in others {
-            let Some(section) = self.section_of(document) else {
-                continue;
-            };
-            let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
-            ensure!(
-                !own,
-                ErrorClass::Refused.error(format!(
-                    "{other}: has a runtime {NAME} that rdmaprep did not write: remove it first"
-                ))
-            );
-            ensure!(
-                !self.replaces(),
-                ErrorClass::Refused.error(format!(
-                    "{other} has a section of the CRI plugin, and containerd 1 takes just one \
-                    file's: add the runtime {NAME} there"
-                ))
-            );
-        }
-        Ok(())
-    }
-
-    fn import(&mut self) -> Result<()> {
-        if imports::surely(CONFIG, &self.document, DROP_IN) {
+    fn is_free(&self) -> Result<()> {
+        self.main.is_known(&self.path)?;
+        let theirs = self.all().find(|(_, d)| self.main.has_ours(d));
+        let Some((path, _)) = theirs else {
             return Ok(());
+        };
+        Err(ErrorClass::Refused.error(format!(
+            "{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"
+        )))
+    }
+
+    /// Whether another file's section is the one that counts, and has our runtime, which an
+    /// administrator has added.
+    fn is_in_another(&self, ours: &Ours, known: &Known) -> Result<bool> {
+        let mut others = self.others.iter();
+        let section = others.find(|(_, document)| self.main.section_of(document).is_some());
+        let Some((other, document)) = section.filter(|_| self.main.replaces()) else {
+            return Ok(false);
+        };
+        if self.main.names(document, &ours.path) {
+            return Ok(true);
         }
-        let list = self
-            .document
-            .entry("imports")
-            .or_insert_with(|| value(Array::new()));
-        let list = list
-            .as_array_mut()
-            .ok_or_else(|| ErrorClass::Usage.error("imports is no list"))?;
-        list.push(DROP_IN);
-        Ok(())
+        let text = format!(
+            "{other} has a section of the CRI plugin, and containerd 1 takes just one file's: add \
+            this to it, and restart containerd"
+        );
+        Err(Paste(sections(&self.main, ours, known)?)).class(ErrorClass::Refused, text)
     }
-}
 
-fn runtimes(section: &Item) -> Option<&dyn TableLike> {
-    section.get("containerd")?.get("runtimes")?.as_table_like()
-}
+    fn notes(&self, known: &Known) -> Vec<String> {
+        let default = known.other.as_ref();
+        let by = self.daemon.name();
+        let default = default.map(|(name, binary)| behind(by, name, binary));
+        let gpus = known.gpus.as_ref().filter(|_| known.other.is_none());
+        let gpus = gpus.map(|binary| beside(by, NVIDIA, binary));
+        default.into_iter().chain(gpus).collect()
+    }
 
-fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -> Result<()> {
-    let mut at = document.as_table_mut();
-    for key in ["plugins", plugin, "containerd", "runtimes"] {
-        let item = at.entry(key).or_insert_with(|| {
-            let mut table = Table::new();
-            table.set_implicit(true);
-            Item::Table(table)
-        });
-        at = item.as_table_mut().ok_or_else(|| {
-            ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"))
-        })?;
+    /// The file as it is now, where it was changed.
+    fn piece(self) -> Option<Piece> {
+        let written = toml_text(&self.text, &self.main.document);
+        (written != self.text).then_some(Piece {
+            path: self.path,
+            how: How::Toml,
+            content: Content::Text(written),
+        })
     }
-    if !known.any {
-        // The one that is built in, which goes as soon as a file names any.
-        let mut runc = Table::new();
-        runc["runtime_type"] = value("io.containerd.runc.v2");
-        at.insert(RUNC, Item::Table(runc));
-    }
-    let mut ours = Table::new();
-    ours["runtime_type"] = value("io.containerd.runc.v2");
-    for key in ["pod_annotations", "container_annotations"] {
-        ours[key] = value(Array::from_iter([ANNOTATIONS]));
-    }
-    let mut options = Table::new();
-    options["BinaryName"] = value(runtime);
-    if let Some(cgroup) = known.cgroup {
-        options["SystemdCgroup"] = value(cgroup);
-    }
-    ours["options"] = Item::Table(options);
-    at.insert(NAME, Item::Table(ours));
-    Ok(())
 }

@@ -6,11 +6,12 @@
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{
-    Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, has_gvisor, shim,
-    toml_trouble,
+    Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, behind, beside,
+    has_gvisor, shim, toml_trouble,
 };
 
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
@@ -61,18 +62,9 @@ fn shared(wanted: &InstallRequest, ground: &Ground) -> Part {
 
 pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
-    let folder = "/etc/crio/crio.conf.d";
-    let own = ground
-        .tree
-        .list(folder)?
-        .into_iter()
-        .map(|name| format!("{folder}/{name}"));
-    for path in ["/etc/crio/crio.conf".to_owned()]
-        .into_iter()
-        .chain(own)
-        .rev()
-    {
-        let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else {
+    let files = crio_files(ground)?;
+    for path in files.iter().rev() {
+        let Some(list) = list(path, &["crio", "runtime", "hooks_dir"], ground)? else {
             continue;
         };
         ensure!(
@@ -91,7 +83,42 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         .replace("/usr/bin/rdmaprep-runtime", &runtime);
     part.pieces
         .extend([link, Piece::whole_file(CRIO_RUNTIME.0, text)]);
+    part.notes.extend(crio_note(&files, ground)?);
     Ok(part)
+}
+
+/// crio.conf.d(5): each file there counts, whatever its name, and the last one most.
+fn crio_files(ground: &Ground) -> Result<Vec<String>> {
+    let folder = "/etc/crio/crio.conf.d";
+    let own = ground.tree.list(folder)?;
+    let own = own.iter().map(|name| format!("{folder}/{name}"));
+    Ok(["/etc/crio/crio.conf".to_owned()]
+        .into_iter()
+        .chain(own)
+        .filter(|path| path != CRIO_RUNTIME.0)
+        .collect())
+}
+
+/// Where another runtime is the default one, or gives containers GPUs: ours does not call it.
+fn crio_note(files: &[String], ground: &Ground) -> Result<Option<String>> {
+    let (mut default, mut programs) = (None, BTreeMap::new());
+    for path in files {
+        let named = found(path, &["crio", "runtime", "default_runtime"], ground)?;
+        let named = named.and_then(|value| value.as_str().map(str::to_owned));
+        default = named.or(default);
+        let runtimes = found(path, &["crio", "runtime", "runtimes"], ground)?;
+        for (name, runtime) in runtimes.iter().filter_map(toml::Value::as_table).flatten() {
+            let program = runtime.get("runtime_path").and_then(toml::Value::as_str);
+            programs.extend(program.map(|program| (name.clone(), program.to_owned())));
+        }
+    }
+    // Those that create a container by themselves.
+    let other = default.filter(|name| !["runc", "crun", "rdmaprep"].contains(&name.as_str()));
+    if let Some((name, program)) = other.and_then(|name| programs.remove_entry(&name)) {
+        return Ok(Some(behind("CRI-O", &name, &program)));
+    }
+    let gpus = programs.get("nvidia");
+    Ok(gpus.map(|program| beside("CRI-O", "nvidia", program)))
 }
 
 pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
@@ -228,6 +255,11 @@ impl Folders {
 }
 
 fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::Value>>> {
+    let found = found(path, keys, ground)?;
+    Ok(found.and_then(|value| value.as_array().cloned()))
+}
+
+fn found(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<toml::Value>> {
     let Some(Content::Text(text)) = ground.tree.content(&ground.tree.followed(path)?)? else {
         return Ok(None);
     };
@@ -236,5 +268,5 @@ fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::V
         .map_err(about(path))?;
     let value = toml::Value::Table(value);
     let found = keys.iter().try_fold(&value, |value, key| value.get(key));
-    Ok(found.and_then(toml::Value::as_array).cloned())
+    Ok(found.cloned())
 }

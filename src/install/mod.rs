@@ -4,6 +4,8 @@
 //! keys alone.
 
 mod containerd;
+mod cri;
+mod daemon;
 mod docker;
 mod hooks_d;
 mod imports;
@@ -14,6 +16,8 @@ mod revert;
 mod target;
 mod units;
 pub mod unmanaged;
+
+use std::fmt;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -80,6 +84,7 @@ pub struct Command {
     pub plan: String,
 }
 
+#[derive(Clone)]
 struct Piece {
     path: String,
     how: How,
@@ -133,8 +138,8 @@ pub struct Installation {
 pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
     let mut found = Vec::new();
     for target in Target::ALL {
-        let trace = target.traces().iter().find(|path| tree.exists(path));
-        found.extend(trace.map(|path| (target, *path)));
+        let trace = target.traces().into_iter().find(|path| tree.exists(path));
+        found.extend(trace.map(|path| (target, path)));
     }
     found
 }
@@ -186,11 +191,19 @@ fn next(changes: &[Change]) -> Vec<String> {
     let read = changes
         .iter()
         .filter(|c| !is_runtime(&c.path) && c.path != cdi::FILE);
-    let touched: Vec<Target> = read.map(|c| c.target).collect();
-    let targets = Target::ALL.into_iter();
-    let targets = targets.filter(|target| touched.contains(target));
-    let engines = targets.filter_map(Target::next).map(str::to_owned);
-    engines.chain(unmanaged::next(changes)).collect()
+    let read: Vec<&Change> = read.collect();
+    let mut all = Vec::new();
+    for target in Target::ALL {
+        match target {
+            Target::Containerd => all.extend(daemon::restarts(&read)),
+            target if read.iter().any(|c| c.target == target) => {
+                all.extend(target.next().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    all.extend(unmanaged::next(changes));
+    all
 }
 
 impl Installation {
@@ -320,6 +333,26 @@ fn behind(engine: &str, name: &str, program: &str) -> String {
         it may be), let {CONFIG} say runtime = {program:?}"
     )
 }
+
+/// What to know where an engine has a runtime for GPUs that pods name.
+fn beside(engine: &str, name: &str, program: &str) -> String {
+    format!(
+        "{engine} has a runtime {name}, while ours calls runc: for pods with GPUs and NICs, let \
+        {CONFIG} say runtime = {program:?}"
+    )
+}
+
+/// Lines that an administrator has to add himself.
+#[derive(Debug)]
+pub struct Paste(pub String);
+
+impl fmt::Display for Paste {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Paste {}
 
 fn about(path: &str) -> impl Fn(anyhow::Error) -> anyhow::Error {
     move |e| ErrorClass::of(&e).error(format!("{path}: {e:#}"))

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::containerd::CONFIG as CONTAINERD;
+use super::daemon::Daemon;
 use super::docker::DAEMON;
 use super::{NAME, Target, with_imports};
 use crate::cdi;
@@ -81,9 +81,13 @@ fn networks(tree: &dyn ReadTree) -> Result<bool> {
 }
 
 fn containerd(tree: &dyn ReadTree) -> Result<bool> {
-    Ok(with_imports(CONTAINERD, tree)?
-        .iter()
-        .any(|text| text.contains(NAME)))
+    for daemon in Daemon::of(tree) {
+        let texts = with_imports(&daemon.config(), tree)?;
+        if texts.iter().any(|text| text.contains(NAME)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn says(path: &str, tree: &dyn ReadTree) -> Result<bool> {

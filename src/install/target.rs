@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::daemon::Daemon;
 use crate::disk::host_tree::ReadTree;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,8 +54,8 @@ impl Target {
     }
 
     /// What shows that it is on a host: any of these.
-    pub(super) fn traces(self) -> &'static [&'static str] {
-        match self {
+    pub(super) fn traces(self) -> Vec<&'static str> {
+        let own: &[&str] = match self {
             Target::Podman => &["/usr/bin/podman", "/usr/local/bin/podman"],
             Target::Crio => &["/usr/bin/crio", "/usr/local/bin/crio"],
             Target::Docker => &[
@@ -62,13 +63,20 @@ impl Target {
                 "/usr/bin/dockerd",
                 "/usr/local/bin/dockerd",
             ],
-            Target::Containerd => &["/usr/bin/containerd", "/usr/local/bin/containerd"],
+            Target::Containerd => {
+                return Daemon::ALL
+                    .iter()
+                    .flat_map(|daemon| daemon.traces())
+                    .copied()
+                    .collect();
+            }
             Target::Systemd => &["/usr/lib/systemd/systemd", "/lib/systemd/systemd"],
             Target::NetworkManagers => &[
                 "/usr/sbin/NetworkManager",
                 "/usr/lib/systemd/systemd-networkd",
             ],
-        }
+        };
+        own.to_vec()
     }
 
     /// How a container of it gets a plan's NICs.
@@ -91,10 +99,9 @@ impl Target {
             Target::Podman => None,
             Target::Crio => Some("systemctl try-restart crio"),
             Target::Docker => Some("systemctl try-reload-or-restart docker"),
-            Target::Containerd => Some("systemctl try-restart containerd"),
             Target::Systemd => Some("systemctl daemon-reload"),
-            // By their files: `unmanaged::next`.
-            Target::NetworkManagers => None,
+            // By their files: `daemon::restarts`, `unmanaged::next`.
+            Target::Containerd | Target::NetworkManagers => None,
         }
     }
 }

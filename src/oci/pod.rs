@@ -1,9 +1,47 @@
 //! The pod of a container, by the cgroup in which its engine puts it: the kubelet says that, no
 //! annotation does.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 
 use crate::oci::config::Config;
+
+/// Where containerds keep their state, below the root: one by itself, Docker's child, and those of
+/// k3s (rke2's is there, too), k0s and microk8s.
+pub const CONTAINERDS: [&str; 5] = [
+    "run/containerd",
+    "run/docker/containerd/daemon",
+    "run/k3s/containerd",
+    "run/k0s/containerd",
+    "var/snap/microk8s/common/run/containerd",
+];
+/// Below a state: `NAMESPACE/ID` there is a container's bundle.
+pub const TASKS: &str = "io.containerd.runtime.v2.task";
+/// CRI-O's, below the root, and what of a container's folder is its bundle.
+const CRIO: ([&str; 2], &str) = (
+    [
+        "run/containers/storage/overlay-containers",
+        "var/lib/containers/storage/overlay-containers",
+    ],
+    "userdata",
+);
+
+/// Where containerds keep the bundles of Kubernetes' containers, below the root, by their ids.
+pub fn containerd_bundles() -> impl Iterator<Item = PathBuf> {
+    let states = CONTAINERDS.into_iter().map(Path::new);
+    states.map(|state| state.join(TASKS).join("k8s.io"))
+}
+
+/// Where the bundle of a pod's container may be.
+pub fn bundles(root: &Path, id: &str) -> impl Iterator<Item = PathBuf> {
+    let (folders, name) = CRIO;
+    let own = folders.map(|folder| root.join(folder).join(id).join(name));
+    let others: Vec<PathBuf> = containerd_bundles()
+        .map(|folder| root.join(folder).join(id))
+        .collect();
+    others.into_iter().chain(own)
+}
 
 /// The UID in `/kubepods/burstable/podUID/ID` or `kubepods-burstable-podU_I_D.slice:cri:ID`
 /// (GetPodContainerName and escapeSystemdCgroupName in pkg/kubelet/cm of Kubernetes). The last one:

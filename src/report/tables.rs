@@ -2,7 +2,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
-use super::{WIDTH, printable};
+use super::{WIDTH, printable, printable_lines};
+use crate::install::Paste;
 use crate::select::{Drop, DropCode, LeftOut, Selection, Verdict};
 
 /// Names that a list shows before it counts the others.
@@ -135,8 +136,15 @@ pub(super) fn wrapped(label: &str, text: &str) -> String {
     line.trim_fmt()
 }
 
-/// An error as a person reads it: one line; under it the reasons of [`LeftOut`].
+/// An error as a person reads it: one line; under it the reasons of [`LeftOut`], or what to
+/// [`Paste`].
 pub fn error_text(error: &anyhow::Error) -> String {
+    if let Some(Paste(lines)) = error.downcast_ref() {
+        let causes = error.chain().filter(|cause| !cause.is::<Paste>());
+        let causes: Vec<String> = causes.map(ToString::to_string).collect();
+        let lines = printable_lines(lines);
+        return format!("{}:\n\n{}", printable(&causes.join(": ")), lines.trim_end());
+    }
     match error.downcast_ref::<LeftOut>() {
         Some(LeftOut(verdicts)) if !verdicts.is_empty() => {
             let causes = error

@@ -14,7 +14,7 @@ use anyhow::Result;
 use rdmaprep::cdi;
 use rdmaprep::disk::files;
 use rdmaprep::oci::config::Config;
-use rdmaprep::oci::pod::pod_uid;
+use rdmaprep::oci::pod::{bundles, pod_uid};
 use rdmaprep::record::is_of_engine;
 use rdmaprep::report::Report;
 use rdmaprep::store::claims::Binding;
@@ -24,16 +24,6 @@ use crate::watch::Wakes;
 
 /// The host's root: engines' folders are not among those that a pod of ours has.
 pub const HOST: &str = "/proc/1/root";
-/// Below it: where containerd, that of k3s, and CRI-O keep what they have made of a container.
-const BUNDLES: [(&str, &str); 4] = [
-    ("run/containerd/io.containerd.runtime.v2.task/k8s.io", ""),
-    (
-        "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
-        "",
-    ),
-    ("run/containers/storage/overlay-containers", "userdata"),
-    ("var/lib/containers/storage/overlay-containers", "userdata"),
-];
 const CREATES: [&str; 2] = ["hook createRuntime", "hook prestart"];
 /// The folder of reports may have been removed, and made again.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -130,10 +120,7 @@ impl Refusals {
         if !is_of_engine(id) {
             return None;
         }
-        let paths = BUNDLES.iter().map(|(folder, below)| {
-            let bundle = self.host.join(folder).join(id).join(below);
-            bundle.join("config.json")
-        });
+        let paths = bundles(&self.host, id).map(|bundle| bundle.join("config.json"));
         let mut texts = paths.filter_map(|path| files::read_through(&path).ok()?);
         Config::parse(&texts.next()?).ok()
     }

@@ -27,8 +27,8 @@ pub fn said(fault: Fault) -> String {
         }
         Why::Refused => "what it has published cannot be used",
         Why::OtherFamily => {
-            "one end has an IPv4 address and the other an IPv6 one, or one has a link-local address \
-            alone"
+            "one end has an IPv4 address and the other an IPv6 one, or one has a link-local \
+            address alone"
         }
         Why::OwnAddress => {
             "both ends have one address: two ranks on one host (run one for each), or two hosts \

@@ -6,18 +6,9 @@ use crate::commands::container_id;
 use crate::disk::files;
 use crate::metrics::Owner;
 use crate::oci::config::Config;
-use crate::oci::pod::pod_uid;
+use crate::oci::pod::{bundles, pod_uid};
 use crate::record::{Member, Record, short_id};
 use crate::store::Store;
-
-/// Where engines of Kubernetes keep the bundle of a sandbox; a record that the CNI plugin made has
-/// none.
-const BUNDLES: [&str; 4] = [
-    "/run/containerd/io.containerd.runtime.v2.task/k8s.io/ID",
-    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/ID",
-    "/run/containers/storage/overlay-containers/ID/userdata",
-    "/var/run/containers/storage/overlay-containers/ID/userdata",
-];
 
 /// What containerd and CRI-O write into each config.json of a pod.
 const CONTAINER: [&str; 2] = [
@@ -58,8 +49,8 @@ pub(super) fn of(store: &Store, record: &Record, living: Option<&Member>) -> Own
 
 fn config(member: &Member) -> Option<Config> {
     let own = Some(PathBuf::from(&member.bundle)).filter(|bundle| bundle.is_absolute());
-    let known = BUNDLES.map(|folder| PathBuf::from(folder.replace("ID", &member.id)));
-    let all = own.into_iter().chain(known);
+    // A record that the CNI plugin made has none.
+    let all = own.into_iter().chain(bundles(Path::new("/"), &member.id));
     let texts = all.filter_map(|bundle| files::read(&bundle.join("config.json")).ok()?);
     texts.map(|text| Config::lenient(&text)).next()
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::files;
 use crate::kernel::process::status::{pid_namespace, status};
+use crate::oci::pod::{CONTAINERDS, TASKS};
 use crate::record::is_of_engine;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,13 +18,6 @@ pub struct User {
     pub runtime: String,
 }
 
-/// Where containerd keeps its tasks, by itself, as Docker's child, and in k3s.
-const STATES: [&str; 3] = [
-    "run/containerd",
-    "run/docker/containerd/daemon",
-    "run/k3s/containerd",
-];
-const TASKS: &str = "io.containerd.runtime.v2.task";
 const LONGEST: u64 = 4096;
 
 /// What cannot be read names none.
@@ -133,7 +127,7 @@ impl Watchers {
 }
 
 fn watchers(root: &Path) -> Watchers {
-    let tasks = STATES
+    let tasks = CONTAINERDS
         .iter()
         .map(|state| root.join(state).join(TASKS))
         .collect();

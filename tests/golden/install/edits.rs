@@ -19,6 +19,11 @@ impl ReadTree for Files {
             .filter(|name| !name.contains('/'))
             .collect())
     }
+    fn holds(&self, path: &str, words: &str) -> Result<bool> {
+        let content = self.content(path)?;
+        Ok(matches!(content, Some(Content::Text(text)) if text.contains(words)))
+    }
+
     fn exists(&self, path: &str) -> bool {
         self.0.keys().any(|p| {
             p.strip_prefix(path)
