@@ -62,7 +62,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     warn(&records.sweep());
     let found = Found::new(&machine, &records, args, id.as_ref())?;
     let done = act(&machine, &mut records, args, found);
-    warn(&keep_returned(&store, args, &done.reports));
+    warn(&keep_returned(&store, args, &done.returned));
     if args.output.json {
         say(&report::json(&done.reports)?)?;
     } else if done.reports.is_empty() && done.failures.is_empty() {
@@ -86,7 +86,6 @@ fn keep_returned(store: &Store, args: &RestoreArgs, reports: &[Report]) -> Vec<S
         let Some(id) = report.container.as_ref() else {
             continue;
         };
-        // A look at NICs that wait for their manager, which are back, is no news.
         if report.exit_code != 0 || report.steps_done == 0 {
             continue;
         }
@@ -130,6 +129,9 @@ fn whole(store: &Store, records: &Records, id: &String) -> Result<String> {
 #[derive(Default)]
 struct Outcome {
     reports: Vec<Report>,
+    /// Those of NICs that were away. That NICs which wait for their manager have got the rest is no
+    /// news, and the report of what brought them back stays.
+    returned: Vec<Report>,
     failures: Vec<anyhow::Error>,
 }
 
@@ -150,6 +152,9 @@ impl Outcome {
         report.end_lap(begun, Lap::Undo);
         report.finish(&result, begun);
         self.failures.extend(result.err());
+        if record.is_some_and(|record| !record.is_back()) {
+            self.returned.push(report.clone());
+        }
         self.reports.push(report);
     }
 }

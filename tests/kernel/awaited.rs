@@ -342,6 +342,9 @@ fn a_look_by_hand_says_what_each_nic_waits_for() {
         says(&index(), "configured");
         assert_eq!(stale(host), "r0 of container first: restored\n");
         host.is_clean();
+        // The stop has brought it back, whatever was added since.
+        let said = host.rdmaprep(&["status"]).ok().out;
+        assert!(said.contains(" ago: first stopped\n"), "{said}");
     });
 }
 
