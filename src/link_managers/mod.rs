@@ -267,6 +267,29 @@ impl Managers {
         })
     }
 
+    /// What `prepare` says of networkd's links that NetworkManager has not been kept off.
+    pub fn watched_too(&mut self, links: &[&Netdev]) -> Option<String> {
+        let mut watched = links.to_vec();
+        watched.retain(|link| self.configured_by(link) == Some(Manager::Networkd));
+        let bus = self.running_network_manager()?;
+        watched.retain(|link| {
+            let word = network_manager::word(bus, link);
+            !matches!(word, Word::Unmanaged | Word::NotBegun)
+        });
+        let names: Vec<&str> = watched.iter().map(|link| link.name.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "systemd-networkd configures {}, and NetworkManager watches: unless it has \
+                `no-auto-default`, it activates profiles of its own on NICs that are back from a \
+                container, and deletes their addresses when no lease comes; \
+                `unmanaged-devices+=interface-name:{}` below `[keyfile]` in a file in \
+                /etc/NetworkManager/conf.d keeps it off",
+                names.join(", "),
+                names.join(";interface-name:")
+            )
+        })
+    }
+
     fn configures(&mut self, by: Manager, link: &Netdev) -> bool {
         if !manages(&self.root, by, link.ifindex) || self.is_running(by) == Some(false) {
             return false;

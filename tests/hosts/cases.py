@@ -1078,6 +1078,18 @@ def networkd_rails_networkmanager_uplink(h):
     h.reaches("192.0.2.10", "192.0.2.1")
 
 
+@case("trixie", "bookworm", udev=True, run=steps.said_of_a_second_manager)
+def networkd_rails_that_networkmanager_watches(h):
+    """With its defaults it makes a profile of its own for each that comes back, which deletes all
+    when no lease comes."""
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i, f"Priority={3000 + i}") for i in range(2)})
+    wait_for(lambda: not h.pending(), "set-up: networkd")
+    h.network_manager([], auto_default=True)
+    reach_gateways(h)
+
+
 @case("trixie", "bookworm")
 def networkmanager_rails_networkd_uplink(h):
     h.gateways()

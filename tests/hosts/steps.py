@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from host import Container, Failure, nics_in_status, rdmaprep, sh, wait_for
+from host import Container, Failure, nics_in_status, rdmaprep, sh, wait_for, write
 
 # A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
 # of one.
@@ -523,6 +523,20 @@ def said_of_network_manager(judge):
         "someone has disconnected it in NetworkManager",
         "`nmcli device connect r0`",
     )
+
+
+def said_of_a_second_manager(judge):
+    """What it prints ends what it warns of."""
+    text = " ".join(judge.prepare().split())
+    if "configures r0, r1, and NetworkManager watches" not in text:
+        raise Failure(f"prepare does not say that NetworkManager watches: {text[:600]}")
+    line = text.split("when no lease comes; `")[1].split("`")[0]
+    write("/etc/NetworkManager/conf.d/rails.conf", f"[keyfile]\n{line}\n")
+    judge.host.managers[-1].restart()
+    judge.host.managers.pop()
+    if "NetworkManager watches" in (text := judge.prepare()):
+        raise Failure(f"prepare warns of a manager that is kept off: {text[:600]}")
+    judge.once()
 
 
 def said_of_external_settings(judge):

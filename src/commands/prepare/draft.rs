@@ -65,6 +65,7 @@ impl DraftInputs<'_> {
                 notes.extend(managers.modified(link));
                 notes.extend(managers.at_work(link).and_then(|w| yet_to_come(link, &w)));
             }
+            notes.extend(managers.watched_too(&moved));
             let unordered = managers.unordered(&moved, &decision.host);
             notes.extend(unordered.iter().map(Unordered::note));
         }
