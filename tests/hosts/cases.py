@@ -410,6 +410,36 @@ def networkd_that_keeps_foreign_rules(h):
     h.foreign(FOREIGN + FOREIGN_ON_R0)
 
 
+# Writes networkd's file for a NIC that has come, and takes it away after it has gone.
+WITH_THE_NIC = """#!/bin/sh
+exec 9> /run/hook.lock; flock 9
+case $1 in
+  add) sleep 0.5; mkdir -p /run/systemd/network; cp "/srv/$2.network" "/run/systemd/network/70-$2.network" ;;
+  remove) sleep 0.3; [ ! -e "/sys/class/net/$2" ] || exit 0; rm -f "/run/systemd/network/70-$2.network" ;;
+esac
+networkctl reload
+"""
+WITH_THE_NIC_RULE = (
+    'ACTION=="add|remove", SUBSYSTEM=="net", KERNEL=="r[0-9]", '
+    "RUN+=\"/bin/sh -c 'setsid /srv/hook $env{ACTION} $name > /dev/null 2>&1 &'\"\n"
+)
+
+
+@case("trixie", "bookworm", udev=True)
+def networkd_files_that_come_with_the_nic(h):
+    """As amazon-ec2-net-utils writes them: until then networkd says that it leaves the NIC alone."""
+    h.m0_by_hand()
+    h.gateways()
+    for i in range(2):
+        write(f"/srv/r{i}.network", networkd_static(i, f"Priority={3000 + i}"))
+    write("/srv/hook", WITH_THE_NIC, 0o755)
+    h.networkd({})
+    write("/etc/udev/rules.d/90-hook.rules", WITH_THE_NIC_RULE)
+    sh("udevadm control --reload; /srv/hook add r0; /srv/hook add r1")
+    reach_gateways(h)
+    h.foreign(FOREIGN_ON_R0)
+
+
 @case("trixie", "bookworm", udev=True, run=steps.without_carrier)
 def networkd_without_carrier(h):
     h.m0_by_hand()
