@@ -97,7 +97,7 @@ node_2_has_begun() { grep -qas 'card/0/2/0' $rt/store; }
 case_a_port_that_goes_down_in_the_middle_is_the_cause() {
   rail_nodes 2
   patience=5 meanwhile=take_port_down all_nodes --seconds 20 --cross none --draw $rt/rails.svg
-  found "11 11 11" "FAIL: rail1 of rank 2:  "
+  found "11 11 11" "FAIL: rail1 of rank 2: "
   equal "red cells" 1 "$(grep -c 'fill="#d1242f"><title>rank 2: rail1<' $rt/rails.svg)"
   # A busy guest is slow, which is worth a look: amber.
   equal "other cells" 5 "$(grep -cE 'fill="#(2da44e|e3a008)"><title>' $rt/rails.svg)"
