@@ -16,9 +16,9 @@ use super::{
     shim, toml_text,
 };
 
-const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
+pub(super) const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
 const OURS: &str = "# By `rdmaprep install`.";
-/// The first line of a file that k0s writes itself, so that drop-ins count.
+/// A line of a file that k0s writes itself, so that drop-ins count: the first one, from 1.30 on.
 const K0S_OWN: &str = "# k0s_managed=true";
 /// What a template of k3s and rke2 begins with to add to theirs, from September 2023 on.
 const BASE: &str = r#"{{ template "base" . }}"#;
@@ -26,12 +26,26 @@ const BASE: &str = r#"{{ template "base" . }}"#;
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let ours = Ours::new(wanted, ground)?;
     let mut all = Part::default();
-    for daemon in Daemon::of(ground.tree) {
+    let (there, absent): (Vec<Daemon>, Vec<Daemon>) = Daemon::of(ground.tree)
+        .into_iter()
+        .partition(|daemon| *daemon == Daemon::Own || ground.tree.exists(&daemon.config()));
+    for daemon in &absent {
+        let text = format!(
+            "{} is not there: {} writes it when it starts, unless it has another data folder or \
+            engine; start it, then run this again",
+            daemon.config(),
+            daemon.name()
+        );
+        let is_only = there.is_empty() && !wanted.targets.iter().any(|t| t.is_other_engine());
+        ensure!(!is_only, ErrorClass::Refused.error(text));
+        all.notes.push(text);
+    }
+    for daemon in there {
         let part = match daemon {
             Daemon::Own => own(&ours, ground)?,
             Daemon::K3s | Daemon::Rke2 => rendered(daemon, &ours, ground)?,
             Daemon::K0s => k0s(&ours, ground)?,
-            Daemon::Microk8s => edited(Config::written(daemon, ground)?, &ours)?,
+            Daemon::Microk8s => edited(Config::written(daemon, ground)?, &ours, false)?,
         };
         all.pieces.extend(part.pieces);
         all.notes.extend(part.notes);
@@ -87,12 +101,12 @@ fn own(ours: &Ours, ground: &Ground) -> Result<Part> {
             config.main.plugin, config.path
         ));
     }
-    if is_second != Some(true) && config.is_in_another(ours, &known)? {
-        return Ok(ours.part(None, notes));
-    }
     if config.main.replaces() {
-        let part = edited(config, ours)?;
+        let part = edited(config, ours, is_second == Some(true))?;
         return Ok(Part { notes, ..part });
+    }
+    if config.has(ours) {
+        return Ok(ours.part(None, notes));
     }
     config.is_free()?;
     let drop_in = drop_in(DROP_IN, &config.main, ours, &known)?;
@@ -100,11 +114,19 @@ fn own(ours: &Ours, ground: &Ground) -> Result<Part> {
     Ok(ours.part([Some(drop_in), config.piece()].into_iter().flatten(), notes))
 }
 
-/// Adds to the file itself.
-fn edited(mut config: Config, ours: &Ours) -> Result<Part> {
-    config.is_free()?;
+/// Adds to the file itself. `merges`: containerd takes what several files say.
+fn edited(mut config: Config, ours: &Ours, merges: bool) -> Result<Part> {
     let known = config.known();
     let notes = config.notes(&known);
+    // An administrator has added it, or has had containerd write the file again.
+    let has_it = match merges {
+        true => config.has(ours),
+        false => config.is_in_another(ours, &known)? || config.has(ours),
+    };
+    if has_it {
+        return Ok(ours.part(None, notes));
+    }
+    config.is_free()?;
     let plugin = config.main.plugin;
     add(&mut config.main.document, plugin, &ours.path, &known).map_err(about(&config.path))?;
     Ok(ours.part(config.piece(), notes))
@@ -123,13 +145,29 @@ fn rendered(daemon: Daemon, ours: &Ours, ground: &Ground) -> Result<Part> {
         false => "config-v3.toml",
     };
     let in_folder = daemon.within(&format!("{name}.d/rdmaprep.toml"));
-    if imports::surely(&daemon.config(), &config.main.document, &in_folder) {
+    // With containerd 1, a section in another file takes the place of all of k3s' own.
+    let imports = imports::surely(&daemon.config(), &config.main.document, &in_folder);
+    if imports && !config.main.replaces() {
         let piece = drop_in(&in_folder, &config.main, ours, &known)?;
         return Ok(ours.part([piece], notes));
     }
     let template = daemon.within(&format!("{name}.tmpl"));
     let lines = sections(&config.main, ours, &known)?;
-    if ground.base(&template)?.is_none() {
+    let by = daemon.name();
+    let there = match ground.base(&template)? {
+        Some(Content::Text(text)) => Some(text),
+        _ => None,
+    };
+    // A template of version 2 counts where there is none of version 3.
+    let older = daemon.within("config.toml.tmpl");
+    let is_unread = there.is_none() && template != older && ground.base(&older)?.is_some();
+    ensure!(
+        !is_unread,
+        ErrorClass::Refused.error(format!(
+            "{by} has not read {older} yet: restart it, then run this again"
+        ))
+    );
+    if there.is_none() {
         let text = format!("{BASE}\n\n{OURS}\n{lines}");
         return Ok(ours.part([Piece::whole_file(template, text)], notes));
     }
@@ -137,7 +175,12 @@ fn rendered(daemon: Daemon, ours: &Ours, ground: &Ground) -> Result<Part> {
     if config.main.names(&config.main.document, &ours.path) {
         return Ok(ours.part(None, notes));
     }
-    let by = daemon.name();
+    ensure!(
+        !there.is_some_and(|text| text.contains(&ours.path)),
+        ErrorClass::Refused.error(format!(
+            "{by} has not read yet what {template} says of {NAME}: restart it, then run this again"
+        ))
+    );
     let text = format!("{template} is not rdmaprep's: add this to it, and restart {by}");
     Err(Paste(lines)).class(ErrorClass::Refused, text)
 }
@@ -146,14 +189,60 @@ fn rendered(daemon: Daemon, ours: &Ours, ground: &Ground) -> Result<Part> {
 /// made the file his own.
 fn k0s(ours: &Ours, ground: &Ground) -> Result<Part> {
     let config = Config::written(Daemon::K0s, ground)?;
-    if config.text.lines().next() != Some(K0S_OWN) {
-        return edited(config, ours);
+    if !is_k0s_own(&config.text) {
+        return edited(config, ours, false);
     }
     let known = config.known();
     let notes = config.notes(&known);
     let known = Known { any: true, ..known };
     let path = Daemon::K0s.within("containerd.d/rdmaprep.toml");
     Ok(ours.part([drop_in(&path, &config.main, ours, &known)?], notes))
+}
+
+fn is_k0s_own(text: &str) -> bool {
+    text.lines().any(|line| line == K0S_OWN)
+}
+
+/// The file that still imports our drop-in by its name: containerd would not start without that.
+pub(super) fn importer(ground: &Ground) -> Result<Option<String>> {
+    let config = Config::read(Daemon::Own, ground)?;
+    let mut all = config.all();
+    let found = all.find(|(path, document)| imports::by_name(path, document, DROP_IN));
+    Ok(found.map(|(path, _)| path.to_owned()))
+}
+
+/// The file that still has one of our runtimes, by other hands than `install`'s.
+pub(super) fn caller(ground: &Ground, runtimes: &[&str]) -> Result<Option<String>> {
+    for daemon in Daemon::of(ground.tree) {
+        let config = Config::read(daemon, ground)?;
+        let found = match daemon {
+            Daemon::Own | Daemon::Microk8s => config.caller(runtimes),
+            // The others' files are what they have made, and make again.
+            Daemon::K0s if is_k0s_own(&config.text) => None,
+            Daemon::K0s => config.caller(runtimes),
+            Daemon::K3s | Daemon::Rke2 => template_that_calls(daemon, ground, runtimes)?,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn template_that_calls(
+    daemon: Daemon,
+    ground: &Ground,
+    runtimes: &[&str],
+) -> Result<Option<String>> {
+    for name in ["config-v3.toml.tmpl", "config.toml.tmpl"] {
+        let path = daemon.within(name);
+        if let Some(Content::Text(text)) = ground.base(&path)? {
+            if runtimes.iter().any(|runtime| text.contains(runtime)) {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
 }
 
 fn drop_in(path: &str, main: &Main, ours: &Ours, known: &Known) -> Result<Piece> {
@@ -238,9 +327,27 @@ impl Config {
         Known::from_sections(imported.chain(self.main.section()))
     }
 
+    fn caller(&self, runtimes: &[&str]) -> Option<String> {
+        let calls = |document| runtimes.iter().any(|one| self.main.names(document, one));
+        let found = self.all().find(|(_, document)| calls(document));
+        found.map(|(path, _)| path.to_owned())
+    }
+
+    fn has(&self, ours: &Ours) -> bool {
+        self.caller(&[&ours.path]).is_some()
+    }
+
     /// Refuses what we could not add to without losing something.
     fn is_free(&self) -> Result<()> {
         self.main.is_known(&self.path)?;
+        let newer = self.others.iter().find(|(_, d)| self.main.is_older_than(d));
+        if let Some((path, _)) = newer {
+            let (main, version) = (&self.path, self.main.version);
+            return Err(ErrorClass::Refused.error(format!(
+                "{path} is of a higher version than {main}, which is of version {version}, and \
+                containerd takes no such import: see `containerd config migrate`"
+            )));
+        }
         let theirs = self.all().find(|(_, d)| self.main.has_ours(d));
         let Some((path, _)) = theirs else {
             return Ok(());
@@ -253,7 +360,8 @@ impl Config {
     /// Whether another file's section is the one that counts, and has our runtime, which an
     /// administrator has added.
     fn is_in_another(&self, ours: &Ours, known: &Known) -> Result<bool> {
-        let mut others = self.others.iter();
+        // The last one's counts.
+        let mut others = self.others.iter().rev();
         let section = others.find(|(_, document)| self.main.section_of(document).is_some());
         let Some((other, document)) = section.filter(|_| self.main.replaces()) else {
             return Ok(false);

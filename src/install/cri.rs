@@ -8,6 +8,9 @@ use super::daemon::Daemon;
 use super::{NAME, imports, toml_document};
 
 const RUNC: &str = "runc";
+/// The plugin of the whole CRI in a file of version 2, and from 3 on that of its service.
+const SERVICE: &str = "io.containerd.grpc.v1.cri";
+const RUNTIME: &str = "io.containerd.cri.v1.runtime";
 /// The handler of NVIDIA's toolkit, and of k3s where it finds that.
 pub(super) const NVIDIA: &str = "nvidia";
 /// What the pod's annotations are passed on by.
@@ -74,8 +77,8 @@ impl Main {
         let version = document.get("version").map_or(Some(1), Item::as_integer);
         let plugin = match version {
             Some(1) => "cri",
-            Some(2) => "io.containerd.grpc.v1.cri",
-            Some(3 | 4) => "io.containerd.cri.v1.runtime",
+            Some(2) => SERVICE,
+            Some(3 | 4) => RUNTIME,
             _ => return Err(ErrorClass::Usage.error("has a version that is not known: 2 to 4 are")),
         };
         Ok(Main {
@@ -92,7 +95,7 @@ impl Main {
             .into_iter()
             .flatten()
             .filter_map(|v| v.as_str())
-            .any(|name| name == "cri" || name == self.plugin)
+            .any(|name| name == "cri" || name == SERVICE || name == self.plugin)
     }
 
     /// Whether a section of an imported file takes the place of the same section elsewhere.
@@ -104,8 +107,19 @@ impl Main {
         self.section_of(&self.document)
     }
 
+    /// By the document's own version, where it has one.
     pub fn section_of<'d>(&self, document: &'d DocumentMut) -> Option<&'d Item> {
-        document.get("plugins")?.get(self.plugin)
+        let plugin = match document.get("version").and_then(Item::as_integer) {
+            Some(2) => SERVICE,
+            Some(3 | 4) => RUNTIME,
+            _ => self.plugin,
+        };
+        document.get("plugins")?.get(plugin)
+    }
+
+    pub fn is_older_than(&self, document: &DocumentMut) -> bool {
+        let version = document.get("version").and_then(Item::as_integer);
+        version.is_some_and(|version| version > self.version)
     }
 
     pub fn has_ours(&self, document: &DocumentMut) -> bool {

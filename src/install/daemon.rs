@@ -79,14 +79,16 @@ impl Daemon {
     /// Those whose program or configuration is in a tree; where there is none, the one that may be
     /// installed later.
     pub fn of(tree: &dyn ReadTree) -> Vec<Daemon> {
-        let is_there = |daemon: &Daemon| {
-            daemon.traces().iter().any(|path| tree.exists(path)) || tree.exists(&daemon.config())
-        };
-        let mut found: Vec<Daemon> = Daemon::ALL.into_iter().filter(is_there).collect();
-        if found.is_empty() {
-            found.push(Daemon::Own);
-        }
+        let has_program = |daemon: &Daemon| daemon.traces().iter().any(|path| tree.exists(path));
+        let has_file = |daemon: &Daemon| tree.exists(&daemon.config());
+        let by_program: Vec<Daemon> = Daemon::ALL.into_iter().filter(has_program).collect();
+        // A file alone may be left over from another time.
+        let by_file = Daemon::ALL.into_iter().filter(has_file).collect();
+        let found = [by_program, by_file, vec![Daemon::Own]];
         found
+            .into_iter()
+            .find(|all| !all.is_empty())
+            .unwrap_or_default()
     }
 
     /// What makes it read its files again if it runs; nothing where it does so by itself.
@@ -121,8 +123,10 @@ pub(super) fn restarts(changes: &[&Change]) -> Vec<String> {
 /// Whether the containerd that is installed by itself is of version 2 or later; nothing where its
 /// program is not there.
 pub(super) fn is_second(tree: &dyn ReadTree) -> Result<Option<bool>> {
-    match PROGRAMS.iter().find(|path| tree.exists(path)) {
-        Some(path) => Ok(Some(tree.holds(path, SECOND)?)),
-        None => Ok(None),
+    let mut is_second = None;
+    for path in PROGRAMS.iter().filter(|path| tree.exists(path)) {
+        // Of two, the older one may be the one that runs.
+        is_second = Some(tree.holds(path, SECOND)? && is_second != Some(false));
     }
+    Ok(is_second)
 }

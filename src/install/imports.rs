@@ -80,6 +80,11 @@ pub(super) fn surely(path: &str, document: &DocumentMut, file: &str) -> bool {
     })
 }
 
+/// Whether the document at `path` imports a file by its name, not by a pattern.
+pub(super) fn by_name(path: &str, document: &DocumentMut, file: &str) -> bool {
+    patterns(document).any(|one| !is_pattern(one) && absolute(one, path) == file)
+}
+
 fn patterns(document: &DocumentMut) -> impl Iterator<Item = &str> {
     document
         .get("imports")

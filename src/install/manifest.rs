@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -284,7 +284,29 @@ pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Res
         );
         return Err(ErrorClass::Refused.error(text));
     }
+    let runtimes = manifest.entries.iter().map(|e| e.path.as_str());
+    let runtimes: Vec<&str> = runtimes.filter(|path| is_runtime(path)).collect();
+    let imported = containerd::importer(&ground).ok().flatten();
+    let has_drop_in = manifest
+        .entries
+        .iter()
+        .any(|e| e.path == containerd::DROP_IN);
+    if let Some(path) = imported.filter(|_| has_drop_in) {
+        return Err(ErrorClass::Refused.error(format!(
+            "{path} imports {} by its name: take that out first, since containerd does not start \
+            without a file that it imports",
+            containerd::DROP_IN
+        )));
+    }
     let mut removal = Removal::default();
+    if let Some(path) = containerd::caller(&ground, &runtimes).ok().flatten() {
+        let text = format!("{path} has the runtime {NAME}, which `install` did not write there");
+        ensure!(
+            lenient,
+            ErrorClass::Refused.error(format!("{text}: remove it first"))
+        );
+        removal.left.push(text);
+    }
     removal.done.manifest.folders.clone_from(&manifest.folders);
     removal.done.manifest.had_devices = manifest.had_devices;
     for entry in manifest.entries.iter().rev() {

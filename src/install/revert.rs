@@ -74,6 +74,12 @@ impl Reversal {
                     self.value(path, before.and_then(|b| b.get(key)), value, now);
                     path.pop();
                 }
+                // containerd 1 starts no CRI without it as soon as another runtime is named.
+                let is_added_to = there.keys().any(|key| !after.contains_key(key));
+                if is_added_to && path.last().is_some_and(|key| key == "runtimes") {
+                    let kept = [path.as_slice(), &["runc".to_owned()]].concat();
+                    self.ops.retain(|op| *op != Op::Remove(kept.clone()));
+                }
                 let ops = self.ops.get(first..).unwrap_or_default();
                 // A table that we made goes with the last thing in it.
                 if before.is_none() && there.keys().all(|key| removes(ops, path, key)) {

@@ -53,6 +53,11 @@ impl Target {
         !matches!(self, Target::Systemd | Target::NetworkManagers)
     }
 
+    /// Whether containers can be started without containerd's CRI.
+    pub(super) fn is_other_engine(self) -> bool {
+        self.is_engine() && self != Target::Containerd
+    }
+
     /// What shows that it is on a host: any of these.
     pub(super) fn traces(self) -> Vec<&'static str> {
         let own: &[&str] = match self {

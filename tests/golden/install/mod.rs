@@ -86,7 +86,7 @@ const TO_PASTE: &str = ": add this to it, and restart ";
 
 #[test]
 fn golden_cases() {
-    let cases = testkit::golden::cases("install", 60);
+    let cases = testkit::golden::cases("install", 72);
     let (mut wrong, mut installed) = (Vec::new(), 0);
     for case in &cases {
         let args = fs::read_to_string(case.join("args")).unwrap();
@@ -149,14 +149,25 @@ fn golden_cases() {
             "{}: twice is not once",
             case.display()
         );
-        rdmaprep("uninstall", root.path(), &["--dry-run"]).ok();
+        // What an administrator has added is his to take out.
+        let mut forced = Vec::new();
+        if let Ok(refusal) = fs::read_to_string(case.join("uninstall")) {
+            rdmaprep("uninstall", root.path(), &[]).fails(3, &[refusal.trim()]);
+            forced.push("--leave-changed");
+        }
+        rdmaprep(
+            "uninstall",
+            root.path(),
+            &[&forced[..], &["--dry-run"]].concat(),
+        )
+        .ok();
         assert_eq!(
             once,
             all(root.path()),
             "{}: a dry run has changed something",
             case.display()
         );
-        rdmaprep("uninstall", root.path(), &[]).ok();
+        rdmaprep("uninstall", root.path(), &forced).ok();
         assert_eq!(
             before,
             all(root.path()),

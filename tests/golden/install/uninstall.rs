@@ -448,3 +448,48 @@ fn a_damaged_config_file_is_reported_once() {
         assert_eq!(said.err.matches("no_such_key").count(), 1, "{said:?}");
     });
 }
+
+/// A tree with that /etc/containerd/config.toml, where rdmaprep is installed.
+fn with_containerd(text: &str) -> (TempDir, PathBuf) {
+    let root = TempDir::new().unwrap();
+    let config = root.path().join("etc/containerd/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(&config, text).unwrap();
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    (root, config)
+}
+
+/// containerd 1.6 and 1.7 load no CRI where a file names runtimes and lacks the default one.
+#[test]
+fn runc_stays_as_long_as_another_runtime_is_there() {
+    let (root, config) = with_containerd("version = 2\n");
+    let text = fs::read_to_string(&config).unwrap();
+    let runtimes = "plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes";
+    let theirs = format!("\n[{runtimes}.kata]\nruntime_type = \"io.containerd.kata.v2\"\n");
+    fs::write(&config, text + &theirs).unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    let text = fs::read_to_string(&config).unwrap();
+    for (name, is_there) in [("runc", true), ("kata", true), ("rdmaprep", false)] {
+        assert_eq!(
+            text.contains(&format!("{runtimes}.{name}]")),
+            is_there,
+            "{text}"
+        );
+    }
+}
+
+/// containerd does not start where a file that it imports is missing.
+#[test]
+fn a_drop_in_that_is_imported_by_name_stays() {
+    let (root, config) = with_containerd("version = 3\nimports = [\"conf.d/*.toml\"]\n");
+    let drop_in = root.path().join("etc/containerd/conf.d/rdmaprep.toml");
+    assert!(drop_in.exists());
+    let listed = "version = 3\nimports = [\"conf.d/rdmaprep.toml\"]\n";
+    fs::write(&config, listed).unwrap();
+    let words = ["config.toml imports /etc/containerd/conf.d/rdmaprep.toml by its name"];
+    rdmaprep("uninstall", root.path(), &["--leave-changed"]).fails(3, &words);
+    assert!(drop_in.exists());
+    fs::write(&config, "version = 3\n").unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert!(!drop_in.exists());
+}
