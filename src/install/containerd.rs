@@ -92,7 +92,7 @@ fn own(ours: &Ours, ground: &Ground) -> Result<Part> {
     config.main.is_known(&config.path)?;
     let known = config.known();
     let mut notes = config.notes(&known);
-    let is_second = daemon::is_second(ground.tree)?;
+    let is_second = daemon::is_second(ground.tree);
     let lacks_cdi = known.cdi != Some(true) && config.main.replaces();
     if is_second == Some(false) && lacks_cdi {
         notes.push(format!(
@@ -369,9 +369,10 @@ impl Config {
         if self.main.names(document, &ours.path) {
             return Ok(true);
         }
+        let by = self.daemon.name();
         let text = format!(
             "{other} has a section of the CRI plugin, and containerd 1 takes just one file's: add \
-            this to it, and restart containerd"
+            this to it, and restart {by}"
         );
         Err(Paste(sections(&self.main, ours, known)?)).class(ErrorClass::Refused, text)
     }

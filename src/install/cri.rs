@@ -16,14 +16,18 @@ pub(super) const NVIDIA: &str = "nvidia";
 /// What the pod's annotations are passed on by.
 const ANNOTATIONS: &str = "rdmaprep.io/*";
 
+/// What the sections of all files say together.
 #[derive(Default)]
 pub(super) struct Known {
+    /// Whether any names runtimes.
     pub any: bool,
+    /// `SystemdCgroup` of the default runtime, or of runc.
     pub cgroup: Option<bool>,
     /// The default runtime, and its program, where that is one besides runc's.
     pub other: Option<(String, String)>,
     /// The program of the runtime for GPUs.
     pub gpus: Option<String>,
+    /// `enable_cdi`.
     pub cdi: Option<bool>,
 }
 
@@ -127,7 +131,8 @@ impl Main {
         runtimes.is_some_and(|runtimes| runtimes.contains_key(NAME))
     }
 
-    /// Whether it has our runtime, by whomever.
+    /// Whether it has a runtime of our name that calls this program, written by `install` or by an
+    /// administrator.
     pub fn names(&self, document: &DocumentMut, runtime: &str) -> bool {
         let own = self.section_of(document).and_then(runtimes);
         let own = own.and_then(|runtimes| runtimes.get(NAME)?.get("options")?.get("BinaryName"));

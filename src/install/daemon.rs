@@ -1,8 +1,6 @@
 //! The containerd daemons of a host: one that is installed by itself, and those that distributions
 //! of Kubernetes bring along, each with files and a restart of its own.
 
-use anyhow::Result;
-
 use super::{Change, Target};
 use crate::disk::host_tree::ReadTree;
 
@@ -79,16 +77,19 @@ impl Daemon {
     /// Those whose program or configuration is in a tree; where there is none, the one that may be
     /// installed later.
     pub fn of(tree: &dyn ReadTree) -> Vec<Daemon> {
-        let has_program = |daemon: &Daemon| daemon.traces().iter().any(|path| tree.exists(path));
-        let has_file = |daemon: &Daemon| tree.exists(&daemon.config());
-        let by_program: Vec<Daemon> = Daemon::ALL.into_iter().filter(has_program).collect();
+        let all = Daemon::ALL.into_iter();
+        let by_program: Vec<Daemon> = all.clone().filter(|d| d.has_program(tree)).collect();
         // A file alone may be left over from another time.
-        let by_file = Daemon::ALL.into_iter().filter(has_file).collect();
+        let by_file = all.filter(|d| tree.exists(&d.config())).collect();
         let found = [by_program, by_file, vec![Daemon::Own]];
         found
             .into_iter()
             .find(|all| !all.is_empty())
             .unwrap_or_default()
+    }
+
+    fn has_program(self, tree: &dyn ReadTree) -> bool {
+        self.traces().iter().any(|path| tree.exists(path))
     }
 
     /// What makes it read its files again if it runs; nothing where it does so by itself.
@@ -121,12 +122,14 @@ pub(super) fn restarts(changes: &[&Change]) -> Vec<String> {
 }
 
 /// Whether the containerd that is installed by itself is of version 2 or later; nothing where its
-/// program is not there.
-pub(super) fn is_second(tree: &dyn ReadTree) -> Result<Option<bool>> {
+/// program is not there, or a link of another tree leads elsewhere.
+pub(super) fn is_second(tree: &dyn ReadTree) -> Option<bool> {
     let mut is_second = None;
     for path in PROGRAMS.iter().filter(|path| tree.exists(path)) {
-        // Of two, the older one may be the one that runs.
-        is_second = Some(tree.holds(path, SECOND)? && is_second != Some(false));
+        if let Ok(holds) = tree.holds(path, SECOND) {
+            // Of two, the older one may be the one that runs.
+            is_second = Some(holds && is_second != Some(false));
+        }
     }
-    Ok(is_second)
+    is_second
 }
