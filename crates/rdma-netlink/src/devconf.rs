@@ -3,15 +3,11 @@
 //! later kernel appends. A value that is not reported, or from which the text of the file does not
 //! follow, is nothing here: it is read from its file.
 
-use netlink_packet_core::{
-    DecodeError, DefaultNla, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader,
-    NetlinkSerializable,
-};
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
 
 use crate::af_spec::{AF_INET, AF_INET6, IFINFOMSG, IFLA_AF_SPEC, find};
 use crate::generic::attribute;
-use crate::ifname_utf8::NEWLINK;
-use crate::raw::{Packet, word};
+use crate::raw::word;
 
 /// include/uapi/linux/if_link.h.
 const IFLA_INET_CONF: u16 = 1;
@@ -199,44 +195,6 @@ pub fn setting(values: &[(u16, i32)]) -> DefaultNla {
         IFLA_AF_SPEC | NLA_F_NESTED,
         nested(AF_INET, &nested(IFLA_INET_CONF, &each)),
     )
-}
-
-/// A message of a list of links, with what the library drops of it; or the request for that list.
-#[derive(Clone, Debug)]
-pub struct LinkPacket {
-    pub packet: Packet,
-    pub conf: DevConf,
-}
-
-impl NetlinkDeserializable for LinkPacket {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<LinkPacket, DecodeError> {
-        let is_link = header.message_type == NEWLINK;
-        let conf = if is_link {
-            DevConf::of_link(payload)
-        } else {
-            DevConf::default()
-        };
-        Ok(LinkPacket {
-            packet: Packet::deserialize(header, payload)?,
-            conf,
-        })
-    }
-}
-
-impl NetlinkSerializable for LinkPacket {
-    fn message_type(&self) -> u16 {
-        self.packet.message_type()
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.packet.buffer_len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        self.packet.serialize(buffer);
-    }
 }
 
 fn words(value: &[u8]) -> Vec<u32> {

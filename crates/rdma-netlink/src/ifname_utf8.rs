@@ -13,7 +13,7 @@ use netlink_packet_route::link::{LinkAttribute, Prop};
 use crate::af_spec::{self, IFINFOMSG};
 
 /// include/uapi/linux/rtnetlink.h.
-pub const NEWLINK: u16 = 16;
+pub(crate) const NEWLINK: u16 = 16;
 /// include/uapi/linux/if_link.h.
 const IFLA_IFNAME: u16 = 3;
 pub const IFLA_IFALIAS: u16 = 20;

@@ -17,7 +17,7 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::RouteType;
 use netlink_packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 
-pub use link::{link_name, nameless, netdev, stranger};
+pub use link::{link_name, may_be_stranger, nameless, netdev, stranger};
 use rdma_model::ids::{Hex, IfName, Mac};
 use rdma_model::snapshot::{Address, Neighbour, Rule};
 

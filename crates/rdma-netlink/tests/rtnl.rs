@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{Emitable, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -746,5 +746,36 @@ fn an_empty_link_layer_address_is_none() {
         ];
         let dev = rtnl::netdev(&m, &names()).unwrap();
         assert_eq!((&dev.mac, &dev.permanent_mac), (&None, &None));
+    }
+}
+
+#[test]
+fn bytes_of_a_link_say_whether_it_may_be_a_stranger() {
+    let linked = |kind: InfoKind, nsid: Option<i32>| {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        link.attributes = vec![
+            LinkAttribute::IfName("part0".to_owned()),
+            LinkAttribute::Link(3),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
+        ];
+        link.attributes.extend(nsid.map(LinkAttribute::LinkNetNsId));
+        link
+    };
+    for (kind, nsid, expected) in [
+        (InfoKind::MacVlan, Some(4), true),
+        (InfoKind::Other("a_later_one".to_owned()), Some(4), true),
+        (InfoKind::MacVlan, None, false),
+        (InfoKind::Veth, Some(4), false),
+    ] {
+        let link = linked(kind.clone(), nsid);
+        let mut bytes = vec![0; link.buffer_len()];
+        link.emit(&mut bytes);
+        assert_eq!(rtnl::may_be_stranger(&bytes), expected, "{kind:?} {nsid:?}");
+        let found = rtnl::stranger(&link).filter(|(_, stranger)| !stranger.lowers.is_empty());
+        assert_eq!(found.is_some(), expected, "{kind:?} {nsid:?}");
+        for length in 0..bytes.len() {
+            rtnl::may_be_stranger(&bytes[..length]);
+        }
     }
 }

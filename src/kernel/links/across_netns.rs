@@ -15,6 +15,7 @@ use rdma_model::ids::Mac;
 use rdma_model::snapshot::Stranger;
 use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
+use rdma_netlink::socket::parsed;
 
 use super::{RouteSocket, change_links, link};
 use crate::kernel::netns::Netns;
@@ -38,20 +39,20 @@ impl RouteSocket {
         let mut whole = false;
         for _ in 0..TRIES {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (messages, interrupted) =
-                match self.exchange_within(Message::GetLink(change_links::ask()), NLM_F_DUMP, left)
-                {
-                    // What the earlier lists had is worth more than the reason why there is no
-                    // further one.
-                    Err(_) if !found.is_empty() => break,
-                    answer => answer.context("listing links")?,
-                };
-            let links = messages.into_iter().filter_map(link);
-            for (nsid, stranger) in links.filter_map(|l| rtnl::stranger(&l)) {
-                if stranger.lowers.iter().any(|index| concerns(*index)) {
-                    found.insert(stranger.ifindex, (nsid, stranger));
-                }
-            }
+            let ask = Packet::from(Message::GetLink(change_links::ask()));
+            let listed = self
+                .socket
+                .exchange_each(&ask, NLM_F_DUMP, left, |kind, payload| {
+                    let stranger = stranger(kind, payload);
+                    let stranger = stranger.filter(|(_, s)| s.lowers.iter().any(|i| concerns(*i)));
+                    found.extend(stranger.map(|(nsid, s)| (s.ifindex, (nsid, s))));
+                });
+            let interrupted = match listed {
+                // What the earlier lists had is worth more than the reason why there is no further
+                // one.
+                Err(_) if !found.is_empty() => break,
+                answer => answer.context("listing links")?,
+            };
             whole = !interrupted;
             if whole {
                 break;
@@ -129,6 +130,14 @@ impl RouteSocket {
             done => done,
         }
     }
+}
+
+/// Most links sit on nothing of another namespace, and are not parsed.
+fn stranger(kind: u16, payload: &[u8]) -> Option<(i32, Stranger)> {
+    if !rtnl::may_be_stranger(payload) {
+        return None;
+    }
+    rtnl::stranger(&link(parsed(kind, payload)?)?)
 }
 
 fn in_group(index: u32, group: u32) -> LinkMessage {

@@ -11,8 +11,10 @@ use netlink_packet_route::link::{
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{LinkOptions, ProgramHook};
 use rdma_model::step::{Settings, VirtualLink};
-use rdma_netlink::devconf::{self, DevConf, LinkPacket};
+use rdma_netlink::devconf::{self, DevConf};
 use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
+use rdma_netlink::raw::Packet;
+use rdma_netlink::socket::parsed;
 use rdma_netlink::{link_info, rtnl};
 
 use super::{ANSWER, RouteSocket, link};
@@ -38,15 +40,19 @@ impl RouteSocket {
     }
 
     pub(super) fn link_and_conf(&mut self, ask: LinkMessage) -> io::Result<(LinkMessage, DevConf)> {
-        let ask = LinkPacket {
-            packet: Message::GetLink(ask).into(),
-            conf: DevConf::default(),
-        };
-        let (messages, _) = self.socket.exchange(ask, 0, ANSWER)?;
-        let mut found = messages.into_iter();
-        found
-            .find_map(|m| Some((link(m.packet)?, m.conf)))
-            .ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
+        let mut found = None;
+        self.socket.exchange_each(
+            &Packet::from(Message::GetLink(ask)),
+            0,
+            ANSWER,
+            |kind, payload| {
+                let link = parsed(kind, payload).and_then(link);
+                found = link
+                    .map(|link| (link, DevConf::of_link(payload)))
+                    .or(found.take());
+            },
+        )?;
+        found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {

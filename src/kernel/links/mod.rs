@@ -61,16 +61,7 @@ impl RouteSocket {
         message: impl Into<Packet>,
         flags: u16,
     ) -> io::Result<(Vec<Packet>, bool)> {
-        self.exchange_within(message, flags, ANSWER)
-    }
-
-    fn exchange_within(
-        &mut self,
-        message: impl Into<Packet>,
-        flags: u16,
-        time: Duration,
-    ) -> io::Result<(Vec<Packet>, bool)> {
-        self.socket.exchange(message.into(), flags, time)
+        self.socket.exchange(message.into(), flags, ANSWER)
     }
 
     fn change(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<()> {

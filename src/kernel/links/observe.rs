@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use nix::libc::ENODEV;
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
 use rdma_model::step::Side;
-use rdma_netlink::devconf::{DevConf, LinkPacket};
+use rdma_netlink::devconf::DevConf;
 use rdma_netlink::neigh_parms;
 use rdma_netlink::qdisc::{self, ObservedQdisc};
 use rdma_netlink::raw::{Packet, RTM_GETNEIGHTBL, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
@@ -21,7 +21,7 @@ use rdma_netlink::{nexthop, route, rtnl};
 use rustix::time::{ClockId, clock_getres};
 
 use super::{RouteSocket, change_links, link};
-use crate::kernel::{Depth, Routes, Scope};
+use crate::kernel::{Depth, Routes, Scope, Sysctls};
 
 /// include/uapi/linux/if_addr.h.
 const IFA_F_DADFAILED: u32 = 0x08;
@@ -101,7 +101,7 @@ impl RouteSocket {
             (Routes::Of(routes), Depth::Links) if routes.indices().len() < self.listed => {
                 self.links_at(routes.indices())?
             }
-            _ => self.links()?,
+            _ => self.links(&scope.sysctls)?,
         };
         let names = links.iter().map(|l| (l.dev.ifindex, l.dev.name.clone()));
         let names: Names = names.collect();
@@ -172,19 +172,18 @@ impl RouteSocket {
         Ok(network)
     }
 
-    fn links(&mut self) -> Result<Listing> {
-        let ask = LinkPacket {
-            packet: Message::GetLink(change_links::ask()).into(),
-            conf: DevConf::default(),
-        };
+    /// All, with the settings of those whose sysctls are asked for.
+    fn links(&mut self, sysctls: &Sysctls) -> Result<Listing> {
+        let ask = Packet::from(Message::GetLink(change_links::ask()));
         let (mut links, mut confs) = (BTreeMap::new(), HashMap::new());
         for _ in 0..LISTS {
             let listed = self.list(&ask, |kind, payload| {
-                let LinkPacket { packet, conf } = parsed(kind, payload)?;
-                Some((Listed::of(&link(packet)?)?, conf))
+                let listed = Listed::of(&link(parsed(kind, payload)?)?)?;
+                let concerned = sysctls.concern(&listed.dev.name);
+                Some((listed, concerned.then(|| DevConf::of_link(payload))))
             })?;
             for (link, conf) in listed {
-                confs.insert(link.dev.ifindex, conf);
+                confs.extend(conf.map(|conf| (link.dev.ifindex, conf)));
                 links.insert(link.dev.ifindex, link);
             }
             if self.is_whole {

@@ -1,5 +1,6 @@
 //! Links of route netlink as netdevs, and as links of other namespaces.
 
+use std::ffi::CStr;
 use std::net::Ipv6Addr;
 
 use netlink_packet_route::link::{
@@ -7,10 +8,17 @@ use netlink_packet_route::link::{
     XdpAttached,
 };
 use rdma_model::ids::{IfName, Mac};
+use rdma_model::link_kind::LinkKind;
 use rdma_model::snapshot::{LinkOptions, Netdev, Program, ProgramHook, Stranger};
 
 use super::{Names, bytes};
+use crate::af_spec::{IFINFOMSG, find};
 use crate::{link_info, lower_link};
+
+/// include/uapi/linux/if_link.h.
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_LINK_NETNSID: u16 = 37;
 
 /// The index in a link message, and its name. One that is no text, or none that we take, or looks
 /// like this, is called `?INDEX` instead, and is addressed by that index: whatever a container
@@ -85,6 +93,19 @@ fn nsid(message: &LinkMessage) -> Option<i32> {
             None
         }
     })
+}
+
+/// Whether a link message, as its bytes, can be one of a [`stranger`]: the link below is in another
+/// namespace, and is not its peer, as that of each container's veth is.
+pub fn may_be_stranger(message: &[u8]) -> bool {
+    let Some(attributes) = message.get(IFINFOMSG..) else {
+        return false;
+    };
+    let info = find(attributes, IFLA_LINKINFO);
+    let kind = info.and_then(|info| find(info, IFLA_INFO_KIND));
+    let kind = kind.and_then(|kind| CStr::from_bytes_until_nul(kind).ok()?.to_str().ok());
+    let is_paired = kind.and_then(LinkKind::of).is_some_and(LinkKind::is_paired);
+    find(attributes, IFLA_LINK_NETNSID).is_some() && !is_paired
 }
 
 /// A link message of another namespace as a link that sits on something of a third one, with the
