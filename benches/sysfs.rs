@@ -25,7 +25,7 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
-use rdmaprep::kernel::sysfs::{self, Scope, Survey};
+use rdmaprep::kernel::sysfs::{self, Survey};
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};
 use tempfile::TempDir;
@@ -97,7 +97,7 @@ fn in_memory() -> TempDir {
 /// Observe, select, render, for both carriers.
 fn ours(root: &Path) -> Survey {
     let survey = Survey::open(root).unwrap();
-    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    let facts = sysfs::merge(survey.facts(), None, None);
     let request = Request::new(
         None,
         &SelectArgs::default(),
@@ -162,7 +162,7 @@ fn nics(criterion: &mut Criterion, count: usize) {
     }
     .write(dir.path());
     let survey = Survey::open(dir.path()).unwrap();
-    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    let facts = sysfs::merge(survey.facts(), None, None);
     assert_eq!(facts.hcas.len(), count);
     let (whole, links, keep) = (survey.whole(), survey.links(), half(&facts));
     let mut group = criterion.benchmark_group("sysfs by NICs");

@@ -15,7 +15,7 @@ use rdma_model::tree::{Tree, differences};
 use super::{reading, say};
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::disk::files;
-use crate::kernel::sysfs::{self, Lacking, Scope, Survey};
+use crate::kernel::sysfs::{self, Lacking, Survey};
 use crate::report;
 use crate::select::check_listed;
 use crate::view::{self, Keep};
@@ -51,7 +51,7 @@ fn seen(args: &ViewArgs) -> Result<Tree> {
 }
 
 fn view_of(survey: &Survey, args: &ViewArgs) -> Result<Tree> {
-    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    let facts = sysfs::merge(survey.facts(), None, None);
     let keep = wanted(&args.hca, &facts)?;
     Ok(match (args.mode, keep) {
         (Carrier::Snapshot, None) => survey.whole(),

@@ -15,7 +15,7 @@ use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::disk::files;
-use rdmaprep::kernel::sysfs::{self, Scope, Survey};
+use rdmaprep::kernel::sysfs::{self, Survey};
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ use testkit::trees::made::{LARGE, Shape, Sys};
 use testkit::trees::{TREES, captured, realdata, unpacked};
 
 fn facts(survey: &Survey) -> Snapshot {
-    sysfs::merge(survey.facts(Scope::FULL), None, None)
+    sysfs::merge(survey.facts(), None, None)
 }
 
 fn written(tree: &Tree) -> TempDir {

@@ -82,10 +82,7 @@ impl World for Kernel {
             Side::Host => Some(Survey::open(Path::new("/sys"))?),
             Side::Inside => Some(Survey::of_netns(&space.netns)?),
         };
-        let tree = survey
-            .as_ref()
-            .map(|s| s.facts(sysfs::Scope::FULL))
-            .unwrap_or_default();
+        let tree = survey.as_ref().map(Survey::facts).unwrap_or_default();
         let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
         snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs::this_cpu));
         snapshot.boot_id = boot_id;

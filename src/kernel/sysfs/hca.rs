@@ -19,15 +19,15 @@ pub(super) struct FoundHca {
     pub(super) carrier: Option<IfName>,
 }
 
-fn read(dir: Option<Dir>, name: &str, with_gids: bool) -> Result<FoundHca, String> {
+fn read(dir: Option<Dir>, name: &str) -> Result<FoundHca, String> {
     let parsed = name
         .parse()
         .map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
     let dir = dir.ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
-    Ok(hca(parsed, &dir, with_gids))
+    Ok(hca(parsed, &dir))
 }
 
-pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
+pub(super) fn hcas(root: &Root, warnings: &mut Vec<String>) -> Vec<FoundHca> {
     let Some(class) = root.dir("class/infiniband") else {
         return Vec::new();
     };
@@ -39,8 +39,7 @@ pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> 
     let mut found = Vec::new();
     let hcas = each(root, &names, |root, names| {
         let all = names.iter();
-        all.map(|name| read(root.find(class, name), name, with_gids))
-            .collect()
+        all.map(|name| read(root.find(class, name), name)).collect()
     });
     for (name, one) in names.iter().zip(hcas) {
         let mut one = match one {
@@ -63,7 +62,7 @@ pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> 
     found
 }
 
-fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
+fn hca(name: HcaName, dir: &Dir) -> FoundHca {
     // parent_show() in drivers/infiniband/sw/rxe/rxe_verbs.c: no other driver has this attribute.
     let carrier: Option<IfName> = dir.parse("parent");
     let device = dir.sub("device");
@@ -94,7 +93,7 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         numa: numa.filter(|_| carrier.is_none()),
         uverbs: None,
         umad: Vec::new(),
-        ports: ports(dir, with_gids),
+        ports: ports(dir),
         conflicts: Vec::new(),
     };
     FoundHca {
@@ -122,7 +121,7 @@ fn uevent_driver(device: &Dir) -> Option<String> {
         .map(str::to_owned)
 }
 
-fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
+fn ports(dir: &Dir) -> Vec<Port> {
     let Some(ports) = dir.sub("ports") else {
         return Vec::new();
     };
@@ -140,12 +139,8 @@ fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
             link_layer: dir.attr("link_layer"),
             rate: dir.attr("rate"),
             netdev: None,
-            gids: if with_gids {
-                gid_table(&dir)
-            } else {
-                Vec::new()
-            },
-            gid_table: if with_gids { places(&dir) } else { None },
+            gids: gid_table(&dir),
+            gid_table: places(&dir),
         })
         .collect();
     ports.sort_by_key(|p| p.number);

@@ -58,7 +58,7 @@ pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> S
 /// Adds what only sysfs knows to live netdevs, and says which ones it knew. /sys/class/net shows
 /// the namespace of its mount, netlink that of the thread (net_ns_type_operations in
 /// net/core/net-sysfs.c): only an equal ifindex and address prove one netdev.
-pub fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
+fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
     let seen: BTreeMap<&IfName, &Netdev> = seen.iter().map(|n| (&n.name, n)).collect();
     let mut known = BTreeSet::new();
     for netdev in live {

@@ -27,7 +27,7 @@ use root::Root;
 pub use counters::PortCounters;
 pub use hca::driver;
 pub use lacking::Lacking;
-pub use merge::{adorn, merge};
+pub use merge::merge;
 pub(super) use numa::this_cpu;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,72 +41,6 @@ pub struct SysTree {
     pub cpu: Option<Cpu>,
     pub rdma_cm: Option<CharDevice>,
     pub warnings: Vec<String>,
-}
-
-/// How much to read: a hook has no use for the slow parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scope {
-    /// All PCI functions, hundreds on a GPU node, and each link speed is read from the device; and
-    /// what they hang from.
-    pub pci: bool,
-    /// GID tables: 256 entries per mlx5 port.
-    pub gids: bool,
-    /// Netdevs without hardware: sysfs shows of them only what netlink reports as well.
-    pub virtual_netdevs: bool,
-}
-
-impl Scope {
-    pub const FULL: Scope = Scope {
-        pci: true,
-        gids: true,
-        virtual_netdevs: true,
-    };
-    /// What the joining of a live host's netdevs and HCAs needs.
-    pub const BRIEF: Scope = Scope {
-        pci: false,
-        gids: false,
-        virtual_netdevs: false,
-    };
-}
-
-pub fn read(root: &Path) -> SysTree {
-    read_scope(root, Scope::FULL)
-}
-
-pub fn read_scope(root: &Path, scope: Scope) -> SysTree {
-    match Root::open(root) {
-        Ok(root) => read_root(&root, scope),
-        Err(e) => SysTree {
-            warnings: vec![format!("{} cannot be read: {e}", root.display())],
-            ..SysTree::default()
-        },
-    }
-}
-
-fn read_root(root: &Root, scope: Scope) -> SysTree {
-    let mut warnings = Vec::new();
-    let netdevs = netdev::netdevs(root, scope.virtual_netdevs, &mut warnings);
-    let mut hcas = hca::hcas(root, scope.gids, &mut warnings);
-    for hca in &mut hcas {
-        netdev::put_behind_ports(hca, &netdevs);
-    }
-    SysTree {
-        hcas: hcas.into_iter().map(|found| found.hca).collect(),
-        netdevs: netdevs.into_iter().map(|found| found.netdev).collect(),
-        pci: if scope.pci {
-            pci::functions(root, &mut warnings)
-        } else {
-            Vec::new()
-        },
-        numa_nodes: if scope.pci {
-            numa::nodes(root)
-        } else {
-            Vec::new()
-        },
-        cpu: if scope.pci { numa::cpu(root) } else { None },
-        rdma_cm: hca::rdma_cm(root),
-        warnings,
-    }
 }
 
 /// The used entries of one port's GID table in a /sys that is held open; empty where there is no
@@ -151,8 +85,23 @@ impl Survey {
             .context("mounting a sysfs of the container's namespace")
     }
 
-    pub fn facts(&self, scope: Scope) -> SysTree {
-        read_root(&self.0, scope)
+    pub fn facts(&self) -> SysTree {
+        let root = &self.0;
+        let mut warnings = Vec::new();
+        let netdevs = netdev::netdevs(root, &mut warnings);
+        let mut hcas = hca::hcas(root, &mut warnings);
+        for hca in &mut hcas {
+            netdev::put_behind_ports(hca, &netdevs);
+        }
+        SysTree {
+            hcas: hcas.into_iter().map(|found| found.hca).collect(),
+            netdevs: netdevs.into_iter().map(|found| found.netdev).collect(),
+            pci: pci::functions(root, &mut warnings),
+            numa_nodes: numa::nodes(root),
+            cpu: numa::cpu(root),
+            rdma_cm: hca::rdma_cm(root),
+            warnings,
+        }
     }
 
     pub fn links(&self) -> Tree {
@@ -176,5 +125,5 @@ impl Survey {
 }
 
 pub fn tree_snapshot(root: &Path) -> Result<Snapshot> {
-    Ok(merge(Survey::open(root)?.facts(Scope::FULL), None, None))
+    Ok(merge(Survey::open(root)?.facts(), None, None))
 }

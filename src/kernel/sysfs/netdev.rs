@@ -24,11 +24,7 @@ pub(super) struct FoundNetdev {
     lowers: Vec<String>,
 }
 
-pub(super) fn netdevs(
-    root: &Root,
-    with_virtual: bool,
-    warnings: &mut Vec<String>,
-) -> Vec<FoundNetdev> {
+pub(super) fn netdevs(root: &Root, warnings: &mut Vec<String>) -> Vec<FoundNetdev> {
     let Some(class) = root.dir("class/net") else {
         return Vec::new();
     };
@@ -42,8 +38,7 @@ pub(super) fn netdevs(
     let mut found = Vec::new();
     for one in each(root, &names, |root, names| {
         let all = names.iter();
-        all.filter_map(|name| read(root.find(class, name), name, with_virtual))
-            .collect()
+        all.map(|name| read(root.find(class, name), name)).collect()
     }) {
         match one {
             Ok(netdev) => found.push(netdev),
@@ -58,14 +53,10 @@ pub(super) fn netdevs(
     found
 }
 
-/// Nothing of a virtual one that is not asked for.
-fn read(dir: Option<Dir>, name: &str, with_virtual: bool) -> Option<Result<FoundNetdev, String>> {
-    match (name.parse(), dir) {
-        (Err(e), _) => Some(Err(format!("class/net: {e}"))),
-        (_, None) => Some(Err(format!("class/net/{name} leads nowhere"))),
-        (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => None,
-        (Ok(name), Some(dir)) => Some(Ok(netdev(name, &dir))),
-    }
+fn read(dir: Option<Dir>, name: &str) -> Result<FoundNetdev, String> {
+    let parsed = name.parse().map_err(|e| format!("class/net: {e}"))?;
+    let dir = dir.ok_or_else(|| format!("class/net/{name} leads nowhere"))?;
+    Ok(netdev(parsed, &dir))
 }
 
 fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {

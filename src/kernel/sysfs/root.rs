@@ -218,7 +218,7 @@ impl Root {
     }
 
     fn list(&self, dir: &str) -> Result<Names, Errno> {
-        let fd = self.open_at(dir, OFlags::DIRECTORY)?;
+        let fd = self.open_dir(dir)?;
         let (mut text, mut found) = (String::new(), Vec::new());
         let mut buffer = Vec::with_capacity(LISTED);
         let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
@@ -306,7 +306,7 @@ impl Root {
     fn open_in(&self, dir: &str, name: &str) -> Result<OwnedFd, Errno> {
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|(at, _)| at != dir) {
-            *last = Some((dir.to_owned(), self.open_at(dir, OFlags::DIRECTORY)?));
+            *last = Some((dir.to_owned(), self.open_dir(dir)?));
         }
         let (_, fd) = last.as_ref().ok_or(Errno::NOENT)?;
         openat(
@@ -338,13 +338,13 @@ impl Root {
     }
 
     /// Opens a real path. What was exchanged for a link since it was listed is not followed.
-    fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn open_dir(&self, path: &str) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { "." } else { path };
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         openat2(
             &self.memory.top,
             path,
-            flags | OFlags::RDONLY | OFlags::CLOEXEC,
+            OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
             how,
         )
