@@ -47,7 +47,7 @@ impl<'a> RailNames<'a> {
 
     /// The rail of an InfiniBand HCA without a netdev: its label or its own name, as it has no
     /// address.
-    pub fn hca_key(&self, hca: &HcaName) -> Option<RailKey> {
+    fn hca_key(&self, hca: &HcaName) -> Option<RailKey> {
         match self.policy.by {
             Match::Label => self.labels.get(&hca.as_str().parse().ok()?).cloned(),
             _ => hca.as_str().parse().ok(),

@@ -9,7 +9,7 @@ use std::fmt;
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
-pub use call::{ANNOTATIONS, Call, Command, Network};
+pub use call::{ANNOTATIONS, Call, Command};
 pub use reply::result;
 
 /// The versions of configurations and results, the oldest first.

@@ -28,7 +28,7 @@ use crate::cdi;
 use crate::config::host::CONFIG;
 use crate::disk::host_tree::{Content, ReadTree};
 pub use imports::with_imports;
-pub use manifest::{Entry, MANIFEST, Manifest, Removal, uninstall};
+pub use manifest::{Entry, MANIFEST, Manifest, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
 pub use registered::unregistered_engines;

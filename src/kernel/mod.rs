@@ -91,15 +91,15 @@ pub enum Defaults {
 }
 
 impl Sysctls {
-    /// Whether any are of this folder of `/proc/sys/net`, such as `neigh`.
-    fn concern_folder(&self, folder: &str) -> bool {
+    /// Whether any are of a folder `neigh` of `/proc/sys/net`.
+    fn concern_neigh(&self) -> bool {
         match self {
             Sysctls::All => true,
             Sysctls::Of(nics) => !nics.is_empty(),
             Sysctls::Named(keys) => keys
                 .values()
                 .flatten()
-                .any(|key| key.split('/').any(|part| part == folder)),
+                .any(|key| key.split('/').any(|part| part == "neigh")),
         }
     }
 

@@ -218,7 +218,7 @@ impl Managers {
     }
 
     /// Who gives this link its addresses; of the link, its name and index count.
-    pub fn configured_by(&mut self, link: &Netdev) -> Option<Manager> {
+    fn configured_by(&mut self, link: &Netdev) -> Option<Manager> {
         let all = [Manager::Networkd, Manager::NetworkManager];
         all.into_iter().find(|by| self.configures(*by, link))
     }

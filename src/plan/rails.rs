@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::rule_carry::is_to_kernel_table;
 pub use default::{carry_default, default_notes, winners};
-pub use effective::{ALL, describe, drift, effective, give_back, overruled, overruling_step};
+pub use effective::{describe, drift, effective, give_back, overruled, overruling_step};
 pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;

@@ -60,10 +60,7 @@ pub struct AbsentParts {
 impl AbsentParts {
     /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses
     /// and their nexthop objects.
-    pub fn from_records<'a>(
-        others: impl Iterator<Item = &'a Record>,
-        host: &Snapshot,
-    ) -> AbsentParts {
+    fn from_records<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> AbsentParts {
         let mut away = AbsentParts::default();
         let mut nics: Vec<&MovedNic> = Vec::new();
         for record in others {
@@ -112,7 +109,7 @@ impl AbsentParts {
 
     /// Adds the record's nexthop objects that cannot be made, since the host has another one of
     /// that number. Returns a sentence for each.
-    pub fn add_renumbered(
+    fn add_renumbered(
         &mut self,
         record: &Record,
         others: &[Record],

@@ -19,8 +19,8 @@ use rdma_model::{natural, upper_lower};
 
 use crate::config::request::Request;
 use candidates::Context;
-pub use rules::names::{Unknown, check_listed, left_out, unknown, without_names, without_unknown};
 use rules::names::{by_regex, idle_exclusion};
+pub use rules::names::{check_listed, left_out, unknown, without_names, without_unknown};
 pub use selection::{Awaits, BusyNic, Configuring, Drop, LeftOut, Selection, Verdict};
 
 /// Judges every NIC of the snapshot. An empty result is an error that tells every reason; so is one

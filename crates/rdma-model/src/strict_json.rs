@@ -26,7 +26,7 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
 
 /// The places in a JSON text of what the value that was read from it lacks: `held.0.lease`. What
 /// says nothing (`null`, `false`, an empty list) is not counted.
-pub fn unknown_keys<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
+fn unknown_keys<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
     if is_print(json, value) || is_pretty_print(json, value) {
         return Ok(places);
@@ -43,7 +43,7 @@ pub fn unknown_keys<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> 
 
 /// Whether a text is what a value prints, as all is that this version has written. Nothing is
 /// printed for it: a record of 512 NICs has 5 MB, and ten times that as [`Value`].
-pub fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
+fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
     let mut rest = Rest(text.as_bytes());
     serde_json::to_writer(&mut rest, value).is_ok() && rest.0.is_empty()
 }

@@ -19,8 +19,6 @@ use nix::errno::Errno;
 use rdma_netlink::raw::{Packet, Raw};
 use rdma_netlink::socket::{KernelSocket, parsed};
 
-pub use observe::Network;
-
 use crate::kernel::rdma::errno;
 
 /// No answer of the kernel takes longer; one that is lost must not hang a hook.

@@ -71,7 +71,7 @@ impl Space {
             return Ok(());
         }
         let is_short = self.route.listed / FEW <= scope.sysctls.count();
-        let neigh = if is_short && scope.sysctls.concern_folder("neigh") {
+        let neigh = if is_short && scope.sysctls.concern_neigh() {
             self.route
                 .neigh_parms()
                 .context("reading neighbour tables")?

@@ -173,16 +173,13 @@ pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
 }
 
 pub fn names(inode: u64) -> Vec<PathBuf> {
-    names_in(NAMED, inode).collect()
+    let all = paths_in(NAMED);
+    all.filter(|path| is_pinned(path, inode)).collect()
 }
 
 /// The inodes of the namespaces that have a name in a folder.
 pub fn named_in(folder: &str) -> impl Iterator<Item = u64> {
     paths_in(folder).filter_map(|path| Some(Netns::open(&path).ok()?.inode()))
-}
-
-fn names_in(folder: &str, inode: u64) -> impl Iterator<Item = PathBuf> {
-    paths_in(folder).filter(move |path| is_pinned(path, inode))
 }
 
 fn paths_in(folder: &str) -> impl Iterator<Item = PathBuf> {

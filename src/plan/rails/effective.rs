@@ -12,7 +12,7 @@ use rdma_model::step::{NicState, Side, Step};
 
 /// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have
 /// that name (sysctl_dev_name_is_allowed in net/core/sysctl_net_core.c).
-pub const ALL: &str = "all";
+const ALL: &str = "all";
 
 /// By the key of [`rdma_model::snapshot::Netdev::sysctls`].
 type Values = BTreeMap<String, Overruled>;
