@@ -3,12 +3,10 @@
 //! text). `UPDATE_GOLDEN=1` rewrites them. A case without one of its two files has that of the case
 //! `plain`; with a `.diff` in its place, what that makes of it.
 
-use rdma_model::arp::ArpProfile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::config::libraries::Libraries;
 use rdmaprep::oci::edit::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
 
@@ -191,33 +189,8 @@ fn huge_text_is_refused() {
 #[test]
 fn a_plan_becomes_an_edit() {
     let plan = Plan {
-        schema: rdmaprep::plan::SCHEMA,
         name: "rails".into(),
-        boot_id: String::new(),
-        nics: Vec::new(),
-        ib: Vec::new(),
-        devices: Vec::new(),
-        env: Vec::new(),
-        gid_index: None,
-        no_gid_index: None,
-        unset: Vec::new(),
-        arp: Some(ArpProfile::STRICT),
-        separation: Default::default(),
-        network_mode: Default::default(),
-        sysfs: Default::default(),
-        view: None,
-        job: Default::default(),
-        allow_bootstrap: false,
-        gid_timeout: Default::default(),
-        exclusive: false,
-        default_route: false,
-        agreement: None,
-        freeze_lifetimes: false,
-        nccl_version: None,
-        libraries: Libraries::default(),
-        hosts_entry: false,
-        ib_ports: std::collections::BTreeMap::new(),
-        recipe: None,
+        ..testkit::fake_kernel::hosts::plan(Vec::new())
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(

@@ -1,19 +1,18 @@
 //! Golden texts of the tables and summaries: tests/cases/report/NAME.txt. `UPDATE_GOLDEN=1`
 //! rewrites them.
 
-use rdma_model::arp::ArpProfile;
-use rdma_model::nic::{EnvVar, Identity, Nic};
+use rdma_model::nic::{EnvVar, Identity};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
-use rdmaprep::config::libraries::Libraries;
 use rdmaprep::plan::Plan;
 use rdmaprep::report::{self, Lap, Report};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
 use serde_json::json;
+use testkit::fake_kernel::hosts::{self, nic_of};
 
 fn golden(name: &str, actual: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -150,28 +149,15 @@ fn plan(snapshot: &Snapshot) -> Plan {
         .netdevs
         .iter()
         .filter(|d| d.name.as_str().starts_with("rdma"))
-        .map(|d| Nic {
-            identity: Identity {
+        .map(|d| {
+            let identity = Identity {
                 name: d.name.clone(),
                 ifindex: d.ifindex,
                 pci: d.pci,
                 permanent_mac: None,
                 node_guid: None,
-            },
-            hca: None,
-            port: None,
-            ports: 0,
-            over: None,
-            members: Vec::new(),
-            vfs: Vec::new(),
-            borrowed: false,
-            channels: None,
-            rxe: false,
-            gid: None,
-            numa: None,
-            uverbs: None,
-            learned: Default::default(),
-            addresses: d.addresses.clone(),
+            };
+            nic_of(identity, d)
         });
     let var = |name: &str, value: &str, why: &str| EnvVar {
         name: name.into(),
@@ -179,12 +165,6 @@ fn plan(snapshot: &Snapshot) -> Plan {
         why: why.into(),
     };
     Plan {
-        schema: 1,
-        name: "default".into(),
-        boot_id: String::new(),
-        nics: nics.collect(),
-        ib: Vec::new(),
-        devices: Vec::new(),
         env: vec![
             var(
                 "NCCL_IB_HCA",
@@ -197,26 +177,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
                 "long reasons, ".repeat(6).trim_end(),
             ),
         ],
-        gid_index: None,
-        no_gid_index: None,
         unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
-        arp: Some(ArpProfile::STRICT),
-        separation: Default::default(),
-        network_mode: Default::default(),
-        sysfs: Default::default(),
-        view: None,
-        job: Default::default(),
-        allow_bootstrap: false,
-        gid_timeout: Default::default(),
-        exclusive: false,
-        default_route: false,
-        agreement: None,
-        freeze_lifetimes: false,
-        nccl_version: None,
-        libraries: Libraries::default(),
-        hosts_entry: false,
-        ib_ports: std::collections::BTreeMap::new(),
-        recipe: None,
+        ..hosts::plan(nics.collect())
     }
 }
 

@@ -2,7 +2,7 @@
 //! step on the small kernel, so that only states come out that Linux can be in.
 
 use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
-use rdma_model::nic::{Nic, identity, learned};
+use rdma_model::nic::{Identity, Nic, identity, learned};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rdma_model::ids::{Hex, IfName, Mac};
 use rdma_model::snapshot::{
-    Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc,
-    RTA_NH_ID, Route, Rule,
+    Address, Gid, Hop, LinkOptions, Member, Neighbour, Netdev, Nexthop, Program, ProgramHook,
+    Qdisc, RTA_NH_ID, Route, Rule,
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdma_model::upper_lower;
@@ -932,21 +932,14 @@ impl Host {
                 }
             });
             nics.push(Nic {
-                identity: identity(&state, hca),
                 hca: hca.map(|h| h.name.clone()),
                 port: hca.map(|_| 1),
                 ports: hca.map_or(0, |h| h.ports.len()),
                 rxe: spec.rxe(),
-                over: None,
-                members: Vec::new(),
-                vfs: Vec::new(),
-                borrowed: false,
-                channels: None,
                 gid,
-                numa: None,
                 uverbs: hca.and_then(|h| h.uverbs.clone()),
                 learned: learned(&state),
-                addresses: state.netdev.addresses,
+                ..nic_of(identity(&state, hca), &state.netdev)
             });
         }
         let nodes = rdma_mode::nodes_inside(&nics, &[], &host);
@@ -968,7 +961,29 @@ impl Host {
     }
 }
 
-fn plan(nics: Vec<Nic>) -> Plan {
+/// A NIC that has nothing but its addresses.
+pub fn nic_of(identity: Identity, netdev: &Netdev) -> Nic {
+    Nic {
+        identity,
+        hca: None,
+        port: None,
+        ports: 0,
+        rxe: false,
+        over: None,
+        members: Vec::new(),
+        vfs: Vec::new(),
+        borrowed: false,
+        channels: None,
+        gid: None,
+        numa: None,
+        uverbs: None,
+        learned: Default::default(),
+        addresses: netdev.addresses.clone(),
+    }
+}
+
+/// A plan that has nothing but NICs.
+pub fn plan(nics: Vec<Nic>) -> Plan {
     Plan {
         schema: SCHEMA,
         name: "default".into(),
@@ -1050,27 +1065,16 @@ pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
             .map(|d| d.name.clone())
             .collect();
         Nic {
-            identity: identity(&state, None),
-            hca: None,
-            port: None,
-            ports: 0,
-            rxe: false,
             over,
             members,
-            vfs: Vec::new(),
-            borrowed: false,
-            channels: None,
-            gid: None,
-            numa: None,
-            uverbs: None,
             learned: learned(&state),
-            addresses: state.netdev.addresses,
+            ..nic_of(identity(&state, None), &state.netdev)
         }
     };
     plan(names.iter().map(nic).collect())
 }
 
-fn rdmaprep_lo() -> rdma_model::snapshot::Netdev {
+fn rdmaprep_lo() -> Netdev {
     let mut lo = naked("lo", 1, [0; 6]);
     lo.link_type = 772;
     lo
