@@ -40,7 +40,7 @@ pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
 pub use status::{
-    FORGET, Failed, Holder, Keeping, RESTORED, RESTORED_STALE, Returned, Status, restored,
+    FORGET, Failed, HoldStatus, Holder, RESTORED, RESTORED_STALE, Returned, Status, restored,
     status_table,
 };
 pub use tables::{error_text, selection_table, snapshot_table};
@@ -76,10 +76,11 @@ pub struct Report {
     #[serde(default)]
     pub message: Option<String>,
     pub exit_code: u8,
-    /// The whole time, also what no phase accounts for.
+    /// The whole time, also what no lap accounts for.
     pub micros: u64,
     /// Where it went, in order of first occurrence.
-    pub phases: Vec<LapTime>,
+    #[serde(rename = "phases")]
+    pub laps: Vec<LapTime>,
     #[serde(default)]
     pub nics: Vec<IfName>,
     #[serde(default)]
@@ -156,14 +157,14 @@ impl Report {
 
     /// Books the time since the last lap, or since the work began, to `lap`.
     pub fn end_lap(&mut self, begun: Instant, lap: Lap) {
-        let booked: u64 = self.phases.iter().map(|p| p.micros).sum();
+        let booked: u64 = self.laps.iter().map(|lap| lap.micros).sum();
         self.book(lap, micros_since(begun).saturating_sub(booked));
     }
 
     pub fn book(&mut self, name: Lap, micros: u64) {
-        match self.phases.iter_mut().find(|p| p.name == name) {
-            Some(phase) => phase.micros += micros,
-            None => self.phases.push(LapTime { name, micros }),
+        match self.laps.iter_mut().find(|lap| lap.name == name) {
+            Some(lap) => lap.micros += micros,
+            None => self.laps.push(LapTime { name, micros }),
         }
     }
 
@@ -214,8 +215,11 @@ impl Report {
             (!self.drift.is_empty()).then(|| self.drift.join("; ")),
         );
         add("total_ms", Some(millis(self.micros)));
-        for p in &self.phases {
-            add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros)));
+        for lap in &self.laps {
+            add(
+                &format!("{}_ms", name_of(&lap.name)),
+                Some(millis(lap.micros)),
+            );
         }
         add(
             "notes",

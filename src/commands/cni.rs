@@ -72,7 +72,7 @@ fn answer(global: &Global, call: &Call) -> Result<Option<Value>, Problem> {
 }
 
 /// What is the same of all calls about an attachment.
-struct Attached<'a> {
+struct AttachmentCall<'a> {
     call: &'a Call,
     host: Host,
     store: Store,
@@ -81,25 +81,30 @@ struct Attached<'a> {
     attachment: Attachment,
 }
 
-impl<'a> Attached<'a> {
-    fn new(call: &'a Call, host: Host) -> Result<Attached<'a>> {
+impl<'a> AttachmentCall<'a> {
+    fn new(call: &'a Call, host: Host) -> Result<AttachmentCall<'a>> {
         let netns = call.netns.clone().unwrap_or_default();
         let attachment = Attachment {
             network: call.network.name.clone(),
             ifname: call.ifname.clone(),
             netns,
         };
-        Attached::about(call, host, &call.id, attachment)
+        AttachmentCall::about(call, host, &call.id, attachment)
     }
 
-    fn about(call: &'a Call, host: Host, id: &str, attachment: Attachment) -> Result<Attached<'a>> {
+    fn about(
+        call: &'a Call,
+        host: Host,
+        id: &str,
+        attachment: Attachment,
+    ) -> Result<AttachmentCall<'a>> {
         let state = State {
             id: id.to_owned(),
             pid: None,
             bundle: String::new(),
             annotations: BTreeMap::new(),
         };
-        Ok(Attached {
+        Ok(AttachmentCall {
             call,
             store: store(&host),
             machine: ThisMachine::new()?,
@@ -241,14 +246,14 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     let Some(request) = device_request(global, call)? else {
         return Ok(passed);
     };
-    let attached = Attached::new(call, request.host.clone())?;
-    let netns = attached.netns()?;
-    attached.run(
+    let attachment = AttachmentCall::new(call, request.host.clone())?;
+    let netns = attachment.netns()?;
+    attachment.run(
         Some(&netns),
-        deadline_weight(&request, &attached.store),
+        deadline_weight(&request, &attachment.store),
         |hook, report| hook::create(hook, &request, report),
     )?;
-    let Some(record) = attached.record()? else {
+    let Some(record) = attachment.record()? else {
         let text = format!("the NICs of container {} were restored meanwhile", call.id);
         return Err(ErrorClass::State.error(text).into());
     };
@@ -257,27 +262,27 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
 
 fn check(global: &Global, call: &Call) -> Result<(), Problem> {
     let asked = device_request(global, call)?;
-    let attached = Attached::new(call, host_or_default(global))?;
-    let netns = attached.netns()?;
-    if attached.record()?.is_none() && asked.is_some() {
+    let attachment = AttachmentCall::new(call, host_or_default(global))?;
+    let netns = attachment.netns()?;
+    if attachment.record()?.is_none() && asked.is_some() {
         let text = format!(
             "container {} has no NIC of network {}",
             call.id, call.network.name
         );
         return Err(ErrorClass::State.error(text).into());
     }
-    Ok(attached.run(Some(&netns), attached.deadline_weight(), hook::check)?)
+    Ok(attachment.run(Some(&netns), attachment.deadline_weight(), hook::check)?)
 }
 
 /// NICs that do not return whole must not keep the pod from being deleted: their record stays, and
 /// the next hook or the timer tries again.
 fn del(global: &Global, call: &Call) -> Result<(), Problem> {
-    let attached = Attached::new(call, host_or_default(global))?;
-    Ok(give_back(&attached)?)
+    let attachment = AttachmentCall::new(call, host_or_default(global))?;
+    Ok(give_back(&attachment)?)
 }
 
-fn give_back(attached: &Attached) -> Result<()> {
-    match attached.run(None, attached.deadline_weight(), hook::stop) {
+fn give_back(attachment: &AttachmentCall) -> Result<()> {
+    match attachment.run(None, attachment.deadline_weight(), hook::stop) {
         Err(e) if ErrorClass::of(&e) == ErrorClass::Incomplete => {
             warn(&[format!("{e:#}")]);
             Ok(())
@@ -307,7 +312,8 @@ fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
     });
     let mut failed = Vec::new();
     for (id, attachment) in gone {
-        let done = Attached::about(call, host.clone(), &id, attachment).and_then(|a| give_back(&a));
+        let done =
+            AttachmentCall::about(call, host.clone(), &id, attachment).and_then(|a| give_back(&a));
         failed.extend(done.err());
     }
     Ok(one_error(failed)?)

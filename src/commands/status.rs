@@ -19,7 +19,7 @@ use crate::kernel::{Depth, Namespaces, Scope, ThisMachine, World};
 use crate::link_managers::Managers;
 use crate::link_managers::timer::Timer;
 use crate::record::{Hold, Member, Phase, Record, short_id};
-use crate::report::{self, Failed, Holder, Keeping, Report, Returned, Status, Unstored};
+use crate::report::{self, Failed, HoldStatus, Holder, Report, Returned, Status, Unstored};
 use crate::restore::plan::Purpose;
 use crate::restore::run;
 use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
@@ -125,7 +125,7 @@ fn holder(
     let last = store
         .report(&id)?
         .and_then(|text| serde_json::from_str(&text).ok());
-    let keeping = |hold: &Hold| Keeping {
+    let keeping = |hold: &Hold| HoldStatus {
         is_kept: keeper(record).is_some_and(|m| machine.is_alive(record, m)),
         path: hold.path.display().to_string(),
         handles: hold

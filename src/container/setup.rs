@@ -73,13 +73,13 @@ pub fn plan_setup(
     context: &SetupContext,
     bundle: Option<Bundle>,
     plan: &Plan,
-    seen: Observations,
+    observed: Observations,
     world: &mut dyn World,
 ) -> (SetupNotes, Result<Option<SetupPlan>>) {
     let mut draft = Draft {
         context,
         plan,
-        seen,
+        observed,
         notes: SetupNotes::default(),
     };
     let setup = draft.setup(bundle, world);
@@ -89,7 +89,7 @@ pub fn plan_setup(
 struct Draft<'a> {
     context: &'a SetupContext<'a>,
     plan: &'a Plan,
-    seen: Observations<'a>,
+    observed: Observations<'a>,
     notes: SetupNotes,
 }
 
@@ -154,8 +154,8 @@ impl Draft<'_> {
         }
         let added = added.iter().map(|v| (&v.name, &v.value));
         let settings = Settings::of(bundle.env.iter().chain(added), "");
-        let address = self.seen.host.map(|host| {
-            let inside = inside_with_nics(plan, host, self.seen.inside);
+        let address = self.observed.host.map(|host| {
+            let inside = inside_with_nics(plan, host, self.observed.inside);
             nccl_env::bootstrap_address(&settings, &inside, plan.nccl_version)
         });
         let why = match (&bundle.hostname, address) {
@@ -255,7 +255,7 @@ impl Draft<'_> {
     /// narrowed since, or the container has other NICs already, which it shall go on seeing.
     fn view(&mut self, world: &mut dyn World) -> Result<Option<Tree>> {
         let others: BTreeSet<BusId> = self
-            .seen
+            .observed
             .inside
             .iter()
             .flat_map(|inside| &inside.netdevs)

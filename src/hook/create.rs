@@ -160,7 +160,7 @@ impl<'a> Create<'a> {
         } = self.find_plan(name, &mut attempt)?;
         let inside = attempt.world.observe(Side::Inside, &Scope::network())?;
         self.end_lap(Lap::Observe);
-        let seen = Observations {
+        let observed = Observations {
             host: Some(&host),
             inside: Some(&inside),
         };
@@ -168,7 +168,7 @@ impl<'a> Create<'a> {
         let Fitted {
             plan: own_plan,
             setup,
-        } = self.fit(own_part, seen, &mut attempt)?;
+        } = self.fit(own_part, observed, &mut attempt)?;
         // A pod's plan moves as it is: each of its containers is fitted as it joins.
         let to_move = match self.pod_has_more(&attempt) {
             true => pod_plan,

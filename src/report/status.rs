@@ -157,7 +157,7 @@ pub struct Holder {
     pub pin: Option<String>,
     /// What `rdmaprep hold` keeps, where no container made the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Keeping>,
+    pub hold: Option<HoldStatus>,
     /// What CNI calls the attachments of its containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cni: Vec<record::Attachment>,
@@ -191,7 +191,7 @@ pub struct Holder {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Keeping {
+pub struct HoldStatus {
     pub path: String,
     /// Whether its holder lives.
     #[serde(skip)]
@@ -389,7 +389,7 @@ fn unwrapped(label: &str, text: &str) -> String {
     format!("  {label:11} {}", printable(text))
 }
 
-fn kept(hold: &Keeping) -> String {
+fn kept(hold: &HoldStatus) -> String {
     let handles = hold
         .handles
         .iter()

@@ -441,11 +441,11 @@ fn reports_say_how_it_ended_and_where_time_went() {
     let earlier = begun - Duration::from_secs(1);
     report.end_lap(earlier, Lap::Plan);
     report.end_lap(earlier, Lap::Verify);
-    let booked: u64 = report.phases.iter().map(|p| p.micros).sum();
+    let booked: u64 = report.laps.iter().map(|lap| lap.micros).sum();
     assert!(u128::from(booked) <= earlier.elapsed().as_micros());
-    let last = report.phases.last().map(|p| p.name);
+    let last = report.laps.last().map(|lap| lap.name);
     assert_eq!(
-        (last, report.phases[2].micros > 900_000),
+        (last, report.laps[2].micros > 900_000),
         (Some(Lap::Verify), true)
     );
 }

@@ -221,7 +221,7 @@ fn create_that_is_refused_anywhere_undoes_everything() {
 
 /// What a report has booked to these laps.
 fn booked(report: &Report, laps: &[Lap]) -> Duration {
-    let of_laps = report.phases.iter().filter(|lap| laps.contains(&lap.name));
+    let of_laps = report.laps.iter().filter(|lap| laps.contains(&lap.name));
     Duration::from_micros(of_laps.map(|lap| lap.micros).sum())
 }
 

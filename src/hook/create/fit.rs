@@ -25,14 +25,14 @@ impl<'a> Create<'a> {
     pub(super) fn fit(
         &mut self,
         plan: Plan,
-        seen: Observations,
+        observed: Observations,
         attempt: &mut Attempt,
     ) -> Result<Fitted> {
         let Some(context) = self.setup_context() else {
             return Ok(Fitted { plan, setup: None });
         };
         let SetupContext { state, facts, .. } = context;
-        let (plan, notes) = sandbox::plan_for_sandbox(plan, state, facts.sandbox, seen.host)?;
+        let (plan, notes) = sandbox::plan_for_sandbox(plan, state, facts.sandbox, observed.host)?;
         self.report.note_once(notes);
         let (pid, views) = (attempt.recipient.pid(), context.store.views());
         let bundle = match &facts.bundle {
@@ -41,18 +41,18 @@ impl<'a> Create<'a> {
         };
         // A container on the host's network is inside the host's namespace.
         let inside = match plan.moves() {
-            true => seen.inside,
-            false => seen.host,
+            true => observed.inside,
+            false => observed.host,
         };
         let namespace = inside.map_or(Namespace::Unknown, Namespace::Seen);
         let plan = match &bundle {
             Some(bundle) => plan.for_container(&bundle.env, namespace),
             None => plan,
         };
-        let (notes, setup) = plan_setup(&context, bundle, &plan, seen, &mut *attempt.world);
+        let (notes, setup) = plan_setup(&context, bundle, &plan, observed, &mut *attempt.world);
         self.note_setup(notes);
         let setup = setup?;
-        if let (Some(setup), Some(host), Some(inside)) = (&setup, seen.host, inside) {
+        if let (Some(setup), Some(host), Some(inside)) = (&setup, observed.host, inside) {
             let pitfalls = setup.nccl_pitfalls(&plan, host, inside);
             self.report.note_once(pitfalls);
         }

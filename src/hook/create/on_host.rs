@@ -37,12 +37,12 @@ impl Create<'_> {
         let PlanAndHost { plan, host } = self.find_plan(name, &mut attempt)?;
         self.end_lap(Lap::Observe);
         check_on_host(&plan, &host)?;
-        let seen = Observations {
+        let observed = Observations {
             host: Some(&host),
             inside: None,
         };
         let own_part = self.own_part(&attempt, &plan, &host);
-        let Fitted { plan, setup } = self.fit(own_part, seen, &mut attempt)?;
+        let Fitted { plan, setup } = self.fit(own_part, observed, &mut attempt)?;
         let nics = plan.nics.iter().map(|n| n.name().clone());
         self.report.nics = nics.collect();
         let State { id, bundle, .. } = self.hook.state;
