@@ -106,12 +106,12 @@ impl<'a> Hook<'a> {
             }
     }
 
+    /// The record of its NICs that are away; not that of NICs which are back and wait.
     fn own_record<'r>(&self, records: &'r Records) -> Option<&'r Record> {
         let mut away = records.readable().filter(|r| !r.is_back());
         away.find(|r| r.members.iter().any(|m| self.is_for(m)))
     }
 
-    /// The record of its NICs.
     pub fn record(&self) -> Result<Option<Record>> {
         Ok(self.own_record(&self.read_records()?).cloned())
     }

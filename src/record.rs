@@ -39,7 +39,8 @@ pub enum Phase {
     Attached,
     /// NICs may be anywhere on their way to the host.
     Restoring,
-    /// All NICs are on the host, and wait for what their managers have still to do.
+    /// All NICs are on the host, and wait for what their managers have still to do. In JSON this
+    /// and [`Record::waits_for`] keep their first names: records outlive an upgrade.
     #[serde(rename = "awaiting")]
     Waiting,
 }

@@ -77,6 +77,7 @@ pub(super) fn leaving_nic(
         stand_ins: Vec::new(),
         before,
         uverbs_before,
+        // `record_manager_and_its_rules` of the create hook fills these two:
         managed: None,
         ended_profiles: Vec::new(),
         beside,

@@ -1,3 +1,5 @@
+//! CHECK of CNI.
+
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 
@@ -7,7 +9,7 @@ use crate::record::Phase;
 use crate::report::Report;
 use crate::restore::nic_names;
 
-/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none
+/// Whether what is inside is what the record says. An attachment without NICs is none
 /// of ours.
 pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
     hook.machine.require_capabilities()?;
@@ -17,7 +19,7 @@ pub fn check(hook: &Hook, report: &mut Report) -> Result<()> {
     };
     report.nics = nic_names(&record.held);
     let recipient = hook.target.recipient();
-    let is_here = recipient.is_some_and(|netns| netns.netns() == record.netns);
+    let is_here = recipient.is_some_and(|recipient| recipient.netns() == record.netns);
     ensure!(
         is_here && record.phase == Phase::Attached,
         ErrorClass::State

@@ -1,3 +1,5 @@
+//! start: what a runtime took from the NICs is set again.
+
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::Side;

@@ -12,14 +12,15 @@ use crate::kernel::Namespaces;
 use crate::record::{Record, short_id};
 use crate::store::records::Records;
 
-/// Restores the NICs of containers that have died without a stop hook, other than those in `but`,
-/// a namespace; goes on with NICs that are back and await their manager; and drops pins without a
-/// record, but for those of namespaces with links. Returns a sentence for each, and for each record
-/// that cannot be read.
+/// Restores the NICs of containers that have died without a stop hook, other than those in the
+/// namespace `except`; goes on with NICs that are back and wait for their manager; removes records
+/// of an earlier boot and what killed writers left; drops pins without a record, but for those of
+/// namespaces with links, and settings files without one. Returns a sentence for each restore, for
+/// what failed, and for each record that cannot be read.
 pub fn reclaim(
     machine: &dyn Namespaces,
     records: &mut Records,
-    but: Option<u64>,
+    except: Option<u64>,
 ) -> Result<Vec<String>> {
     let store = records.store();
     let mut notes = Vec::new();
@@ -29,7 +30,7 @@ pub fn reclaim(
             Some(Ok(record)) => {
                 known.push(record.netns);
                 let stays = stays_for(machine, record, AskedBy::Reclaim(store)).is_some();
-                if but != Some(record.netns) && !stays {
+                if except != Some(record.netns) && !stays {
                     let record = record.clone();
                     notes.extend(restore_one(machine, records, record));
                 }

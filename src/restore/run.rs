@@ -27,8 +27,8 @@ pub fn restore(
     open_and_restore(machine, records, record, SETTLE)
 }
 
-/// Restores where no command asks for it now. A record that was waited for once is not waited for
-/// again: not every container shall wait, and what was not there then will hardly come now.
+/// Restores where no one waits for it. A record that was waited for once is not waited for again:
+/// not every container shall wait, and what was not there then will hardly come now.
 pub fn restore_abandoned(
     machine: &dyn Namespaces,
     records: &mut Records,

@@ -24,7 +24,7 @@ use crate::link_managers::{self, Managers, Word};
 use crate::restore::plan::devices;
 use crate::verify;
 pub use returned::{
-    Returned, WaitingNic, activate, assume_managers_done, final_words, is_final, why_waiting,
+    Returned, WaitingNic, activate, assume_managers_done, final_words, is_about, why_waiting,
     words_of_earlier,
 };
 use returned::{ends_the_wait, has_carrier};

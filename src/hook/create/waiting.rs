@@ -13,6 +13,7 @@ use rdma_model::step::NicState;
 
 use crate::record::Record;
 use crate::restore::nic_names;
+use crate::restore::settle::is_about;
 use crate::store::records::Records;
 
 fn waiting<'r>(records: &'r Records) -> impl Iterator<Item = &'r Record> {
@@ -109,9 +110,8 @@ pub(super) fn replace_waiting(records: &mut Records, record: &Record) -> Result<
             records.forget(&earlier)?;
             continue;
         }
-        // Each begins with its NIC's name: see `why_waiting` in restore/settle/returned.rs.
         let mut waits_for = earlier.waits_for.clone();
-        waits_for.retain(|why| rest.iter().any(|name| why.starts_with(&format!("{name} "))));
+        waits_for.retain(|why| rest.iter().any(|name| is_about(why, name)));
         records.save(&earlier.reduced_to_waiting(earlier.netns, &rest, waits_for))?;
     }
     Ok(())

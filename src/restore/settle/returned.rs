@@ -127,7 +127,7 @@ pub(super) fn ends_the_wait(word: Word) -> bool {
 }
 
 /// Whether nothing more is to come.
-pub fn is_final(word: Word) -> bool {
+fn is_final(word: Word) -> bool {
     matches!(
         word,
         Word::Done
@@ -173,6 +173,11 @@ pub fn why_waiting(
         why: format!("{name} is back; {} {does}{but}", managed.by.name()),
         has_begun: word.has_begun(),
     })
+}
+
+/// Whether that is said of the NIC.
+pub fn is_about(why: &str, nic: &IfName) -> bool {
+    why.starts_with(&format!("{nic} is back; "))
 }
 
 fn awaits_lease(name: &IfName, host: &Snapshot, managers: &mut Managers) -> bool {
