@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::client::Grpc as Client;
@@ -17,6 +18,8 @@ use tonic::transport::{self, Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::Service;
+
+use crate::authority::AnyAuthority;
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Empty {}
@@ -37,7 +40,7 @@ pub async fn serve<S>(
     let end = async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };
-    let incoming = UnixListenerStream::new(listener);
+    let incoming = UnixListenerStream::new(listener).map(|it| it.map(AnyAuthority::new));
     let served = transport::Server::builder().serve_with_incoming_shutdown(service, incoming, end);
     if let Err(e) = served.await {
         log(&format!("serving: {e}"));

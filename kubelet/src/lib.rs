@@ -28,9 +28,11 @@
 //!     refusal                what the create hook would say of a rail
 //!     rail                   a rail, as all of these know it
 //! grpc, socket               calls on unix sockets
+//!   authority                what the kubelet calls the other side of one
 //! ```
 #![forbid(unsafe_code)]
 
+mod authority;
 pub mod device_plugin;
 pub mod dra;
 pub mod grpc;

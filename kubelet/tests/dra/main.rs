@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod authority;
 mod away;
 mod claims;
 mod events;
