@@ -142,6 +142,12 @@ impl Manifest {
                 self.folders.push(folder.to_owned());
             }
         }
+        // One that went may be needed again, below one that went later.
+        self.folders.sort();
+    }
+
+    pub(super) fn forget(&mut self, folders: &[String]) {
+        self.folders.retain(|folder| !folders.contains(folder));
     }
 
     /// Notes the rest of what was there before the first installation, where `earlier` is what was

@@ -18,6 +18,7 @@ mod units;
 pub mod unmanaged;
 
 use std::fmt;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -131,6 +132,7 @@ pub struct Installation {
     pub notes: Vec<String>,
     pub next: Vec<String>,
     pub manifest: Manifest,
+    rooms: Vec<&'static str>,
     /// What the manifest need not name any more once all is changed: no target wants it.
     pub gone: Vec<Entry>,
 }
@@ -175,12 +177,19 @@ pub fn install(
         for path in &part.rooms {
             done.manifest.make_room(path, tree);
         }
+        done.rooms.extend(part.rooms);
         part.pieces
             .into_iter()
             .try_for_each(|piece| done.add(target, piece, &ground))?;
     }
     done.forsake(tree)?;
     done.manifest.begin(manifest, tree);
+    let gone = done.manifest.folders().iter();
+    let gone: Vec<String> = gone
+        .filter(|folder| !tree.exists(folder) && !done.fills(folder))
+        .cloned()
+        .collect();
+    done.manifest.forget(&gone);
     done.notes.extend(unmanaged::restarts(&done.changes));
     done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
@@ -207,6 +216,15 @@ fn next(changes: &[Change]) -> Vec<String> {
 }
 
 impl Installation {
+    /// Whether anything comes into a folder, or below it. One that an earlier installation made may
+    /// have gone with its engine.
+    pub fn fills(&self, folder: &str) -> bool {
+        let written = self.changes.iter().filter(|c| c.after.is_some());
+        let written = written.map(|c| c.path.as_str());
+        let mut all = written.chain(self.rooms.iter().copied());
+        all.any(|path| Path::new(path).starts_with(folder))
+    }
+
     fn add(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
         self.manifest.record_owner(&piece.path, target);
         if self.changes.iter().any(|c| c.path == piece.path) {

@@ -125,6 +125,11 @@ impl Site {
         let folders = manifest.folders().iter().filter(|f| **f != self.state);
         let (first, others): (Vec<_>, Vec<_>) =
             folders.partition(|f| Path::new(&self.state).starts_with(f));
+        // What an engine has taken with it when it went is not made again.
+        let needed: Vec<_> = others
+            .into_iter()
+            .filter(|f| installation.fills(f))
+            .collect();
         let make = |folders: &[&String]| {
             folders
                 .iter()
@@ -133,7 +138,7 @@ impl Site {
         let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
             .and_then(|()| self.save(&manifest.with(&installation.gone)))
-            .and_then(|()| make(&others))
+            .and_then(|()| make(&needed))
             .and_then(|()| self.change(&installation.changes))
             .and_then(|()| match installation.gone.is_empty() {
                 true => Ok(()),

@@ -253,3 +253,41 @@ fn an_install_names_what_no_link_is_named() {
         assert!(!text.contains("no link of this host"), "{text}");
     });
 }
+
+/// k3s takes its folders with it when it goes. An install for what is still there goes on, one of
+/// all has nothing to do with it any more, and both are taken back.
+#[test]
+fn an_install_goes_on_where_an_engine_is_gone() {
+    let k3s = "var/lib/rancher/k3s/agent/etc/containerd";
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/install/k3s");
+    let config = fs::read_to_string(case.join("tree").join(k3s).join("config.toml")).unwrap();
+    for later in [&["--podman"][..], &[]] {
+        let root = TempDir::new().unwrap();
+        put(root.path(), "usr/bin/podman", "");
+        let before = all(root.path());
+        put(root.path(), "usr/local/bin/k3s", "");
+        put(root.path(), &format!("{k3s}/config.toml"), &config);
+        rdmaprep("install", root.path(), &["--containerd"]).ok();
+        let drop_in = root.path().join(k3s).join("config-v3.toml.d/rdmaprep.toml");
+        assert!(drop_in.exists());
+        fs::remove_dir_all(root.path().join("var/lib/rancher")).unwrap();
+        fs::remove_file(root.path().join("usr/local/bin/k3s")).unwrap();
+        for _ in 0..2 {
+            rdmaprep("install", root.path(), later).ok();
+        }
+        assert!(!root.path().join("var/lib/rancher").exists());
+        // It comes back, and is known again.
+        put(root.path(), "usr/local/bin/k3s", "");
+        put(root.path(), &format!("{k3s}/config.toml"), &config);
+        rdmaprep("install", root.path(), &["--containerd"]).ok();
+        assert!(drop_in.exists());
+        fs::remove_dir_all(root.path().join("var/lib/rancher")).unwrap();
+        fs::remove_file(root.path().join("usr/local/bin/k3s")).unwrap();
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        let mut left = all(root.path());
+        left.retain(|path, _| !before.contains_key(path));
+        let made = ["var", "var/lib", "usr/local", "usr/local/bin"];
+        left.retain(|path, _| !made.iter().any(|one| *path == root.path().join(one)));
+        assert_eq!(left, BTreeMap::new(), "{later:?}");
+    }
+}
