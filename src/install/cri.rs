@@ -17,7 +17,7 @@ pub(super) const NVIDIA: &str = "nvidia";
 const ANNOTATIONS: &str = "rdmaprep.io/*";
 
 /// What the sections of all files say together.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Known {
     /// Whether any names runtimes.
     pub any: bool,
@@ -121,14 +121,30 @@ impl Main {
         document.get("plugins")?.get(plugin)
     }
 
-    pub fn is_older_than(&self, document: &DocumentMut) -> bool {
-        let version = document.get("version").and_then(Item::as_integer);
-        version.is_some_and(|version| version > self.version)
+    /// Refuses a file of a higher version than this one at `own`, which imports it.
+    pub fn takes(&self, own: &str, path: &str, document: &DocumentMut) -> Result<()> {
+        let theirs = document.get("version").and_then(Item::as_integer);
+        let version = self.version;
+        ensure!(
+            theirs.is_none_or(|theirs| theirs <= version),
+            ErrorClass::Refused.error(format!(
+                "{path} is of a higher version than {own}, which is of version {version}, and \
+                containerd takes no such import: see `containerd config migrate`"
+            ))
+        );
+        Ok(())
     }
 
-    pub fn has_ours(&self, document: &DocumentMut) -> bool {
+    /// Refuses a file with a runtime of our name.
+    pub fn lacks_ours(&self, path: &str, document: &DocumentMut) -> Result<()> {
         let runtimes = self.section_of(document).and_then(runtimes);
-        runtimes.is_some_and(|runtimes| runtimes.contains_key(NAME))
+        ensure!(
+            !runtimes.is_some_and(|runtimes| runtimes.contains_key(NAME)),
+            ErrorClass::Refused.error(format!(
+                "{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"
+            ))
+        );
+        Ok(())
     }
 
     /// Whether it has a runtime of our name that calls this program, written by `install` or by an

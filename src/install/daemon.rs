@@ -74,6 +74,16 @@ impl Daemon {
         format!("{}/{name}", self.folder())
     }
 
+    /// What is to be said besides of a default runtime in its file.
+    pub const fn default_is_from(self) -> &'static str {
+        match self {
+            Daemon::K3s | Daemon::Rke2 => {
+                "; its default is that of --default-runtime, or of a template"
+            }
+            _ => "",
+        }
+    }
+
     /// Those whose program or configuration is in a tree; where there is none, the one that may be
     /// installed later.
     pub fn of(tree: &dyn ReadTree) -> Vec<Daemon> {

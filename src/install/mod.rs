@@ -3,9 +3,11 @@
 //! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our
 //! keys alone.
 
+mod configured;
 mod containerd;
 mod cri;
 mod daemon;
+mod distribution;
 mod docker;
 mod hooks_d;
 mod imports;
@@ -238,10 +240,7 @@ impl Installation {
         }
         ensure!(
             piece.how != How::Own || base.is_none(),
-            ErrorClass::Refused.error(format!(
-                "{} is there, and is not as rdmaprep wrote it: move it away",
-                piece.path
-            ))
+            ErrorClass::Refused.error(in_the_way(&piece.path, base.as_ref()))
         );
         self.manifest.enter(Entry {
             path: piece.path.clone(),
@@ -284,6 +283,16 @@ impl Installation {
             }
         }
         Ok(())
+    }
+}
+
+/// What is said of a path where something else is.
+fn in_the_way(path: &str, there: Option<&Content>) -> String {
+    match there {
+        Some(Content::Link(to)) => {
+            format!("{path} is a link to {to}, which rdmaprep did not make: move it away")
+        }
+        _ => format!("{path} is there, and is not as rdmaprep wrote it: move it away"),
     }
 }
 

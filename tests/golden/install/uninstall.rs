@@ -275,6 +275,30 @@ fn a_runtime_made_the_default_one_stays() {
     }
 }
 
+/// k3s makes that file itself: what is to be changed is its template.
+#[test]
+fn a_default_of_a_template_is_looked_for_there() {
+    let k3s = "var/lib/rancher/k3s/agent/etc/containerd";
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/install/k3s");
+    let root = copy(&case);
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    let config = root.path().join(k3s).join("config.toml");
+    let cri = "plugins.'io.containerd.cri.v1.runtime'.containerd";
+    let default = format!("\n[{cri}]\ndefault_runtime_name = \"rdmaprep\"\n");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + &default).unwrap();
+    let template = format!("{{{{ template \"base\" . }}}}\n{default}");
+    put(
+        root.path(),
+        &format!("{k3s}/config-v3.toml.tmpl"),
+        &template,
+    );
+    rdmaprep("uninstall", root.path(), &[]).fails(
+        3,
+        &["config-v3.toml.tmpl has rdmaprep as the default runtime"],
+    );
+}
+
 /// Up to 0.1 a config.toml of version 2 without the CRI plugin's section got a drop-in, which hid
 /// what was written there later.
 #[test]
