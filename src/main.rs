@@ -16,6 +16,9 @@ fn main() -> ExitCode {
             Err(e) => fail(&e, false),
         };
     }
+    if let Some(columns) = columns() {
+        report::fit(columns);
+    }
     let is_json = asks_for_json();
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
@@ -29,6 +32,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e, is_json),
     }
+}
+
+/// Of the terminal that stdout is, if it is one that says so: a serial console may say 0.
+fn columns() -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col)
 }
 
 fn fail(error: &anyhow::Error, is_json: bool) -> ExitCode {

@@ -15,6 +15,7 @@ mod tables;
 mod unstored;
 
 use rdma_model::escape::count;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -45,6 +46,21 @@ pub use status::{
 };
 pub use tables::{error_text, selection_table, snapshot_table};
 pub use unstored::Unstored;
+
+/// Columns of a text. A file has [`WIDTH`] of them, whatever terminal it is written from.
+static COLUMNS: AtomicU16 = AtomicU16::new(WIDTH);
+
+/// Makes texts as wide as the terminal that they go to, within what can be read.
+pub fn fit(terminal: u16) {
+    COLUMNS.store(terminal.clamp(MIN_WIDTH, MAX_WIDTH), Ordering::Relaxed);
+}
+
+fn width() -> u16 {
+    COLUMNS.load(Ordering::Relaxed)
+}
+
+const MIN_WIDTH: u16 = 60;
+const MAX_WIDTH: u16 = 140;
 
 pub const SCHEMA: u32 = 1;
 
@@ -368,7 +384,7 @@ fn setting(var: &EnvVar) -> String {
         format!("{}={}", printable(&var.name), printable(&var.value)),
         printable(&var.why),
     );
-    let fits = value.chars().count() + why.chars().count() + 4 <= usize::from(WIDTH);
+    let fits = value.chars().count() + why.chars().count() + 4 <= usize::from(width());
     if fits {
         format!("{value}  # {why}\n")
     } else {

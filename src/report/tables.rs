@@ -2,7 +2,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
-use super::{WIDTH, printable, printable_lines};
+use super::{printable, printable_lines, width};
 use crate::install::Paste;
 use crate::select::{Drop, DropCode, LeftOut, Selection, Verdict};
 
@@ -400,6 +400,6 @@ pub(super) fn bare() -> Table {
     table
         .load_preset(NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH);
+        .set_width(width());
     table
 }

@@ -737,6 +737,36 @@ fn an_error_is_json_where_that_is_asked_for() {
     said.fails(2, &["there is no "]);
 }
 
+/// What goes into a file does not depend on where it is written from.
+#[test]
+fn texts_are_as_wide_as_their_terminal() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let words = format!(
+        "{} doctor --snapshot {root}/examples/snapshot.json",
+        env!("CARGO_BIN_EXE_rdmaprep")
+    );
+    let widest = |columns: u16, to: &str| {
+        let line = format!("stty cols {columns}; {words} {to}");
+        let mut terminal = Command::new("script");
+        terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        let said = run(&mut terminal, "").ok().out;
+        // Commands are pasted.
+        let text = said.lines().filter(|line| !line.starts_with("echo "));
+        text.map(|line| line.trim_end().chars().count()).max()
+    };
+    let file = widest(100, "| cat");
+    for (columns, within) in [(80, 71..=80), (100, 91..=100), (130, 101..=130)] {
+        let found = widest(columns, "");
+        assert!(
+            found.is_some_and(|found| within.contains(&found)),
+            "{columns}: {found:?}"
+        );
+        assert_eq!(widest(columns, "| cat"), file);
+    }
+    // A console may not know.
+    assert_eq!(widest(0, ""), file);
+}
+
 #[test]
 fn who_is_not_root_is_told_to_be() {
     let folder = tempfile::tempdir().unwrap();
