@@ -20,6 +20,7 @@ use crate::kernel::sysfs::Survey;
 use crate::kernel::{Namespaces, Observed, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
+use crate::record::short_id;
 use crate::select::protected_ifaces::leads_everywhere;
 use crate::select::{self, BusyNic, Selection};
 use crate::store::Store;
@@ -262,7 +263,7 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
             Some(m) if hold.is_some_and(|path| m.bundle == path) => {
                 format!("rdmaprep hold {}", m.id)
             }
-            Some(m) => format!("container {}", m.id),
+            Some(m) => format!("container {}", short_id(&m.id)),
             None => "a container".to_owned(),
         };
         let ended = !holder.is_some_and(|m| machine.is_alive(record, m));

@@ -227,7 +227,8 @@ fn misspelt(error: &clap::Error) -> Option<String> {
 fn words(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(word) => Some(word.clone()),
-        ContextValue::Strings(words) if !words.is_empty() => Some(words.join(" or ")),
+        // The nearest one comes last.
+        ContextValue::Strings(words) => words.last().cloned(),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ use crate::disk::host_tree::ReadTree;
 use crate::install::{self, Command, InstallRequest, MANIFEST, Nic, Target};
 use crate::kernel::process::runtime_users;
 use crate::link_managers::{self, Managers, networkd_config};
-use crate::record::Record;
+use crate::record::{Record, short_id};
 use crate::report::{self, Installed};
 use site::Site;
 
@@ -205,7 +205,7 @@ fn no_nic_is_away(host: &Host) -> Result<(Option<files::Lock>, Vec<String>)> {
         Ok(record) => record
             .members
             .first()
-            .map_or_else(|| record.netns.to_string(), |m| m.id.clone()),
+            .map_or_else(|| record.netns.to_string(), |m| short_id(&m.id).to_owned()),
         Err(_) => path.display().to_string(),
     });
     let holders: Vec<String> = holders.collect();

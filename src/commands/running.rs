@@ -229,7 +229,11 @@ pub(super) fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Resu
     let (id, pid) = match (pid, of_engine) {
         (Some(pid), _) => (id, pid),
         (None, Some(found)) => found,
-        (None, None) => return Err(unknown(&id)),
+        (None, None) => {
+            // Others' processes, and an engine's folders, are root's to see.
+            capabilities::require()?;
+            return Err(unknown(&id));
+        }
     };
     Ok(Found {
         id,

@@ -94,9 +94,14 @@ pub(super) fn start() -> Result<()> {
 }
 
 pub(super) fn cannot_run(error: io::Error) -> anyhow::Error {
-    ErrorClass::Nothing.error(format!(
-        "{PROGRAM} cannot be run ({error}): it is a program of its own (docs/rail-test.md)"
-    ))
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => {
+            "it is neither beside rdmaprep nor in PATH, and in no package: docs/rail-test.md says \
+            how to build it"
+        }
+        _ => "it is a program of its own (docs/rail-test.md)",
+    };
+    ErrorClass::Nothing.error(format!("{PROGRAM} cannot be run ({error}): {what}"))
 }
 
 /// Beside this program, or in PATH.

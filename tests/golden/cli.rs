@@ -781,4 +781,13 @@ fn who_is_not_root_is_told_to_be() {
         }
         run(&mut program, "").fails(3, &["rdmaprep: run it as root: ", "Permission denied"]);
     }
+    // Others' containers are not seen, so that one which is there would be called missing.
+    for command in [&["doctor"][..], &["nccl", "explain"], &["env"]] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        program.env_clear().args(command).args(["--container", "x"]);
+        if nix::unistd::geteuid().is_root() {
+            program.uid(65534);
+        }
+        run(&mut program, "").fails(3, &["missing, as uid ", ": run it as root"]);
+    }
 }

@@ -151,6 +151,10 @@ fn what_is_misspelt_is_named_with_what_may_be_meant() {
             "there is no --ifaces; did you mean `rdmaprep prepare --ifaces`?",
         ),
         ("doctr", "there is no command doctr; did you mean doctor?"),
+        (
+            "completions bash",
+            "there is no command completions; did you mean completion?",
+        ),
         ("plan lst", "there is no command lst; did you mean list?"),
         ("xyzzy", "there is no command xyzzy; see --help"),
     ] {

@@ -59,12 +59,17 @@ fn uninstall_is_refused_while_nics_are_away() {
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
-        let mut c = Container::new("busy");
+        // An engine's id, of which people see the first twelve digits.
+        let id = "c1".repeat(32);
+        let short = &id[..12];
+        let mut c = Container::new(&id);
         c.create(host).ok();
+        let held = format!("is held by container {short}: stop that first");
+        Container::new("other").create(host).fails(9, &[&held]);
         host.rdmaprep(&["uninstall"]).fails(
             9,
             &[
-                "busy",
+                &format!("hold NICs: {short}: stop them"),
                 "rdmaprep restore --all",
                 "run `rdmaprep uninstall` again",
             ],
@@ -75,7 +80,7 @@ fn uninstall_is_refused_while_nics_are_away() {
                 && !Path::new("/run/rdmaprep-install.lock").exists()
         );
         host.rdmaprep(&["uninstall", "--dry-run"])
-            .fails(9, &["busy"]);
+            .fails(9, &[short]);
         c.stop(host).ok();
         assert!(
             host.rdmaprep(&["uninstall"])

@@ -98,7 +98,7 @@ case_a_pod_of_the_runtime_class() {
 
   # A pod that another one's NIC keeps out is not created, and nothing of it is left.
   fails 1 "$kubelet" pod two rdmaprep "${asking[@]}"
-  says "is held by container $pod"
+  says "is held by container ${pod:0:12}"
   # Nor does a pod that did not ask notice anything.
   "$kubelet" stop-pod "$("$kubelet" pod three rdmaprep)"
 
@@ -137,7 +137,7 @@ case_a_pod_of_the_cni_plugin() {
   # Its namespace lives: the timer takes nothing.
   equal "what the timer restores" "" "$(rdmaprep restore --all --stale)"
   fails 1 "$kubelet" pod two runc "${asking[@]}"
-  says "is held by container $pod"
+  says "is held by container ${pod:0:12}"
   "$kubelet" stop-pod "$("$kubelet" pod three runc)"
   "$kubelet" stop-pod "$pod"
   equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status | head -n 1)"
