@@ -13,9 +13,9 @@ mod safe_json;
 mod status;
 mod tables;
 mod unstored;
+mod width;
 
 use rdma_model::escape::count;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -46,21 +46,8 @@ pub use status::{
 };
 pub use tables::{error_text, selection_table, snapshot_table};
 pub use unstored::Unstored;
-
-/// Columns of a text. A file has [`WIDTH`] of them, whatever terminal it is written from.
-static COLUMNS: AtomicU16 = AtomicU16::new(WIDTH);
-
-/// Makes texts as wide as the terminal that they go to, within what can be read.
-pub fn fit(terminal: u16) {
-    COLUMNS.store(terminal.clamp(MIN_WIDTH, MAX_WIDTH), Ordering::Relaxed);
-}
-
-fn width() -> u16 {
-    COLUMNS.load(Ordering::Relaxed)
-}
-
-const MIN_WIDTH: u16 = 60;
-const MAX_WIDTH: u16 = 140;
+pub use width::fit;
+use width::width;
 
 pub const SCHEMA: u32 = 1;
 
