@@ -173,7 +173,7 @@ impl Template {
         Ok(all)
     }
 
-    /// Whether the file was made from it, as far as that can be told: it is of the same version,
+    /// Whether the file was made from it, as far as that can be seen: it is of the same version,
     /// and still imports the folder of a drop-in.
     fn is_read(&self, main: &Main, drop_in: Option<&String>) -> bool {
         if self.text.contains("\"base\"") {
@@ -202,7 +202,7 @@ impl Template {
 }
 
 /// The file that still has one of our runtimes, by other hands than `install`'s, of a distribution
-/// whose main file is made anew.
+/// whose main file is made again.
 pub(super) fn caller(
     config: &Config,
     ground: &Ground,
@@ -225,7 +225,7 @@ pub(super) fn caller(
     Ok(calls.map(|template| template.path))
 }
 
-/// Where to change what a file of a daemon's says that it makes anew.
+/// Where to change what a file of a daemon's says that it makes again.
 pub(super) fn source(daemon: Daemon, path: &str, ground: &Ground) -> Result<Option<String>> {
     if !matches!(daemon, Daemon::K3s | Daemon::Rke2) || path != daemon.config() {
         return Ok(None);
