@@ -25,11 +25,12 @@ use crate::watch::Wakes;
 /// The host's root: engines' folders are not among those that a pod of ours has.
 pub const HOST: &str = "/proc/1/root";
 const CREATES: [&str; 2] = ["hook createRuntime", "hook prestart"];
-/// The folder of reports may have been removed, and made again.
+/// A folder may have been removed, and made again.
 const AGAIN: Duration = Duration::from_secs(60);
 
 pub struct Refusals {
     reports: PathBuf,
+    records: PathBuf,
     host: PathBuf,
     known: Mutex<Known>,
 }
@@ -67,15 +68,16 @@ impl Refusals {
     pub fn new(run_dir: &Path, host: &Path) -> Refusals {
         Refusals {
             reports: run_dir.join("reports"),
+            records: run_dir.join("records"),
             host: host.to_owned(),
             known: Mutex::default(),
         }
     }
 
-    /// Reads what is new; whether a container with a claim was refused.
-    pub fn look(&self) -> Result<bool> {
+    /// Reads what is new.
+    pub fn look(&self) -> Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut newest, mut is_any) = (known.newest, false);
+        let mut newest = known.newest;
         for name in files::list(&self.reports)? {
             let path = self.reports.join(&name);
             let modified = fs::symlink_metadata(&path).and_then(|m| m.modified());
@@ -91,12 +93,11 @@ impl Refusals {
                 let last = known.last.get(&asker);
                 if last.is_none_or(|last| last.time <= refusal.time) {
                     known.last.insert(asker, refusal);
-                    is_any = true;
                 }
             }
         }
         known.newest = newest;
-        Ok(is_any)
+        Ok(())
     }
 
     /// By claim and pod, if that is the report of such a refusal.
@@ -169,16 +170,18 @@ fn claim(args: &[String]) -> Option<String> {
     args.get(at + 1).cloned()
 }
 
-/// Looks with each report that is written; returns only with an error.
+/// Looks with each report that is written. That is told, and each record that is: while NICs get
+/// into their pod, nothing else of them changes. Returns only with an error.
 pub async fn follow(refusals: &Arc<Refusals>, tells: &SyncSender<()>) -> Result<()> {
     let changes = Wakes::of_folders()?;
     loop {
-        let _ = changes.watch(&refusals.reports);
-        let at = refusals.clone();
-        if let Ok(true) = blocking(move || at.look()).await {
-            // One that waits to be taken is enough.
-            let _ = tells.try_send(());
+        for folder in [&refusals.reports, &refusals.records] {
+            let _ = changes.watch(folder);
         }
+        let at = refusals.clone();
+        let _ = blocking(move || at.look()).await;
+        // One that waits to be taken is enough.
+        let _ = tells.try_send(());
         if let Ok(woken) = tokio::time::timeout(AGAIN, changes.next()).await {
             woken?;
         }

@@ -135,7 +135,11 @@ fn away(binding: &Binding, record: &Record) -> State {
         Phase::Attaching if !binding.ended => {
             State::not_ready("Attaching", format!("on its way to pod {pod}"))
         }
-        _ => State::not_ready("Returning", format!("pod {pod} has ended: on its way back")),
+        _ if binding.ended => {
+            State::not_ready("Returning", format!("pod {pod} has ended: on its way back"))
+        }
+        // From a pod that had the claim before.
+        _ => State::not_ready("Returning", "on its way back"),
     }
 }
 

@@ -47,8 +47,21 @@ fn writes(machine: &Machine) -> usize {
         .count()
 }
 
+/// While the driver's own tasks go on.
+async fn until_reason(machine: &Machine, expected: &str) {
+    let start = Instant::now();
+    while reason(&machine.server.state(), "a", "rdma0").as_deref() != Some(expected) {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// A record in which the claim's pod has rdma0, as the hook writes it.
 fn attached(machine: &Machine, claim: &api::Claim) {
+    in_phase(machine, claim, "attached");
+}
+
+fn in_phase(machine: &Machine, claim: &api::Claim, phase: &str) {
     let text = include_str!("../../../tests/cases/record/current.json");
     let text = text.replace("\"r0\"", "\"rdma0\"");
     let mut record: Value = serde_json::from_str(&text).unwrap();
@@ -56,8 +69,10 @@ fn attached(machine: &Machine, claim: &api::Claim) {
     record["netns"] = json!(77);
     record["claims"] = json!([claim.uid]);
     record["held_back"] = json!([]);
-    record["phase"] = json!("attached");
-    std::fs::write(machine.record_path(77), record.to_string()).unwrap();
+    record["phase"] = json!(phase);
+    let unfinished = machine.path("run/records/.new~");
+    std::fs::write(&unfinished, record.to_string()).unwrap();
+    std::fs::rename(unfinished, machine.record_path(77)).unwrap();
     machine.set(0, |rail| {
         rail.facts.is_away = true;
         // Of a driver that has started since, which has never seen it here.
@@ -111,6 +126,26 @@ async fn status_follows_a_claim_from_prepare_to_its_end() {
         machine.server.state().claims["jobs/a"]["status"]["devices"][0],
         gpu
     );
+}
+
+/// Between the two, nothing changes but the record.
+#[tokio::test]
+async fn status_follows_the_phase_of_a_record() {
+    let (machine, running, kubelet) = started().await;
+    let claim = machine.claim("a", &[0]);
+    kubelet.one(&claim).await.unwrap();
+    wait(&machine, "a", "Prepared");
+    in_phase(&machine, &claim, "attaching");
+    running.driver.node.refresh().await.unwrap();
+    running.driver.wake();
+    wait(&machine, "a", "Attaching");
+    in_phase(&machine, &claim, "attached");
+    until_reason(&machine, "Attached").await;
+    // Of the pod before, whose NICs the next one gets: that has not ended.
+    in_phase(&machine, &claim, "restoring");
+    until_reason(&machine, "Returning").await;
+    let entry = entry(&machine.server.state(), "a", "rdma0").unwrap();
+    assert_eq!(entry["conditions"][0]["message"], "on its way back");
 }
 
 /// As one that lost its carrier, or that a record has which cannot be read.
@@ -269,11 +304,7 @@ async fn refusal_of_the_create_hook_is_told_in_its_words() {
         // As long as the server takes it, and in characters of two bytes.
         let words = format!("rdma0 lacks its address\u{1b}: {}", "ü".repeat(40_000));
         refuse(&machine, &claim, "pod-a", bundle, &words);
-        let start = Instant::now();
-        while reason(&machine.server.state(), "a", "rdma0").as_deref() != Some("Refused") {
-            assert!(start.elapsed() < Duration::from_secs(20));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_reason(&machine, "Refused").await;
         let refused = wait(&machine, "a", "Refused");
         let message = refused["conditions"][0]["message"].as_str().unwrap();
         assert!(
