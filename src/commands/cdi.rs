@@ -9,7 +9,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use serde::Serialize;
 
-use super::{busy_nics, is_stored, request, say, store, warn};
+use super::{busy_nics, config, is_stored, request_by, say, store, warn};
 use crate::cdi::{ALL, CdiDevice, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
@@ -51,10 +51,17 @@ pub(super) fn run(global: &Global, command: &CdiCommand) -> Result<()> {
 }
 
 fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
-    let request = request(global, Some(&args.plan), &args.select)?;
+    let config = config(global)?;
+    // After each change of the devices, a unit of systemd makes the file again, without flags.
+    let mut plans = config.plans.iter();
+    let configured = plans.find(|plan| plan.name.as_str() == args.plan);
+    let timeout = args
+        .hook_timeout
+        .or(configured.and_then(|plan| plan.hook_timeout));
+    let request = request_by(config, global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
     let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &request.job())?;
-    let source = source(&request, args, &seen, &store)?;
+    let source = source(&request, args, timeout, &seen, &store)?;
     let (spec, warnings) = Spec::from_rails(&source.rails, &source.hooks);
     warn(&warnings);
     let text = report::json(&spec)? + "\n";
@@ -125,6 +132,7 @@ fn diff(path: &str, before: &str, text: &str) -> String {
 fn source(
     request: &Request,
     args: &CdiGenerateArgs,
+    timeout: Option<u32>,
     seen: &Snapshot,
     store: &Store,
 ) -> Result<Source> {
@@ -143,13 +151,7 @@ fn source(
             !rails.is_empty(),
             ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
         );
-        let hooks = hooks_for(
-            stages,
-            &plan,
-            weight(&rails, &plan),
-            program,
-            args.hook_timeout,
-        );
+        let hooks = hooks_for(stages, &plan, weight(&rails, &plan), program, timeout);
         return Ok(Source {
             rails,
             hooks,
@@ -174,13 +176,7 @@ fn source(
     if rails.is_empty() {
         selection.some()?;
     }
-    let mut hooks = hooks_for(
-        stages,
-        &plan,
-        weight(&rails, &plan),
-        program,
-        args.hook_timeout,
-    );
+    let mut hooks = hooks_for(stages, &plan, weight(&rails, &plan), program, timeout);
     // No plan is stored: the hook makes one, from the flags given here and the rails of its own
     // flags.
     let flags = args.select.without("ifaces").flags();
@@ -270,7 +266,7 @@ fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
         ))
     })?;
     let spec = ours(path, &text)?;
-    let store = store(&Host::new(global, &super::config(global)?));
+    let store = store(&Host::new(global, &config(global)?));
     let seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
     let lines = lines(&spec, &seen, &busy_nics(&store)?);
     say(&if args.json {

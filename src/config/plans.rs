@@ -1,7 +1,7 @@
 //! The plans that the config file describes: `[[plans]]`.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use rdma_model::values::PlanName;
 use serde::Deserialize;
@@ -15,6 +15,8 @@ use crate::config::options::SelectOptions;
 pub struct ConfiguredPlan {
     pub name: PlanName,
     pub runtime: Option<String>,
+    /// Of the hooks that `cdi generate` writes, in seconds.
+    pub hook_timeout: Option<u32>,
     /// What the plan says itself, over what `[select]` says for all.
     pub select: SelectOptions,
 }
@@ -25,6 +27,7 @@ pub struct ConfiguredPlan {
 struct Own {
     name: Spanned<PlanName>,
     runtime: Option<String>,
+    hook_timeout: Option<Spanned<u32>>,
 }
 
 /// What is wrong in the file, and where.
@@ -43,7 +46,9 @@ impl From<Error> for Wrong {
     }
 }
 
-const OWN: [&str; 2] = ["name", "runtime"];
+const OWN: [&str; 3] = ["name", "runtime", "hook_timeout"];
+/// As `--hook-timeout` takes it.
+const HOOK_TIMEOUT: RangeInclusive<u32> = 1..=3600;
 
 /// The plans of that value, each over the file's `[select]`. An error has the place in the file.
 pub(super) fn plans(
@@ -100,9 +105,17 @@ fn plan(
     }
     let own = Own::deserialize(Deserializer::from(Spanned::new(span.clone(), own)))?;
     let select = SelectOptions::deserialize(Deserializer::from(Spanned::new(span, options)))?;
+    let wrong = own.hook_timeout.as_ref();
+    if let Some(wrong) = wrong.filter(|seconds| !HOOK_TIMEOUT.contains(seconds.get_ref())) {
+        return Err(at(
+            wrong,
+            "`hook_timeout` is no number of seconds from 1 to 3600",
+        ));
+    }
     let plan = ConfiguredPlan {
         name: own.name.get_ref().clone(),
         runtime: own.runtime,
+        hook_timeout: own.hook_timeout.map(Spanned::into_inner),
         select,
     };
     Ok((own.name, plan))
@@ -128,7 +141,7 @@ mod tests {
     fn a_plan_has_its_own_options_over_those_of_all() {
         let text = "plan = \"a\"\n[select]\ngid_timeout = 9\nifaces = [\"r0\"]\n\
             [[plans]]\nname = \"a\"\n\
-            [[plans]]\nname = \"b\"\nifaces = [\"r1\"]\nruntime = \"runsc\"\n";
+            [[plans]]\nname = \"b\"\nifaces = [\"r1\"]\nruntime = \"runsc\"\nhook_timeout = 300\n";
         let config = ConfigFile::new(text).config().unwrap();
         let [a, b] = &config.plans[..] else {
             panic!("{:?}", config.plans);
@@ -141,6 +154,7 @@ mod tests {
         assert_eq!((ifaces(a), ifaces(b)), ("r0".to_owned(), "r1".to_owned()));
         assert_eq!(b.select.gid_timeout.get(), 9);
         assert_eq!((&a.runtime, b.runtime.as_deref()), (&None, Some("runsc")));
+        assert_eq!((a.hook_timeout, b.hook_timeout), (None, Some(300)));
         assert_eq!(config.plan.unwrap().as_str(), "a");
     }
 
@@ -157,6 +171,11 @@ mod tests {
                 "[[plans]]\nname = \"a\"\ngid_timeout = 0\n",
                 3,
                 "no number of seconds",
+            ),
+            (
+                "[[plans]]\nname = \"a\"\nhook_timeout = 0\n",
+                3,
+                "from 1 to 3600",
             ),
             ("[[plans]]\nname = \"../a\"\n", 2, "no plan name"),
             ("[[plans]]\nname = \"auto\"\n", 2, "made at each start"),

@@ -640,6 +640,32 @@ fn hosts_with_gvisor_get_one_hook_more() {
     });
 }
 
+/// A unit of systemd, which has no flags, makes the file again.
+#[test]
+fn hooks_have_the_timeout_that_the_config_file_gives_their_plan() {
+    alone(|host| {
+        host.rails(1);
+        host.configure("[[plans]]\nname = \"default\"\nhook_timeout = 300\n");
+        let node = Node::new(host);
+        let timeouts = |args: &[&str]| -> BTreeSet<u64> {
+            node.generate(args).ok();
+            let (_, config) = node.container("c", &["r0"], |_| {});
+            let stages = config["hooks"].as_object().unwrap().values();
+            let hooks = stages.flat_map(|hooks| hooks.as_array().unwrap());
+            hooks
+                .map(|hook| hook["timeout"].as_u64().unwrap())
+                .collect()
+        };
+        let r0 = ["--ifaces", "r0"];
+        assert_eq!(timeouts(&r0), [300].into());
+        let other = [&r0[..], &["--plan", "other"]].concat();
+        assert_eq!(timeouts(&other), [60].into());
+        host.prepare("r0");
+        assert_eq!(timeouts(&["--keep"]), [300].into());
+        assert_eq!(timeouts(&["--hook-timeout", "90"]), [90].into());
+    });
+}
+
 fn whole(host: &Host, stored: bool) {
     host.rails(4);
     let node = Node::new(host);
