@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 const PROGRAM: &str = "/usr/local/bin/rdmaprep";
 const PACKAGED: &str = "/usr/bin/rdmaprep";
 const CONFIG: &str = "/etc/rdmaprep";
+const PLUGIN: &str = "/var/lib/kubelet/plugins/rdmaprep.io";
 const LOG: &str = "/var/log/rdmaprep.log";
 /// Below the state folder: what is this image's on the node.
 const MARK: &str = "by-image.json";
@@ -238,8 +239,9 @@ pub fn remove(log: fn(&str)) -> Result<()> {
     }
     files::remove(Path::new(PROGRAM))?;
     remove_traces()?;
-    // What something else has put into a folder keeps it. The kubelet makes these for the pod.
-    let made = [Path::new(CONFIG), Path::new("/etc/cdi")];
+    // What something else has put into a folder keeps it. The kubelet makes these for the pod, or
+    // the driver in it.
+    let made = [CONFIG, "/etc/cdi", "/run/cdi", PLUGIN].map(Path::new);
     for folder in mark.folders.iter().rev().map(PathBuf::as_path).chain(made) {
         let _ = fs::remove_dir(folder);
     }
