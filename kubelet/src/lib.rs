@@ -28,7 +28,7 @@
 //!     refusal                what the create hook would say of a rail
 //!     rail                   a rail, as all of these know it
 //! grpc, socket               calls on unix sockets
-//!   authority                what the kubelet calls the other side of one
+//!   authority                replaces the authority that the kubelet names, which h2 refuses
 //! ```
 #![forbid(unsafe_code)]
 

@@ -170,8 +170,8 @@ fn claim(args: &[String]) -> Option<String> {
     args.get(at + 1).cloned()
 }
 
-/// Looks with each report that is written. That is told, and each record that is: while NICs get
-/// into their pod, nothing else of them changes. Returns only with an error.
+/// Reads each report as it is written. It wakes who writes the claims' status, as each record does:
+/// while NICs move into their pod, nothing else of them changes. Returns only with an error.
 pub async fn follow(refusals: &Arc<Refusals>, tells: &SyncSender<()>) -> Result<()> {
     let changes = Wakes::of_folders()?;
     loop {

@@ -48,8 +48,7 @@ impl RouteSocket {
                     found.extend(stranger.map(|(nsid, s)| (s.ifindex, (nsid, s))));
                 });
             let interrupted = match listed {
-                // What the earlier lists had is worth more than the reason why there is no further
-                // one.
+                // What was listed so far is worth more than the reason why there is no more.
                 Err(_) if !found.is_empty() => break,
                 answer => answer.context("listing links")?,
             };
