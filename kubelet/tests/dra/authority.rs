@@ -7,7 +7,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::kubelet::Machine;
+use crate::machine::Machine;
 
 /// GetInfo, from kubelet 1.36.2 to `/var/lib/kubelet/plugins_registry/rdmaprep.io-reg.sock`: the
 /// settings, the fields of the call and its message.

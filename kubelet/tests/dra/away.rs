@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 
 use rdmaprep_kubelet::dra::api;
 
-use crate::kubelet::{Kubelet, Machine, Running, find};
+use crate::kubelet::{Kubelet, find};
+use crate::machine::{Machine, Running};
 
 async fn prepared() -> (Machine, Running, Kubelet, api::Claim) {
     let machine = Machine::new();

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rdmaprep_kubelet::dra::api;
 use serde_json::json;
 
-use crate::kubelet::{Kubelet, Machine, Running, find, uid};
+use crate::kubelet::{Kubelet, find};
+use crate::machine::{Machine, Running};
+use crate::server::uid;
 
 async fn started() -> (Machine, Running, Kubelet) {
     let machine = Machine::new();

@@ -6,8 +6,9 @@ use rdmaprep::report::Report;
 use rdmaprep_kubelet::dra::api;
 use serde_json::{Value, json};
 
-use crate::kubelet::{Kubelet, Machine, Running, find, uid};
-use crate::server::{NODE, State};
+use crate::kubelet::{Kubelet, find};
+use crate::machine::{Machine, Running};
+use crate::server::{NODE, State, uid};
 
 const BUNDLE: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io/ID";
 

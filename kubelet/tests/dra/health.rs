@@ -5,7 +5,8 @@ use std::time::Duration;
 use rdmaprep_kubelet::dra::api;
 use tokio_stream::StreamExt;
 
-use crate::kubelet::{Machine, find};
+use crate::kubelet::find;
+use crate::machine::Machine;
 use crate::server::NODE;
 
 /// The whole list each time, in the order of rails; with a pod's rail as it was.

@@ -9,9 +9,11 @@
 mod authority;
 mod away;
 mod claims;
+mod cluster;
 mod events;
 mod health;
 mod kubelet;
+mod machine;
 mod publish;
 mod rails;
 mod random;

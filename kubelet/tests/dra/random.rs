@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rdmaprep_kubelet::dra::api;
 use serde_json::Value;
 
-use crate::kubelet::{Kubelet, Machine, Running, find};
+use crate::kubelet::{Kubelet, find};
+use crate::machine::{Machine, Running};
 
 /// splitmix64: the same numbers for the same seed.
 struct Dice(u64);

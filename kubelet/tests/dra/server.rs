@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use rdmaprep_kubelet::dra::api;
 use rdmaprep_kubelet::dra::api_server::{Access, ApiServer};
 use serde_json::{Value, json};
 
@@ -86,6 +87,32 @@ impl Server {
 
     pub fn client(&self) -> Arc<ApiServer> {
         Arc::new(ApiServer::new(&self.access()).unwrap())
+    }
+
+    /// A claim that is reserved for that pod, with these devices allocated, and one of another
+    /// driver.
+    pub fn claim(&self, name: &str, pod: &str, devices: &[String]) -> api::Claim {
+        let uid = uid(name);
+        let result = |device: &String| {
+            let (request, driver) = ("nic", "rdmaprep.io");
+            json!({"request": request, "driver": driver, "pool": NODE, "device": device})
+        };
+        let mut results: Vec<Value> = devices.iter().map(result).collect();
+        results.push(
+            json!({"request": "gpu", "driver": "gpu.example.com", "pool": "x",
+            "device": "gpu-0"}),
+        );
+        let allocation = json!({"devices": {"results": results}});
+        let object = json!({
+            "metadata": {"name": name, "namespace": "jobs", "uid": uid},
+            "status": {"allocation": allocation, "reservedFor": [reserved(pod)]},
+        });
+        self.state().claims.insert(format!("jobs/{name}"), object);
+        api::Claim {
+            namespace: "jobs".to_owned(),
+            uid,
+            name: name.to_owned(),
+        }
     }
 
     /// As anyone may.
@@ -193,6 +220,17 @@ fn watch(stream: &mut TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> 
             .write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())
             .ok()?;
     }
+}
+
+/// An entry of `reservedFor`.
+pub fn reserved(pod: &str) -> Value {
+    json!({"resource": "pods", "name": pod, "uid": uid(pod)})
+}
+
+pub fn uid(name: &str) -> String {
+    let mut hex = String::new();
+    name.bytes().for_each(|b| hex.push_str(&format!("{b:02x}")));
+    format!("{hex:0>8.8}-0000-4000-8000-{hex:0>12.12}")
 }
 
 /// As the server says that an object is not there; of a path that it does not know, it says less.

@@ -1,6 +1,7 @@
 //! Claims that pods share: the kubelet asks for the first of them alone.
 
-use crate::kubelet::{Machine, find};
+use crate::kubelet::find;
+use crate::machine::Machine;
 
 #[tokio::test]
 async fn shared_claim_is_the_next_pods_when_the_first_is_gone() {

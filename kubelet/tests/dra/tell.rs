@@ -6,7 +6,8 @@ use rdmaprep_kubelet::dra::api;
 use serde_json::{Value, json};
 
 use crate::events::refuse;
-use crate::kubelet::{BOOT, Kubelet, Machine, Running, find};
+use crate::kubelet::{Kubelet, find};
+use crate::machine::{BOOT, Machine, Running};
 use crate::server::{NODE, State};
 
 async fn started() -> (Machine, Running, Kubelet) {
