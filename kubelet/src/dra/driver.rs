@@ -133,10 +133,12 @@ impl Driver {
         until: Instant,
     ) -> Result<Bounds> {
         let mut seen = self.node.subscribe();
+        let mut last = None;
         loop {
             let (at, wanted) = (self.clone(), wanted.clone());
             let bound = match self.lock_and_look(until).await {
-                Err(e) => Err(Refused::Now(e)),
+                // Why it has waited says more than who has the lock in the end.
+                Err(e) => Err(Refused::Now(last.take().unwrap_or(e))),
                 Ok(lock) => {
                     let bind = move || {
                         let _lock = lock;
@@ -153,6 +155,7 @@ impl Driver {
             if Instant::now() + AGAIN > until {
                 return Err(e);
             }
+            last = Some(e);
             let _ = tokio::time::timeout(AGAIN, seen.changed()).await;
         }
     }

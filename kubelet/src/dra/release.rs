@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rdmaprep::oci::pod::is_uid;
 use serde_json::Value;
 
@@ -37,8 +37,11 @@ impl Driver {
         }
         let mut seen = self.node.subscribe();
         let (mut has_ended, mut is_withdrawn) = (false, false);
+        let mut last = None;
         loop {
-            let lock = self.lock_and_look(until).await?;
+            let lock = self.lock_and_look(until).await;
+            // Why it has waited says more than who has the lock in the end.
+            let lock = lock.map_err(|e| last.take().unwrap_or(e))?;
             let (at, uid) = (self.clone(), uid.to_owned());
             let left = blocking(move || {
                 let _lock = lock;
@@ -48,8 +51,9 @@ impl Driver {
                 Left::Nothing => break,
                 Left::NotWhole(devices) => self.wait_until_withdrawn(&devices, until).await?,
                 Left::Away(why) if Instant::now() + AGAIN > until => bail!("{why}"),
-                Left::Away(_) => {
+                Left::Away(why) => {
                     has_ended = true;
+                    last = Some(anyhow!(why));
                     let _ = self.tells.try_send(());
                     let _ = tokio::time::timeout(AGAIN, seen.changed()).await;
                     continue;

@@ -92,3 +92,32 @@ async fn rail_is_looked_at_while_the_lock_is_held() {
     assert_eq!(prepared.unwrap_err(), "a container has rdma1");
     kubelet.unprepare(&claim).await.unwrap();
 }
+
+/// A timer or a hook has the lock when the time is over.
+#[tokio::test]
+async fn reason_is_why_it_waited_and_not_who_has_the_lock() {
+    let (machine, running, kubelet, claim) = prepared().await;
+    let other = machine.claim("b", &[1]);
+    machine.away(0, true);
+    machine.away(1, true);
+    for call in ["unprepare", "prepare"] {
+        let answered = async {
+            match call {
+                "unprepare" => kubelet.unprepare(&claim).await.unwrap_err(),
+                _ => kubelet.one(&other).await.unwrap_err(),
+            }
+        };
+        let (why, _lock) = tokio::join!(answered, async {
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+            let soon = std::time::Instant::now() + std::time::Duration::from_millis(200);
+            let lock = running.driver.store.lock(soon).unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+            lock
+        });
+        let expected = match call {
+            "unprepare" => "are not back",
+            _ => "a container has rdma1",
+        };
+        assert!(why.contains(expected), "{call}: {why}");
+    }
+}
