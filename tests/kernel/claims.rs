@@ -283,10 +283,14 @@ fn new_sandbox_of_a_pod_waits_for_the_end_of_its_earlier_one() {
         let mut first = asks(host, Container::beside("first", &pause), &[("r0", A)]);
         first.create(host).ok();
         let mut second = asks(host, Container::new("second"), &[("r0", A)]);
-        let waits = ["an earlier sandbox of this pod lives"];
-        second.create(host).fails(9, &waits);
+        let waits = "an earlier sandbox of this pod lives";
+        second
+            .create(host)
+            .fails(9, &[waits, "container first runs"]);
         first.container.stop(host).ok();
-        second.create(host).fails(9, &waits);
+        second
+            .create(host)
+            .fails(9, &[waits, "is still in its namespace"]);
         assert!(has(&pause, "r0"));
         drop(pause);
         second.create(host).ok();

@@ -8,10 +8,11 @@ use rdma_model::snapshot::Snapshot;
 
 use crate::config::device_request::DeviceRequest;
 use crate::config::request::Request;
+use crate::kernel::process::pidfd;
 use crate::plan::Plan;
-use crate::record::Record;
+use crate::record::{Record, short_id};
 use crate::restore::run;
-use crate::restore::stays_for::{AskedBy, stays_for};
+use crate::restore::stays_for::{AskedBy, StaysFor, stays_for};
 use crate::store::claims::Binding;
 
 use super::{Attempt, Create};
@@ -52,12 +53,14 @@ impl<'a> Create<'a> {
         });
         let elsewhere: Vec<Record> = away.cloned().collect();
         for record in elsewhere {
-            if stays_for(hook.machine, &record, AskedBy::NextUser).is_some() {
+            if let Some(for_whom) = stays_for(hook.machine, &record, AskedBy::NextUser) {
                 let is_own = record.pod.is_some() && record.pod == hook.target.pod()?;
-                return Err(ErrorClass::Locked.error(match is_own {
+                let why = match is_own {
                     true => "an earlier sandbox of this pod lives, and has the NICs of its claim",
                     false => "another pod runs with this claim: one at a time",
-                }));
+                };
+                let lives = in_words(&for_whom);
+                return Err(ErrorClass::Locked.error(format!("{why}: {lives}")));
             }
             // What that notes is of the earlier pod, and no matter of this one's report.
             run::restore(hook.machine, &mut attempt.records, record)?;
@@ -103,6 +106,15 @@ impl Attempt<'_> {
     pub(super) fn claims(&self) -> impl Iterator<Item = &String> {
         let devices = self.pod_request.narrowing.devices.as_ref();
         devices.into_iter().flat_map(|devices| &devices.claims)
+    }
+}
+
+/// Who is to end, so that the NICs are free.
+fn in_words(for_whom: &StaysFor) -> String {
+    match for_whom {
+        StaysFor::Container(id) => format!("container {} runs", short_id(id)),
+        StaysFor::Process(pid) => format!("{} is still in its namespace", pidfd::in_words(*pid)),
+        StaysFor::Claim => "its claim has not ended".to_owned(),
     }
 }
 
