@@ -373,10 +373,10 @@ impl Host {
 
     /// The host's network as iproute2 sees it: a second opinion on what is equal.
     pub fn iproute(&self) -> String {
-        let mut lines: Vec<String> = sh("ip -o -d link; ip -o address; ip -o -4 route show table \
-            all; ip -o -6 route show table all; ip -4 rule; ip -6 rule; ip -4 neighbour show nud \
-            permanent; ip -6 neighbour show nud permanent; ip -4 neighbour show proxy; ip -6 \
-            neighbour show proxy")
+        // A process for each table takes much of the time of tests that look often.
+        let mut lines: Vec<String> = sh("ip -o -d link; ip -o address; for family in -4 -6; do
+            printf '%s\n' 'route show table all' rule 'neighbour show nud permanent' \
+            'neighbour show proxy' | ip -o $family -batch -; done")
         .lines()
         // The kernel makes and settles these by itself, some time after the call.
         .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
