@@ -34,6 +34,10 @@ pub struct Binding {
     /// Its pod has ended: what its containers have left returns.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
+    /// UIDs of pods that had it before and have ended: it is theirs no more, though the API server
+    /// may name them for a while.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub past: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,12 +96,15 @@ pub enum State {
 
 impl BoundClaim {
     fn new(uid: &str, read: Result<Binding>, records: &Records) -> BoundClaim {
-        let mut records = records.readable().filter(|r| !r.is_back());
-        let is_used = records.any(|r| r.claims.iter().any(|claim| claim == uid));
         let (binding, why) = match read {
             Ok(binding) => (Some(binding), None),
             Err(e) => (None, Some(format!("{e:#}"))),
         };
+        let mut records = records.readable().filter(|r| !r.is_back());
+        let is_used = records.any(|r| {
+            let is_its = binding.as_ref().is_none_or(|b| b.is_of_pod_in(r));
+            is_its && r.claims.iter().any(|claim| claim == uid)
+        });
         let state = match &binding {
             None => State::Damaged,
             Some(binding) if binding.ended => State::Ended,
@@ -135,6 +142,31 @@ impl Binding {
     pub fn add_to(&self, asked: &mut DeviceRequest) {
         asked.extend(self.rails());
         asked.claims.insert(self.claim.uid.clone());
+    }
+
+    /// Whether that pod has ended with it.
+    pub fn has_ended_for(&self, pod: &Named) -> bool {
+        self.past.contains(&pod.uid) || self.ended && self.pod.as_ref() == Some(pod)
+    }
+
+    /// As it is when the next pod has it.
+    pub fn of_next(&self, pod: Option<Named>) -> Binding {
+        let mut past = self.past.clone();
+        if self.ended && self.pod != pod {
+            past.extend(self.pod.iter().map(|pod| pod.uid.clone()));
+        }
+        Binding {
+            pod,
+            ended: false,
+            past,
+            ..self.clone()
+        }
+    }
+
+    /// Whether the NICs of a record are in its pod: those of the pod before may be on their way.
+    pub fn is_of_pod_in(&self, record: &Record) -> bool {
+        let own = self.pod.as_ref().map(|pod| &pod.uid);
+        own.is_none() || record.pod.is_none() || record.pod.as_ref() == own
     }
 
     pub fn has(&self, rail: &str) -> bool {

@@ -21,7 +21,7 @@ use rdmaprep::report;
 use rdmaprep::store::claims::CDI_FOLDER;
 use rdmaprep_kubelet::dra::api_server::{Access, ApiServer};
 use rdmaprep_kubelet::dra::binding::Bindings;
-use rdmaprep_kubelet::dra::driver::{Driver, PATIENCE};
+use rdmaprep_kubelet::dra::driver::{Driver, GONE_FOR, PATIENCE};
 use rdmaprep_kubelet::dra::publish::{Publisher, follow};
 use rdmaprep_kubelet::dra::refused::Refusals;
 use rdmaprep_kubelet::dra::session::KUBELET_DIR;
@@ -128,6 +128,7 @@ fn run(args: &Args) -> Result<()> {
         tells,
         asks: tokio::sync::Notify::new(),
         gone: Mutex::default(),
+        gone_for: GONE_FOR,
     });
     publish(publisher, woken, &driver);
     let runtime = tokio::runtime::Builder::new_current_thread()

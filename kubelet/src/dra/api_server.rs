@@ -3,6 +3,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
-use ureq::http::Response;
+use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
@@ -84,6 +85,15 @@ pub struct ApiServer {
     token: PathBuf,
 }
 
+/// Whether it is of this machine alone, where nobody else reads the token.
+fn is_this_machine(url: &str) -> bool {
+    let uri: Option<Uri> = url.parse().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local = host.parse().is_ok_and(|at: IpAddr| at.is_loopback());
+    url.starts_with("http://") && is_local
+}
+
 impl ApiServer {
     pub fn new(access: &Access) -> Result<ApiServer> {
         let url = match &access.api_server {
@@ -92,7 +102,7 @@ impl ApiServer {
         };
         let is_tls = url.starts_with("https://");
         ensure!(
-            is_tls || url.starts_with("http://127.") || url.starts_with("http://[::1]"),
+            is_tls || is_this_machine(&url),
             ErrorClass::Usage.error(format!("{url} is no address that begins with https://"))
         );
         let tls = match is_tls {
@@ -255,4 +265,28 @@ fn tls(path: &Path) -> Result<TlsConfig> {
     let config = TlsConfig::builder().root_certs(RootCerts::from(roots));
     let provider = Arc::new(ring::default_provider());
     Ok(config.unversioned_rustls_crypto_provider(provider).build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_this_machine;
+
+    #[test]
+    fn token_goes_in_clear_to_this_machine_alone() {
+        for url in [
+            "http://127.0.0.1:1",
+            "http://[::1]:6443/",
+            "http://127.9.9.9",
+        ] {
+            assert!(is_this_machine(url), "{url}");
+        }
+        for url in [
+            "http://127.evil.example",
+            "http://127.0.0.1@evil.example",
+            "http://10.0.0.1",
+            "127.0.0.1",
+        ] {
+            assert!(!is_this_machine(url), "{url}");
+        }
+    }
 }

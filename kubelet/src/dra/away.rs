@@ -48,6 +48,19 @@ pub fn record_has(record: &Record, rail: &RailName) -> bool {
     }
 }
 
+/// A container that lives and has NICs of the claim, by its id.
+pub fn container_with(store: &Store, boot_id: &str, its: &Its) -> Result<Option<String>> {
+    let machine = ThisMachine::new()?;
+    let records = Records::read(store, boot_id)?;
+    let mut its = records.readable().filter(|record| its.is_in(record));
+    Ok(its.find_map(
+        |record| match stays_for(&machine, record, AskedBy::NextUser) {
+            Some(StaysFor::Container(id)) => Some(id),
+            _ => None,
+        },
+    ))
+}
+
 /// Why NICs of the claim are, or may be, away. Those whose return was tried and is not whole are
 /// not among them: no other pod gets these.
 pub fn why_away(store: &Store, boot_id: &str, its: &Its) -> Result<Option<String>> {

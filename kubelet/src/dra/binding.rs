@@ -64,6 +64,7 @@ impl Bindings {
             pod,
             rails,
             ended: false,
+            past: Vec::new(),
         }
     }
 
@@ -92,11 +93,7 @@ impl Bindings {
 
     /// It is the next pod's that shares the claim. The caller has the lock.
     pub fn hand_over(&self, binding: &Binding, pod: &Named) -> Result<()> {
-        self.save(&Binding {
-            pod: Some(pod.clone()),
-            ended: false,
-            ..binding.clone()
-        })
+        self.save(&binding.of_next(Some(pod.clone())))
     }
 
     /// The binding before the file by which a container could ask for it. `devices` are those of

@@ -38,9 +38,11 @@ pub fn path(claim: &api::Claim) -> Result<String> {
     ))
 }
 
-/// Whether the object is this claim, and allocated.
-pub fn is_allocated(claim: &api::Claim, object: &Value) -> bool {
-    object["metadata"]["uid"] == claim.uid.as_str() && object["status"]["allocation"].is_object()
+/// Whether the object is this claim, and has rails of that node.
+pub fn is_allocated(claim: &api::Claim, object: &Value, node: &str) -> bool {
+    let results = list(&object["status"]["allocation"]["devices"]["results"]);
+    let is_ours = |result: &Value| result["driver"] == DRIVER && result["pool"] == node;
+    object["metadata"]["uid"] == claim.uid.as_str() && results.iter().any(is_ours)
 }
 
 impl Allocation {

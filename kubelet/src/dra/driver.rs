@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
@@ -31,6 +31,8 @@ use crate::rail::Rail;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Nothing says when another claim is released.
 pub const AGAIN: Duration = Duration::from_millis(500);
+/// A server that is being restored from a backup, or one behind the others, may lack what exists.
+pub const GONE_FOR: Duration = Duration::from_secs(15);
 
 pub struct Driver {
     pub node: Arc<Node>,
@@ -48,8 +50,10 @@ pub struct Driver {
     pub tells: SyncSender<()>,
     /// To those who ask what the API server says of claims that are bound.
     pub asks: Notify,
-    /// Claims that were gone when that was last asked.
-    pub gone: Mutex<BTreeSet<String>>,
+    /// Claims that are gone, and since when they have been whenever that was asked.
+    pub gone: Mutex<BTreeMap<String, Instant>>,
+    /// For how long they are, before they count as gone.
+    pub gone_for: Duration,
 }
 
 /// Why a claim cannot have its rails now; and whether that may end by itself.
@@ -160,6 +164,10 @@ impl Driver {
         }
     }
 
+    pub(super) fn gone(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Those who say elsewhere what has changed here. A wake-up that waits to be taken is enough.
     pub fn wake(&self) {
         for to in [&self.wakes, &self.tells] {
@@ -169,10 +177,14 @@ impl Driver {
 
     /// What is seen stays so while the lock is held: a hook may have had it for long.
     pub(super) async fn lock_and_look(self: &Arc<Self>, until: Instant) -> Result<Lock> {
-        let at = self.clone();
-        let lock = blocking(move || at.store.lock(until)).await?;
+        let lock = self.lock(until).await?;
         self.node.refresh().await?;
         Ok(lock)
+    }
+
+    pub(super) async fn lock(self: &Arc<Self>, until: Instant) -> Result<Lock> {
+        let at = self.clone();
+        blocking(move || at.store.lock(until)).await
     }
 
     /// The caller has the lock.
@@ -221,7 +233,13 @@ impl Driver {
             let given = given.filter(|pod| allocation.pods.contains(pod));
             let pod = given.or(caller.clone());
             let pod = pod.or(allocation.pods.first().cloned());
-            new.push(self.bindings.bind(&claim.namespace, named, pod, rails));
+            let mut binding = self.bindings.bind(&claim.namespace, named, pod, rails);
+            if let Some(own) = own {
+                binding.past = own.of_next(binding.pod.clone()).past;
+            }
+            // A claim that is prepared again is not gone, whatever was last heard of it.
+            self.gone().remove(&claim.uid);
+            new.push(binding);
         }
         self.write(&new, &known).map_err(ForGood)?;
         let bounds = new.into_iter().map(|b| (b.claim.uid, b.rails));

@@ -190,8 +190,8 @@ pub fn follow(server: &ApiServer, node: &str, wakes: &SyncSender<()>) {
         });
         match watched {
             Ok(true) => return,
-            // It ends each time after some minutes.
-            Ok(false) => {}
+            // It ends each time after some minutes; a proxy may end it at once.
+            Ok(false) => thread::sleep(PAUSE.0),
             Err(_) => {
                 thread::sleep(pause);
                 pause = PAUSE.1.min(pause * 2);

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rdmaprep::oci::pod::is_uid;
+use rdmaprep::record::short_id;
+use rdmaprep::store::claims::{Binding, Named};
 use serde_json::Value;
 
-use crate::dra::away::{Its, why_away};
+use crate::dra::away::{Its, container_with, why_away};
 use crate::dra::driver::{AGAIN, Driver, blocking};
 use crate::dra::{api, slice};
 
@@ -18,7 +20,7 @@ impl Driver {
         let until = Instant::now() + self.patience;
         let mut claims = BTreeMap::new();
         for claim in asked.claims {
-            let released = self.release(&claim.uid, until).await;
+            let released = self.release_for_kubelet(&claim.uid, until).await;
             let error = released.err().map(|e| format!("{e:#}")).unwrap_or_default();
             if !error.is_empty() {
                 let (namespace, name) = (&claim.namespace, &claim.name);
@@ -29,26 +31,59 @@ impl Driver {
         api::Unprepared { claims }
     }
 
-    /// Only when its rails are back, or are offered to no one: when this has succeeded, the
-    /// scheduler gives them to the next pod.
-    pub(super) async fn release(self: &Arc<Self>, uid: &str, until: Instant) -> Result<()> {
+    /// A pod that shares the claim may come while the kubelet makes this call: it does not ask for
+    /// that one again, and forgets it when the call succeeds.
+    async fn release_for_kubelet(self: &Arc<Self>, uid: &str, until: Instant) -> Result<()> {
         if !is_uid(uid) {
             bail!("{uid:?} is no UID");
         }
+        let (at, of) = (self.clone(), uid.to_owned());
+        let next = blocking(move || at.next_pods(&of)).await?;
+        self.release(uid, until, Ending::OfPod(next)).await
+    }
+
+    /// Now or never: the next time comes soon.
+    pub(super) async fn release_gone(self: &Arc<Self>, uid: &str) -> Result<()> {
+        self.release(uid, Instant::now(), Ending::Gone).await?;
+        self.gone().remove(uid);
+        Ok(())
+    }
+
+    /// For which the claim is reserved besides its pod; none where the API server does not say.
+    fn next_pods(&self, uid: &str) -> Result<Vec<Named>> {
+        let Some(binding) = self.bindings.of(uid)? else {
+            return Ok(Vec::new());
+        };
+        let pods = self.pods_of(&binding).ok().flatten().unwrap_or_default();
+        let is_next =
+            |pod: &Named| binding.pod.as_ref() != Some(pod) && !binding.has_ended_for(pod);
+        Ok(pods.into_iter().filter(is_next).collect())
+    }
+
+    /// Only when its rails are back, or are offered to no one: when this has succeeded, the
+    /// scheduler gives them to the next pod.
+    async fn release(self: &Arc<Self>, uid: &str, until: Instant, how: Ending) -> Result<()> {
+        let how = Arc::new(how);
         let mut seen = self.node.subscribe();
         let (mut has_ended, mut is_withdrawn) = (false, false);
         let mut last = None;
         loop {
-            let lock = self.lock_and_look(until).await;
+            let lock = self.lock(until).await;
             // Why it has waited says more than who has the lock in the end.
             let lock = lock.map_err(|e| last.take().unwrap_or(e))?;
-            let (at, uid) = (self.clone(), uid.to_owned());
+            // The records say what is away, also where a damaged config file hides the rails.
+            let _ = self.node.refresh().await;
+            let (at, uid, how) = (self.clone(), uid.to_owned(), how.clone());
             let left = blocking(move || {
                 let _lock = lock;
-                at.try_release(&uid, has_ended, is_withdrawn)
+                at.try_release(&uid, &how, has_ended, is_withdrawn)
             });
             match left.await? {
                 Left::Nothing => break,
+                Left::Next(pod) => {
+                    self.asks.notify_one();
+                    bail!("pod {pod} has the claim next");
+                }
                 Left::NotWhole(devices) => self.wait_until_withdrawn(&devices, until).await?,
                 Left::Away(why) if Instant::now() + AGAIN > until => bail!("{why}"),
                 Left::Away(why) => {
@@ -66,8 +101,17 @@ impl Driver {
     }
 
     /// With the lock: no hook gives a rail of it meanwhile, nor later, since it has ended.
-    fn try_release(&self, uid: &str, has_ended: bool, is_withdrawn: bool) -> Result<Left> {
+    fn try_release(
+        &self,
+        uid: &str,
+        how: &Ending,
+        has_ended: bool,
+        is_withdrawn: bool,
+    ) -> Result<Left> {
         let binding = self.bindings.of(uid)?;
+        if let (Ending::Gone, false) = (how, has_ended) {
+            self.check_gone(uid, binding.as_ref())?;
+        }
         if let Some(binding) = binding.as_ref().filter(|b| !b.ended) {
             let pod = binding.pod.as_ref().map_or("another", |pod| &pod.name);
             ensure!(!has_ended, "pod {pod} has the claim by now");
@@ -86,8 +130,24 @@ impl Driver {
         if !names.is_empty() && !is_withdrawn {
             return Ok(Left::NotWhole(names));
         }
+        if let Ending::OfPod(next) = how
+            && let Some(pod) = next.first()
+        {
+            return Ok(Left::Next(pod.name.clone()));
+        }
         self.bindings.remove(uid)?;
         Ok(Left::Nothing)
+    }
+
+    /// That it was not prepared again, and that no container has it: one that was deleted by force
+    /// may run for a while.
+    fn check_gone(&self, uid: &str, binding: Option<&Binding>) -> Result<()> {
+        ensure!(self.gone().contains_key(uid), "it is prepared again");
+        let its = Its { uid, binding };
+        match container_with(&self.store, self.bindings.boot_id(), &its)? {
+            Some(id) => bail!("container {} runs", short_id(&id)),
+            None => Ok(()),
+        }
     }
 
     /// A rail that is not whole keeps no pod from ending, and no pod gets it.
@@ -102,9 +162,18 @@ impl Driver {
     }
 }
 
+enum Ending {
+    /// Its pod has ended, and these may have the claim next.
+    OfPod(Vec<Named>),
+    /// The API server does not have it any more.
+    Gone,
+}
+
 /// What keeps a claim from being released.
 enum Left {
     Nothing,
+    /// The pod that has it next.
+    Next(String),
     /// Why its rails are away.
     Away(String),
     /// Devices that are back, but not as they were.

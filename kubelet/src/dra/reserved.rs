@@ -1,8 +1,8 @@
 //! What the API server says by now of the claims that are bound: for which pods they are reserved,
 //! and which of them are gone. The kubelet says neither.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -24,8 +24,7 @@ impl Driver {
         let at = self.clone();
         let (said, failed) = blocking(move || at.ask()).await?;
         for uid in self.gone_for_good(&said) {
-            // Now or never: the next time comes soon.
-            match self.release(&uid, Instant::now()).await {
+            match self.release_gone(&uid).await {
                 Ok(()) => (self.node.log)(&format!("released claim {uid}, which is gone")),
                 Err(e) => (self.node.log)(&format!("claim {uid} is gone: {e:#}")),
             }
@@ -44,15 +43,20 @@ impl Driver {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Those that were gone the last time, too: a server that is being restored from a backup, or
-    /// one behind the others, may lack what exists.
+    /// Those that are, and have been for long enough.
     fn gone_for_good(&self, said: &Said) -> Vec<String> {
-        let missing = said.iter().filter(|(_, pods)| pods.is_none());
-        let missing: BTreeSet<String> = missing.map(|(uid, _)| uid.clone()).collect();
-        let mut last = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        let twice = missing.intersection(&last).cloned().collect();
-        *last = missing;
-        twice
+        let now = Instant::now();
+        let mut gone = self.gone();
+        // One that could not be asked for is as it was.
+        gone.retain(|uid, _| said.get(uid).is_none_or(Option::is_none));
+        let mut good = Vec::new();
+        for (uid, _) in said.iter().filter(|(_, pods)| pods.is_none()) {
+            let since = *gone.entry(uid.clone()).or_insert(now);
+            if since + self.gone_for <= now {
+                good.push(uid.clone());
+            }
+        }
+        good
     }
 
     /// Of each claim that could be asked for, and the last error.
@@ -67,14 +71,16 @@ impl Driver {
         Ok((said, failed))
     }
 
-    fn pods_of(&self, binding: &Binding) -> Result<Option<Vec<Named>>> {
+    pub(super) fn pods_of(&self, binding: &Binding) -> Result<Option<Vec<Named>>> {
         let claim = api::Claim {
             namespace: binding.namespace.clone(),
             uid: binding.claim.uid.clone(),
             name: binding.claim.name.clone(),
         };
         match self.server.get(&claim::path(&claim)?) {
-            Ok(object) if claim::is_allocated(&claim, &object) => Ok(Some(claim::pods(&object))),
+            Ok(object) if claim::is_allocated(&claim, &object, &self.name) => {
+                Ok(Some(claim::pods(&object)))
+            }
             Ok(_) => Ok(None),
             Err(e) if is_missing(&e, "resourceclaims") => Ok(None),
             Err(e) => Err(e),

@@ -17,8 +17,9 @@ pub struct Shared {
 impl Shared {
     /// One that has ended may still be named.
     fn candidates(&self) -> impl Iterator<Item = &Named> {
-        let past = self.binding.pod.as_ref().filter(|_| self.binding.ended);
-        self.pods.iter().filter(move |pod| Some(*pod) != past)
+        self.pods
+            .iter()
+            .filter(|pod| !self.binding.has_ended_for(pod))
     }
 
     fn is_for(&self, pod: &Named) -> bool {
@@ -101,6 +102,7 @@ mod tests {
             pod: Some(pod(has)),
             rails: Vec::new(),
             ended: false,
+            past: Vec::new(),
         };
         Shared {
             binding,

@@ -74,6 +74,7 @@ impl Look<'_> {
             }],
         });
         let network = match record {
+            Some(record) if !binding.is_of_pod_in(record) => None,
             Some(record) => nic(record, bound).map(inside),
             None if binding.ended => None,
             None => self.here(bound),
@@ -125,6 +126,12 @@ fn away(binding: &Binding, record: &Record) -> State {
     let pod = binding.pod.as_ref().map_or("", |pod| &pod.name);
     if !record.held_back.is_empty() {
         return State::not_ready("NotWhole", record.held_back.join("; "));
+    }
+    if !binding.is_of_pod_in(record) {
+        return State::not_ready(
+            "Returning",
+            "the pod that had it before has yet to return it",
+        );
     }
     match record.phase {
         Phase::Attached if !binding.ended => State {

@@ -179,7 +179,7 @@ fn write(server: &ApiServer, binding: &Binding, wanted: &[Value], pool: &str) ->
         Err(e) if is_missing(&e, "resourceclaims") => return Ok(()),
         Err(e) => return Err(e),
     };
-    if !claim::is_allocated(&claim, &object) {
+    if !claim::is_allocated(&claim, &object, pool) {
         return Ok(());
     }
     let mut devices = status::allocated(wanted, &object);

@@ -1,6 +1,7 @@
 //! A claim has ended for the kubelet only when its NICs are back, whatever else is lost.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering;
 
 use rdmaprep_kubelet::dra::api;
 
@@ -120,4 +121,17 @@ async fn reason_is_why_it_waited_and_not_who_has_the_lock() {
         };
         assert!(why.contains(expected), "{call}: {why}");
     }
+}
+
+/// The records say what is away.
+#[tokio::test]
+async fn claim_ends_where_the_rails_cannot_be_looked_at() {
+    let (machine, _running, kubelet, claim) = prepared().await;
+    machine.rails.1.store(true, Ordering::Relaxed);
+    machine.away(0, true);
+    let why = kubelet.unprepare(&claim).await.unwrap_err();
+    assert!(why.contains("are not back"), "{why}");
+    machine.away(0, false);
+    kubelet.unprepare(&claim).await.unwrap();
+    assert!(machine.files().is_empty());
 }

@@ -6,7 +6,7 @@ use rdmaprep_kubelet::dra::api;
 use serde_json::json;
 
 use crate::kubelet::{Kubelet, find};
-use crate::machine::{Machine, Running};
+use crate::machine::{GONE_FOR, Machine, Running};
 use crate::server::uid;
 
 async fn started() -> (Machine, Running, Kubelet) {
@@ -311,6 +311,7 @@ async fn claims_that_are_gone_are_released() {
         8,
         "a server may lack for a moment what exists"
     );
+    tokio::time::sleep(GONE_FOR).await;
     running.driver.follow_claims().await.unwrap();
     let left: Vec<String> = machine.files();
     let expected = [2, 3].map(|at| format!("rdmaprep.io-claim-{}.json", all[at].uid));
@@ -319,6 +320,59 @@ async fn claims_that_are_gone_are_released() {
     machine.away(2, false);
     running.driver.follow_claims().await.unwrap_err();
     assert_eq!(machine.files(), left);
+}
+
+/// A claim that was made by hand outlives its pods, and may have rails of another node next.
+#[tokio::test]
+async fn claim_that_another_node_has_is_gone() {
+    let (machine, running, kubelet) = started().await;
+    kubelet.one(&machine.claim("a", &[0])).await.unwrap();
+    machine.change_claim("a", |c| {
+        c["status"]["allocation"]["devices"]["results"][0]["pool"] = json!("another-node");
+    });
+    running.driver.follow_claims().await.unwrap();
+    tokio::time::sleep(GONE_FOR).await;
+    running.driver.follow_claims().await.unwrap();
+    assert!(machine.files().is_empty());
+}
+
+/// The kubelet has yet to stop a pod that was deleted by force.
+#[tokio::test]
+async fn claim_that_is_gone_has_not_ended_for_a_container_that_runs() {
+    let (machine, running, kubelet) = started().await;
+    let claim = machine.claim("a", &[0]);
+    kubelet.one(&claim).await.unwrap();
+    machine.set(0, |rail| rail.facts.is_away = true);
+    machine.record_of(1000, std::slice::from_ref(&claim.uid), &["trainer"]);
+    machine.server.state().claims.remove("jobs/a");
+    let binding = || running.driver.bindings.of(&claim.uid).unwrap();
+    for _ in 0..3 {
+        running.driver.follow_claims().await.unwrap();
+        tokio::time::sleep(GONE_FOR).await;
+        assert!(!binding().unwrap().ended);
+    }
+    machine.away(0, false);
+    running.driver.follow_claims().await.unwrap();
+    assert_eq!(binding(), None);
+}
+
+#[tokio::test]
+async fn claim_that_is_prepared_again_is_not_gone() {
+    let (machine, running, kubelet) = started().await;
+    let claim = machine.claim("a", &[0]);
+    kubelet.one(&claim).await.unwrap();
+    let there = machine.server.state().claims.remove("jobs/a").unwrap();
+    running.driver.follow_claims().await.unwrap();
+    machine
+        .server
+        .state()
+        .claims
+        .insert("jobs/a".to_owned(), there);
+    kubelet.one(&claim).await.unwrap();
+    machine.server.state().claims.remove("jobs/a");
+    tokio::time::sleep(GONE_FOR).await;
+    running.driver.follow_claims().await.unwrap();
+    assert_eq!(machine.files().len(), 2);
 }
 
 /// A proxy, or a server that does not know claims yet.

@@ -1,11 +1,13 @@
 //! A node whose rails a test sets, with the driver as its program runs it.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use rdmaprep::kernel::process::pidfd::start_time;
 use rdmaprep::store::Store;
 use rdmaprep_kubelet::dra::binding::Bindings;
 use rdmaprep_kubelet::dra::driver::Driver;
@@ -25,10 +27,18 @@ use crate::server::{NODE, Server, reserved};
 
 pub const BOOT: &str = "boot-1";
 
-pub struct Rails(pub Mutex<Vec<Rail>>);
+/// For the driver, how long a claim is gone before it counts as gone.
+pub const GONE_FOR: Duration = Duration::from_millis(200);
+
+#[derive(Default)]
+pub struct Rails(pub Mutex<Vec<Rail>>, pub AtomicBool);
 
 impl Inventory for Rails {
     fn look(&self) -> Result<Vec<Rail>> {
+        ensure!(
+            !self.1.load(Ordering::Relaxed),
+            "the config file is damaged"
+        );
         Ok(self.0.lock().unwrap().clone())
     }
 }
@@ -39,6 +49,7 @@ pub struct Machine {
     pub server: Arc<Server>,
     pub rails: Arc<Rails>,
     pub patience: Duration,
+    pub gone_for: Duration,
 }
 
 pub struct Running {
@@ -59,8 +70,12 @@ impl Machine {
         let machine = Machine {
             folder: TempDir::new().unwrap(),
             server: Arc::new(Server::start()),
-            rails: Arc::new(Rails(Mutex::new((0..4).map(rail).collect()))),
+            rails: Arc::new(Rails(
+                Mutex::new((0..4).map(rail).collect()),
+                AtomicBool::default(),
+            )),
             patience: Duration::from_millis(1200),
+            gone_for: GONE_FOR,
         };
         let hook = |name: &str| {
             json!({"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "timeout": 90,
@@ -118,6 +133,7 @@ impl Machine {
             tells,
             asks: tokio::sync::Notify::new(),
             gone: Mutex::default(),
+            gone_for: self.gone_for,
         });
         let (at, folder) = (driver.clone(), self.folder.path().to_owned());
         let sockets = tokio::spawn(async move { session::run(&at, &folder).await });
@@ -158,8 +174,18 @@ impl Machine {
 
     /// That these claims have NICs in that namespace.
     pub fn record(&self, netns: u64, claims: &[String]) {
+        self.record_of(netns, claims, &[]);
+    }
+
+    /// With these containers, by their ids: this process is each one's.
+    pub fn record_of(&self, netns: u64, claims: &[String], containers: &[&str]) {
+        let pid = std::process::id() as i32;
+        let start_time = start_time(pid).unwrap();
+        let member =
+            |id: &&str| json!({"id": id, "bundle": "", "pid": pid, "start_time": start_time});
+        let members: Vec<Value> = containers.iter().map(member).collect();
         let record = json!({"schema": 2, "boot_id": BOOT, "netns": netns, "host_netns": 1,
-            "phase": "attached", "plan": "default", "members": [], "given": null,
+            "phase": "attached", "plan": "default", "members": members, "given": null,
             "claims": claims, "held": []});
         std::fs::write(self.record_path(netns), record.to_string()).unwrap();
     }

@@ -58,3 +58,46 @@ async fn claim_that_two_pods_share_at_once_is_one_pods() {
     running.driver.follow_claims().await.unwrap();
     assert_eq!(machine.pod_of(&shared), "first");
 }
+
+/// The kubelet is told so once, and keeps what it knows of the next pod: it has no call for that.
+#[tokio::test]
+async fn end_of_a_pod_does_not_take_the_claim_from_the_next() {
+    let machine = Machine::new();
+    let running = machine.start();
+    let kubelet = find(machine.folder.path()).await;
+    let shared = machine.claim("shared", &[0]);
+    machine.reserve("shared", &["first"]);
+    kubelet.one(&shared).await.unwrap();
+    machine.reserve("shared", &["first", "second"]);
+    let why = kubelet.unprepare(&shared).await.unwrap_err();
+    assert_eq!(why, "pod second has the claim next");
+    running.driver.follow_claims().await.unwrap();
+    assert_eq!(machine.pod_of(&shared), "second");
+    // A kubelet that has no such pod asks again.
+    kubelet.unprepare(&shared).await.unwrap();
+    assert!(machine.files().is_empty());
+}
+
+/// Both are deleted while a process keeps the NICs: the claim is not the first one's again.
+#[tokio::test]
+async fn claim_does_not_return_to_a_pod_that_has_ended() {
+    let machine = Machine::new();
+    let running = machine.start();
+    let kubelet = find(machine.folder.path()).await;
+    let shared = machine.claim("shared", &[0]);
+    machine.reserve("shared", &["first"]);
+    kubelet.one(&shared).await.unwrap();
+    machine.away(0, true);
+    machine.reserve("shared", &["first", "second"]);
+    kubelet.unprepare(&shared).await.unwrap_err();
+    running.driver.follow_claims().await.unwrap();
+    assert_eq!(machine.pod_of(&shared), "second");
+    let why = kubelet.unprepare(&shared).await.unwrap_err();
+    assert!(why.contains("are not back"), "{why}");
+    running.driver.follow_claims().await.unwrap();
+    let binding = running.driver.bindings.of(&shared.uid).unwrap().unwrap();
+    assert!(binding.ended, "{binding:?}");
+    machine.away(0, false);
+    kubelet.unprepare(&shared).await.unwrap();
+    assert!(machine.files().is_empty());
+}
