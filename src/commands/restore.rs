@@ -198,10 +198,10 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             continue;
         }
         done.attempt(command, Some(&record.clone()), |report| {
-            let claims = record.claims.clone();
+            let of_claims = record.clone();
             if args.how.forget {
                 unrestorable::forget(machine, records, &path, &record, report)?;
-                return forget_claims(records.store(), &claims);
+                return forget_claims(machine, records.store(), &record);
             }
             let done = match args.how.stale {
                 true => run::restore_abandoned(machine, records, record),
@@ -210,20 +210,23 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
             report.take(done);
             match args.how.stale {
                 true => Ok(()),
-                false => forget_claims(records.store(), &claims),
+                false => forget_claims(machine, records.store(), &of_claims),
             }
         });
     }
     done
 }
 
-/// Their NICs are back by an administrator's word. The timer leaves them: a claim that pods share
-/// may be the next one's.
-fn forget_claims(store: &Store, claims: &[String]) -> Result<()> {
-    let cdi = Path::new(CDI_FOLDER);
-    claims
-        .iter()
-        .try_for_each(|uid| store.remove_binding(uid, cdi))
+/// The NICs of these claims are back by an administrator's word. The timer leaves the claims: one
+/// that pods share may be the next one's, as it is already where the binding says so.
+fn forget_claims(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
+    for uid in &record.claims {
+        let binding = store.binding(uid, machine.boot_id()).ok().flatten();
+        if binding.is_none_or(|binding| binding.is_of_pod_in(record)) {
+            store.remove_binding(uid, Path::new(CDI_FOLDER))?;
+        }
+    }
+    Ok(())
 }
 
 /// What a user hears who waits for a restore.

@@ -406,3 +406,44 @@ fn restore_releases_the_claims_of_what_it_returns() {
         host.is_clean();
     });
 }
+
+/// As when its NICs are still in the namespace of the pod that had it before.
+#[test]
+fn restore_leaves_a_claim_that_is_the_next_pods() {
+    alone(|host| {
+        let rails = host.rails(1);
+        let before = host.look();
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        let mut one = asks(host, Container::new("c"), &[("r0", A)]);
+        one.create(host).ok();
+        one.container.kill();
+        bind(host, A, "another", &["r0"]);
+        let shown = host.rdmaprep(&["claims"]).ok().out;
+        assert!(shown.contains("prepared"), "{shown}");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(path(host, A).exists());
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Which the claim was another pod's until then. What runs goes on, also when it starts again.
+#[test]
+fn second_claim_of_a_pod_that_runs_is_no_matter_for_the_first() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.prepare(&rails);
+        bind(host, A, "pod", &["r0"]);
+        bind(host, B, "another", &["r1"]);
+        let pause = Container::new("pause");
+        let mut first = asks(host, Container::beside("first", &pause), &[("r0", A)]);
+        first.create(host).ok();
+        bind(host, B, "pod", &["r1"]);
+        first.container.stop(host).ok();
+        let again = asks(host, Container::beside("again", &pause), &[("r0", A)]);
+        again.create(host).ok();
+        let late = asks(host, Container::beside("late", &pause), &[("r1", B)]);
+        late.create(host).fails(3, &["r1"]);
+    });
+}

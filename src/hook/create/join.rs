@@ -68,7 +68,9 @@ impl Create<'_> {
         planner::check_agreed(given, self.hook.agreed_digest())?;
         let narrowed = request.narrowed_plan(Plan::clone(given), None);
         self.report.notes.extend(narrowed.fewer_note(given));
-        request.check_has_all_asked(&narrowed)
+        // Its pod may have got another claim since the first container was created.
+        let own = self.container_request;
+        own.check_has_all_asked(&own.narrowed_plan(Plan::clone(given), None))
     }
 
     /// A second container has a /sys, an environment and device nodes of its own: for the NICs that
