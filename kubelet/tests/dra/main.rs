@@ -13,6 +13,7 @@ mod cluster;
 mod events;
 mod health;
 mod kubelet;
+mod lives;
 mod machine;
 mod publish;
 mod rails;
