@@ -79,6 +79,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show this host's HCAs, ports, GIDs, netdevs, routes, PCI functions and GPUs
+    #[command(after_help = "Examples:
+  rdmaprep snapshot
+  rdmaprep snapshot --json")]
     Snapshot(SnapshotArgs),
     /// Choose the NICs of a container, show why, and store the choice as a plan
     ///
@@ -122,6 +125,8 @@ pub enum Command {
     /// Containers whose config.json names that path get no NIC moved, but need the hooks as well.
     /// On SIGTERM, SIGINT or SIGHUP the NICs return to the host: at once, or when the last
     /// container leaves the namespace.
+    #[command(after_help = "Examples:
+  rdmaprep hold --plan train --name job")]
     Hold(Box<HoldArgs>),
     /// Read a file that another rdmaprep process keeps open
     #[command(subcommand)]
@@ -201,10 +206,15 @@ pub enum Command {
     ///
     /// Prints the PCI tree by NCCL's levels: each NIC kept or left out and why, and its nearest
     /// GPU. Changes nothing.
+    #[command(after_help = "Examples:
+  rdmaprep topo
+  rdmaprep topo --draw topo.svg")]
     Topo(Box<TopoArgs>),
     /// Show which nodes of a job have published their rails, and which are missing
     ///
     /// Reads the store of `prepare --rendezvous`, and changes nothing in it.
+    #[command(after_help = "Examples:
+  rdmaprep job-status --rendezvous file:///shared/rails --nodes 2 --run-id 1")]
     JobStatus(Box<JobStatusArgs>),
     /// Send RDMA traffic over every rail between the nodes of a job, and name what fails
     ///
@@ -230,6 +240,8 @@ pub enum Command {
     /// From an engine's file that was edited since, rdmaprep's keys go. A file of rdmaprep's own
     /// that was edited since stays in force, with exit code 8: remove it, or --leave-changed leaves
     /// it for good. Refused while containers hold NICs (exit code 9).
+    #[command(after_help = "Examples:
+  rdmaprep uninstall --dry-run")]
     Uninstall(UninstallArgs),
     /// Print completions for a shell: bash, zsh or fish
     ///

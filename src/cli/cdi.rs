@@ -13,8 +13,13 @@ pub enum CdiCommand {
     /// The rails are those of the stored plan, else those that `prepare` would choose and those
     /// that containers hold. A container that asks for such devices gets their nodes, hooks that
     /// move the NICs, and NCCL's settings in /etc/nccl.conf. hooks/README.md has the details.
+    #[command(after_help = "Examples:
+  rdmaprep cdi generate --dry-run
+  rdmaprep cdi generate --plan train")]
     Generate(Box<CdiGenerateArgs>),
     /// Show the devices of that file and their state on this host
+    #[command(after_help = "Examples:
+  rdmaprep cdi list")]
     List(CdiListArgs),
 }
 

@@ -17,7 +17,7 @@ pub enum ClaimsCommand {
     /// For a node without rdmaprep-dra, and for a file that cannot be read. Refused while a
     /// container of its pod runs (exit code 3); what does not return whole keeps it (8). The pod's
     /// next container gets no NIC by the claim.
-    #[command(after_help = "Example:
+    #[command(after_help = "Examples:
   rdmaprep claims release 0f1e2d3c-0123-4567-89ab-0123456789ab --dry-run")]
     Release(ClaimsReleaseArgs),
 }

@@ -5,13 +5,19 @@ use rdma_model::values::PlanName;
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
     /// List the stored plans, and the containers that have their NICs
+    #[command(after_help = "Examples:
+  rdmaprep plan list")]
     List(PlanListArgs),
     /// Show a stored plan's NICs and settings
+    #[command(after_help = "Examples:
+  rdmaprep plan show train")]
     Show(PlanShowArgs),
     /// Delete stored plans; running containers keep their NICs
     ///
     /// Containers that name a deleted plan do not start. Its view of /sys stays until a reboot:
     /// containers may have it mounted.
+    #[command(after_help = "Examples:
+  rdmaprep plan delete train --dry-run")]
     Delete(PlanDeleteArgs),
 }
 

@@ -8,13 +8,19 @@ use crate::config::sysfs_mode::Carrier;
 #[derive(Debug, Subcommand)]
 pub enum SysfsCommand {
     /// Print the /sys that a container with these HCAs sees, as one JSON document
+    #[command(after_help = "Examples:
+  rdmaprep sysfs export --hca mlx5_0,mlx5_1")]
     Export(ExportArgs),
     /// Write a document of `sysfs export` as a tree of files
+    #[command(after_help = "Examples:
+  rdmaprep sysfs materialize --from sysfs.json sys")]
     Materialize(MaterializeArgs),
     /// Show how a container's /sys differs from the host's, or from a document
     ///
     /// Exits with 0 whether or not something differs. What a snapshot never has is counted by
     /// folder.
+    #[command(after_help = "Examples:
+  rdmaprep sysfs diff --hca mlx5_0,mlx5_1")]
     Diff(DiffArgs),
 }
 
