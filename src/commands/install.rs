@@ -17,13 +17,14 @@ use crate::config::host::{Host, STATE};
 use crate::disk::files;
 use crate::disk::host_tree::ReadTree;
 use crate::install::{self, Command, InstallRequest, MANIFEST, Nic, Target};
-use crate::kernel::process::runtime_users;
+use crate::kernel::process::{capabilities, runtime_users};
 use crate::link_managers::{self, Managers, networkd_config};
 use crate::record::{Record, short_id};
 use crate::report::{self, Installed};
 use site::Site;
 
 pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
+    require_root(&args.tree)?;
     let host = host(global, &args.tree)?;
     let site = Site::new(&args.tree, &state_dir(global, host.as_ref()))?;
     let found = install::found(&site.etc);
@@ -95,6 +96,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
 }
 
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
+    require_root(&args.tree)?;
     let host = host(global, &args.tree)?;
     let site = Site::new(&args.tree, &state_dir(global, host.as_ref()))?;
     let (_lock, waits) = match &host {
@@ -129,6 +131,16 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
         "changed since and left: {left}; take that out, and run this again; or leave it as it is \
         for good, by `rdmaprep uninstall --leave-changed`"
     )))
+}
+
+/// As every command says it. Root itself needs no capability for files: in the build of an image it
+/// may have none.
+fn require_root(args: &TreeArgs) -> Result<()> {
+    let root = args.root.as_deref().unwrap_or(Path::new("/"));
+    if root == Path::new("/") && !args.dry_run && !files::is_root() {
+        capabilities::require()?;
+    }
+    Ok(())
 }
 
 /// Engines call a runtime by its path as long as they know a container of it, to kill or to remove

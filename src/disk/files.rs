@@ -48,6 +48,10 @@ pub fn shared_dir(path: &Path) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(doing)
 }
 
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
 /// Checks that a folder, if there is one, is no link, and that no other user can change what is in
 /// it.
 pub fn owned(path: &Path) -> Result<()> {

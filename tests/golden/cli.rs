@@ -771,7 +771,7 @@ fn texts_are_as_wide_as_their_terminal() {
 fn who_is_not_root_is_told_to_be() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o0)).unwrap();
-    for command in [&["status"][..], &["plan", "list"], &["install", "--podman"]] {
+    for command in [&["status"][..], &["plan", "list"]] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
         program.env_clear().args(command);
         program.arg("--run-dir").arg(folder.path());
@@ -789,5 +789,24 @@ fn who_is_not_root_is_told_to_be() {
             program.uid(65534);
         }
         run(&mut program, "").fails(3, &["missing, as uid ", ": run it as root"]);
+    }
+    // Whatever comes first of what is root's: all say the same.
+    for command in [
+        &["prepare"][..],
+        &["restore", "--all"],
+        &["install"],
+        &["install", "--podman"],
+        &["uninstall"],
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        program.env_clear().args(command);
+        let own = nix::unistd::geteuid();
+        let uid = if own.is_root() { 65534 } else { own.as_raw() };
+        program.uid(uid);
+        let said = run(&mut program, "").fails(3, &[]).err;
+        let line = format!(
+            "rdmaprep: CAP_NET_ADMIN and CAP_SYS_ADMIN missing, as uid {uid}: run it as root\n"
+        );
+        assert_eq!(said, line, "{command:?}");
     }
 }
