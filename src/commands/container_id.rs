@@ -8,8 +8,11 @@ use anyhow::{Error, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde::Deserialize;
 
+use crate::config::request::ANNOTATION;
 use crate::disk::files;
 use crate::kernel::process::runtime_users::{self, Running};
+use crate::oci::config::Config;
+use crate::oci::pod::{CONTAINERDS, TASKS, bundles};
 use crate::record::is_of_engine;
 use crate::store::records::Records;
 
@@ -103,6 +106,23 @@ pub(super) fn names(id: &str, bundle: &Path) -> Vec<String> {
         .flat_map(|s| s.names)
         .chain(docker_name(id))
         .collect()
+}
+
+/// Whether the config.json that its engine made has an annotation of rdmaprep's.
+pub(super) fn has_annotation(id: &str) -> bool {
+    if !is_of_engine(id) {
+        return false;
+    }
+    let root = Path::new("/");
+    let of_docker = CONTAINERDS.map(|state| root.join(state).join(TASKS).join("moby").join(id));
+    let mut texts = bundles(root, id)
+        .chain(of_docker)
+        .filter_map(|bundle| read(&bundle.join("config.json")));
+    texts.any(|text| {
+        let config = Config::lenient(&text);
+        let mut annotations = config.annotations();
+        annotations.any(|(key, _)| key.starts_with(ANNOTATION))
+    })
 }
 
 fn docker_name(id: &str) -> Option<String> {

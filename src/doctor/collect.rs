@@ -126,6 +126,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         without_annotations: pods_without_annotations(),
         unread: Vec::new(),
         unregistered: None,
+        opted_in: None,
         claims: Vec::new(),
     }
 }

@@ -63,6 +63,9 @@ pub struct Machine {
     /// rdmaprep; absent where one does.
     #[serde(default)]
     pub unregistered: Option<Vec<String>>,
+    /// What became of a container's wish for NICs; absent where none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opted_in: Option<OptedIn>,
     /// Prepared claims of Kubernetes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<BoundClaim>,
@@ -83,6 +86,17 @@ pub struct SandboxFacts {
     /// Why its config.json is unknown; absent where it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptedIn {
+    /// A record says that it holds NICs.
+    Holds,
+    /// They are back on the host, by a stop or a restore.
+    Returned,
+    /// Its config.json asks for them, and no hook has reported.
+    Unheard,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! NICs that the selection leaves out.
 
+use super::facts::OptedIn;
 use super::{Check, CheckContext, Finding, Severity};
 use crate::select::{Drop, DropCode, Verdict, unknown};
 
@@ -20,23 +21,50 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
             .filter_map(|(v, d)| passed_over(context, v, d))
             .collect(),
         true if context.rails().is_empty() && context.fabrics().is_empty() => {
-            let seen = "no NIC with an RDMA device is in this container's network namespace, and \
-                no InfiniBand HCA is given to it";
-            let why = "NCCL goes by TCP, or does not start";
-            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep \
-                help hook`";
-            vec![Finding::new(
-                Check::LeftOut,
-                Severity::Breaks,
-                seen,
-                why,
-                fix,
+            vec![nothing_inside(
+                context.of.machine.and_then(|machine| machine.opted_in),
             )]
         }
         // What is in a container has come there.
         true => Vec::new(),
     });
     found
+}
+
+fn nothing_inside(opted_in: Option<OptedIn>) -> Finding {
+    let seen = "no NIC with an RDMA device is in this container's network namespace, and no \
+        InfiniBand HCA is given to it";
+    let (known, fix) = match opted_in {
+        None => (
+            "",
+            "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep help hook`; a \
+            container that has it already: is rdmaprep registered with its engine?",
+        ),
+        Some(OptedIn::Holds) => (
+            ", though it has opted in and holds NICs",
+            "start it again: its NICs or their HCAs have left it. `rdmaprep status` says what it \
+            holds, `rdmaprep doctor` whether HCAs follow their NICs on this kernel",
+        ),
+        Some(OptedIn::Returned) => (
+            ": it has opted in, and its NICs were returned to the host",
+            "start it again; `rdmaprep status` says what returned them",
+        ),
+        Some(OptedIn::Unheard) => (
+            ": its config.json has an annotation of rdmaprep's, and no hook was run for it",
+            "register rdmaprep with its engine, and start it again",
+        ),
+    };
+    let finding = Finding::new(
+        Check::LeftOut,
+        Severity::Breaks,
+        format!("{seen}{known}"),
+        "NCCL goes by TCP, or does not start",
+        fix,
+    );
+    match opted_in {
+        Some(OptedIn::Unheard) => finding.run("rdmaprep install"),
+        _ => finding,
+    }
 }
 
 /// Whether a plan has it all the same: it may have been made with lifetimes frozen, or for

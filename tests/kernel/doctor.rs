@@ -232,6 +232,30 @@ fn a_container_is_found_by_a_short_id_and_by_its_name() {
         });
         assert_eq!(diagnosis("lonely").as_ref(), Some(of_podman));
         assert!(explained(&of_podman[..12]).contains("NCCL_SOCKET_IFNAME  \"=r0,r1,r2\""));
+        // It had opted in: that is no advice for it.
+        let doctor = || {
+            let said = host.rdmaprep(&["doctor", "--container", "lonely"]).out;
+            said.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let said = doctor();
+        assert!(
+            said.contains("its NICs were returned to the host"),
+            "{said}"
+        );
+        assert!(!said.contains("let it opt in"), "{said}");
+        // One that no hook has seen.
+        sh(&format!("rm {}/reports/*", host.run.display()));
+        assert!(doctor().contains("→ let it opt in to a plan"));
+        let bundle = storage.join(of_podman).join("userdata");
+        fs::create_dir_all(&bundle).unwrap();
+        let asks = json!({"annotations": {"rdmaprep.io/plan": "p0"}});
+        fs::write(bundle.join("config.json"), asks.to_string()).unwrap();
+        let said = doctor();
+        assert!(said.contains("no hook was run for it"), "{said}");
+        assert!(
+            said.contains("→ register rdmaprep with its engine"),
+            "{said}"
+        );
         conmon.wait_with_output().unwrap();
         // What people name is one container's or none's.
         let train2 = Container::new("train2-worker").annotated(json!({"rdmaprep.io/plan": "p0"}));

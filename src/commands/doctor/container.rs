@@ -8,6 +8,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::values::Family;
 
+use crate::commands::container_id;
 use crate::commands::on_host::plan_on_host;
 use crate::commands::running::Running;
 use crate::commands::running::sandbox::SandboxedContainer;
@@ -15,14 +16,16 @@ use crate::commands::store;
 use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
 use crate::doctor::collect::Limits;
-use crate::doctor::facts::{Lossless, Machine, Unread};
+use crate::doctor::facts::{Lossless, Machine, OptedIn, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
 use crate::plan::Plan;
 use crate::record::Record;
+use crate::report::Report;
 use crate::select::without_names;
+use crate::store::Store;
 
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
@@ -62,6 +65,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         unread,
         userspace,
         lossless: lossless(pid, snapshot),
+        opted_in: opted_in(&store(&request.host), id, record),
         ..collect::of_container(snapshot, tried, &limits)
     };
     let machine = sandbox
@@ -82,6 +86,19 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
             .map_err(String::as_str),
         container: Some(id),
     })
+}
+
+/// What a report or its config.json says. A container that is named by its pid has neither here.
+fn opted_in(store: &Store, id: &str, record: Option<&Record>) -> Option<OptedIn> {
+    if record.is_some() {
+        return Some(OptedIn::Holds);
+    }
+    let text = store.report(id).ok().flatten();
+    let report: Option<Report> = text.and_then(|text| serde_json::from_str(&text).ok());
+    if report.as_ref().is_some_and(Report::is_of_stop) {
+        return Some(OptedIn::Returned);
+    }
+    (report.is_none() && container_id::has_annotation(id)).then_some(OptedIn::Unheard)
 }
 
 fn lossless(pid: i32, snapshot: &Snapshot) -> BTreeMap<IfName, Lossless> {
