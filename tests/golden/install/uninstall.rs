@@ -441,7 +441,7 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
     // Even units that an administrator enabled, and devices: they name a program that is removed.
     assert_eq!(
         (units(), at("devices").exists()),
-        (format!("disable --now {OURS}"), false)
+        (format!("daemon-reload\nstop {OURS}disable {OURS}"), false)
     );
     assert_eq!(removal(0, false, "deconfigure").1, "");
     assert_eq!(
