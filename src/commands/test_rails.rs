@@ -39,6 +39,8 @@ use crate::disk::home_and_hosts;
 use crate::kernel::{netns, random};
 
 const PROGRAM: &str = "rdmaprep-rail-test";
+/// What puts it into PATH, in a clone.
+pub const GET: &str = "cargo install --locked --root /usr/local --path rail-test";
 
 /// One rail of this node, as NCCL would use it.
 #[derive(Clone, Debug)]
@@ -96,12 +98,14 @@ pub(super) fn start() -> Result<()> {
 pub(super) fn cannot_run(error: io::Error) -> anyhow::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound => {
-            "it is neither beside rdmaprep nor in PATH, and in no package: docs/rail-test.md says \
-            how to build it"
+            "it is in no package, as it cannot be static (it opens libibverbs); in a clone of \
+            rdmaprep: "
         }
-        _ => "it is a program of its own (docs/rail-test.md)",
+        _ => "it is a program of its own: ",
     };
-    ErrorClass::Nothing.error(format!("{PROGRAM} cannot be run ({error}): {what}"))
+    ErrorClass::Nothing.error(format!(
+        "{PROGRAM} cannot be run ({error}): {what}`{GET}` (docs/rail-test.md)"
+    ))
 }
 
 /// Beside this program, or in PATH.

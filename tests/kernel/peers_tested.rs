@@ -13,6 +13,7 @@ use rail_agreement::file::FileStore;
 use rail_agreement::message::HostName;
 use rail_agreement::node::Setup;
 use rail_agreement::{Nonce, Offer, Policy, Rail, agree};
+use rdmaprep::commands::test_rails::GET;
 use serde_json::{Value, json};
 use testkit::{Host, Said, run};
 
@@ -267,9 +268,21 @@ fn a_node_without_the_program_says_so_in_the_test() {
         }
         ends(node).fails(
             4,
-            &["rdmaprep-rail-test cannot be run", "docs/rail-test.md"],
+            &[
+                "rdmaprep-rail-test cannot be run",
+                "in no package",
+                GET,
+                "docs/rail-test.md",
+            ],
         );
         job.nothing_is_stored();
+        // A command that README and its page have, too.
+        for page in ["README.md", "docs/rail-test.md"] {
+            let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+            let text = fs::read_to_string(&page).unwrap();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(GET), "{}", page.display());
+        }
     });
 }
 
