@@ -172,3 +172,17 @@ fn slice_of_our_name_that_is_not_ours_stays() {
     assert!(why.contains("already exists (409)"), "{why}");
     assert_eq!(server.only_slice(), foreign);
 }
+
+#[test]
+fn watch_that_ends_at_once_is_begun_again_after_a_pause() {
+    let running = running(|server| server.state().ends_watches = true);
+    has(&running.server, 2);
+    std::thread::sleep(Duration::from_secs(3));
+    let state = running.server.state();
+    let lists = state
+        .calls
+        .iter()
+        .filter(|call| call.starts_with("GET") && call.contains('?'));
+    // Two a second: before a watch, and by who is woken then.
+    assert!(lists.count() <= 20, "{:?}", state.calls);
+}

@@ -26,6 +26,8 @@ pub struct State {
     pub no_taints: bool,
     /// Answers all calls with that.
     pub refuses: Option<(u16, &'static str)>,
+    /// As a proxy may: a watch ends as it begins.
+    pub ends_watches: bool,
     pub token: String,
     /// Takes that long for each answer.
     pub slow: Duration,
@@ -175,15 +177,19 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
             }
         };
         std::thread::sleep(slow);
-        if path.contains("watch=1") {
-            return watch(&mut stream, state);
-        }
+        let is_watch = path.contains("watch=1");
         let mut locked = state.0.lock().unwrap();
-        locked.calls.push(format!("{verb} {path}"));
+        if !is_watch {
+            locked.calls.push(format!("{verb} {path}"));
+        }
         let (status, answer) = if token != format!("Bearer {}", locked.token) {
             (401, failure("Unauthorized"))
         } else if let Some((status, why)) = locked.refuses {
             (status, failure(why))
+        } else if is_watch {
+            let ends = locked.ends_watches;
+            drop(locked);
+            return watch(&mut stream, state, ends);
         } else if let (Some((status, why)), "PATCH") = (locked.refuses_status, verb.as_str()) {
             (status, failure(why))
         } else if verb == "PATCH" {
@@ -204,9 +210,12 @@ fn serve(stream: TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
 }
 
 /// A line for each change.
-fn watch(stream: &mut TcpStream, state: &(Mutex<State>, Condvar)) -> Option<()> {
+fn watch(stream: &mut TcpStream, state: &(Mutex<State>, Condvar), ends: bool) -> Option<()> {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).ok()?;
+    if ends {
+        return stream.write_all(b"0\r\n\r\n").ok();
+    }
     let mut known = state.0.lock().unwrap().version;
     loop {
         let mut locked = state.0.lock().unwrap();
