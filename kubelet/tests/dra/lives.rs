@@ -230,7 +230,8 @@ impl<'h> Cluster<'h> {
         let other = Container::new("other")
             .annotated(json!({}))
             .bundled(self.host, &config);
-        self.created(&other, &hooks).fails(9, &[&pod.name]);
+        self.created(&other, &hooks)
+            .fails(9, &[&format!("is pod {}'s", pod.name)]);
     }
 
     /// By its stop hook, without one, or with one that comes late.
