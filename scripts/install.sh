@@ -48,7 +48,7 @@ if [ -n "$remove" ]; then
     "$root/usr/local/bin/rdmaprep" uninstall --root "$root" --leave-changed
   else
     if command -v systemctl > /dev/null && [ -d /run/systemd/system ] &&
-      grep -q /rdmaprep-device-plugin.service "$list"; then
+      grep -q systemd/system/rdmaprep-device-plugin.service "$list"; then
       systemctl disable --now rdmaprep-device-plugin.service || true
     fi
     "/$own/prerm" remove
