@@ -85,7 +85,7 @@ pub struct ApiServer {
     token: PathBuf,
 }
 
-/// Whether it is of this machine alone, where nobody else reads the token.
+/// Whether it names a loopback address: the token then stays on this machine.
 fn is_this_machine(url: &str) -> bool {
     let uri: Option<Uri> = url.parse().ok();
     let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();

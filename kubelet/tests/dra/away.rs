@@ -101,7 +101,9 @@ async fn reason_is_why_it_waited_and_not_who_has_the_lock() {
     let other = machine.claim("b", &[1]);
     machine.away(0, true);
     machine.away(1, true);
+    let looks = || machine.rails.2.load(Ordering::Relaxed);
     for call in ["unprepare", "prepare"] {
+        let before = looks();
         let answered = async {
             match call {
                 "unprepare" => kubelet.unprepare(&claim).await.unwrap_err(),
@@ -109,11 +111,15 @@ async fn reason_is_why_it_waited_and_not_who_has_the_lock() {
             }
         };
         let (why, _lock) = tokio::join!(answered, async {
-            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
-            let soon = std::time::Instant::now() + std::time::Duration::from_millis(200);
-            let lock = running.driver.store.lock(soon).unwrap();
-            tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
-            lock
+            // The driver looks while it has the lock, so it has tried once when this one has it.
+            while looks() == before {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            let late = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let store = running.driver.store.clone();
+            // The driver needs this thread to let go of it.
+            let locked = tokio::task::spawn_blocking(move || store.lock(late));
+            locked.await.unwrap().unwrap()
         });
         let expected = match call {
             "unprepare" => "are not back",

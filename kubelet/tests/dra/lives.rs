@@ -280,11 +280,13 @@ impl<'h> Cluster<'h> {
                     std::thread::sleep(Duration::from_millis(100));
                 }
             });
-            let released = self.runtime.block_on(self.kubelet.unprepare(&pod.claim));
+            // As the kubelet does: on a busy machine the return takes longer than a call waits.
+            let call = || self.runtime.block_on(self.kubelet.unprepare(&pod.claim));
+            let released = (0..5).map(|_| call()).find(Result::is_ok);
             has_ended.store(true, Ordering::Relaxed);
             released
         });
-        assert_eq!(released, Ok(()));
+        assert_eq!(released, Some(Ok(())));
         self.server.state().claims.remove(&key);
     }
 

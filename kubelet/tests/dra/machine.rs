@@ -1,7 +1,7 @@
 //! A node whose rails a test sets, with the driver as its program runs it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,11 +30,13 @@ pub const BOOT: &str = "boot-1";
 /// For the driver, how long a claim is gone before it counts as gone.
 pub const GONE_FOR: Duration = Duration::from_millis(200);
 
+/// The rails, whether they cannot be looked at, and how often they were.
 #[derive(Default)]
-pub struct Rails(pub Mutex<Vec<Rail>>, pub AtomicBool);
+pub struct Rails(pub Mutex<Vec<Rail>>, pub AtomicBool, pub AtomicUsize);
 
 impl Inventory for Rails {
     fn look(&self) -> Result<Vec<Rail>> {
+        self.2.fetch_add(1, Ordering::Relaxed);
         ensure!(
             !self.1.load(Ordering::Relaxed),
             "the config file is damaged"
@@ -73,6 +75,7 @@ impl Machine {
             rails: Arc::new(Rails(
                 Mutex::new((0..4).map(rail).collect()),
                 AtomicBool::default(),
+                AtomicUsize::default(),
             )),
             patience: Duration::from_millis(1200),
             gone_for: GONE_FOR,

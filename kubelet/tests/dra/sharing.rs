@@ -59,7 +59,7 @@ async fn claim_that_two_pods_share_at_once_is_one_pods() {
     assert_eq!(machine.pod_of(&shared), "first");
 }
 
-/// The kubelet is told so once, and keeps what it knows of the next pod: it has no call for that.
+/// One error makes the kubelet keep the next pod, for which it calls no Prepare.
 #[tokio::test]
 async fn end_of_a_pod_does_not_take_the_claim_from_the_next() {
     let machine = Machine::new();

@@ -109,7 +109,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Who is to end, so that the NICs are free.
+/// The container or process that has to end before the NICs are free.
 fn in_words(for_whom: &StaysFor) -> String {
     match for_whom {
         StaysFor::Container(id) => format!("container {} runs", short_id(id)),
